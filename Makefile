@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-workstation test-postgres test-browser test-hospital check docs docs-version docs-tools notebooks bench gpu fuzz mutants encoder results package sbom clean
+.PHONY: setup demo test words test-workstation test-postgres test-browser test-hospital check docs docs-version docs-tools notebooks bench gpu fuzz mutants encoder results package sbom clean
 
 setup: $(READY)
 
@@ -62,6 +62,10 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(PYTEST) --ignore tests/workstation
+
+# Private words where the field has its own, and docstrings that begin with a question word.
+words: $(READY)
+	$(BIN)/python bench/words.py
 
 # The documentation as a site: a warning is an error (with --quiet none is noticed), and no page may load anything from elsewhere.
 SITE ?= build/site

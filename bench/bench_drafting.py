@@ -20,7 +20,14 @@ from pathlib import Path
 import numpy as np
 
 from radweave.data.dataset import Dataset
-from radweave.drafting.candidates import Candidate, CandidateOptions, CandidatePool, Sentence, build_candidates, stated
+from radweave.drafting.candidates import (
+    Candidate,
+    CandidateOptions,
+    CandidatePool,
+    Sentence,
+    affirmed_classes,
+    build_candidates,
+)
 from radweave.drafting.choice import ExpectedUtility, NearbyUtility, nearest_rows
 from radweave.labels import LABELER_OF, get_labeler
 from radweave.metrics.language import cider, coco_rouge_l
@@ -100,7 +107,7 @@ def large(count: int, rounds: int = 5) -> None:
         first.setdefault(text, row)
     whole = [Candidate((Sentence(text, "report", row),)) for text, row in first.items()]
     asserts = np.zeros((len(whole) + len(composed), len(labeler.classes)))
-    asserts[len(whole) :] = stated([candidate.text for candidate in composed], labeler)
+    asserts[len(whole) :] = affirmed_classes([candidate.text for candidate in composed], labeler)
     before, start = peak(), time.process_time()
     chooser = NearbyUtility(
         [*whole, *composed],

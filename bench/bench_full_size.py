@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from radweave.data.augmentation import to_square
 from radweave.data.leaks.images import thumbnail, without_borders
+from radweave.data.square import to_square
 from radweave.inference.floors import nearest_rows
 from radweave.io.images import radiograph_from_raster, read_raster
 from radweave.io.raster_parse import parse_raster

@@ -20,12 +20,12 @@ from PIL import Image
 from pydicom.dataset import FileDataset, FileMetaDataset
 from pydicom.uid import DigitalXRayImageStorageForPresentation, ExplicitVRLittleEndian, generate_uid
 
-from radweave.data.augmentation import to_square
 from radweave.data.cache.images import build_cache
 from radweave.data.cache.squares import read_square
 from radweave.data.dataset import Dataset
 from radweave.data.examples import prepare_split
 from radweave.data.loader import StudyLoader
+from radweave.data.square import to_square
 from radweave.io.images import read_radiograph
 from radweave.phantom.study import PhantomOptions, write_phantom_dataset
 

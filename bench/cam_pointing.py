@@ -32,10 +32,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from radweave.core.study import Split, Study
-from radweave.data.augmentation import to_square
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example, collate, ordered_views, view_id
+from radweave.data.square import to_square
 from radweave.engine.prepare import prepare
 from radweave.engine.restore import Run, restore
 from radweave.inference.explain.maps import PALETTE

@@ -33,9 +33,9 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from radweave.core.study import Split
-from radweave.data.augmentation import to_square
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example, collate, ordered_views, view_id
+from radweave.data.square import to_square
 from radweave.engine.restore import restore
 from radweave.methods.dast.model import DastModel
 from radweave.nn.connector import encode_views

@@ -37,9 +37,9 @@ sys.path.insert(0, str(ROOT / "tests"))
 import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
+from fake_device import NAME as STANDIN  # noqa: E402
+from fake_device import crossings, standing_in  # noqa: E402
 from radweave.core.devices import VARIABLE  # noqa: E402
-from standin import NAME as STANDIN  # noqa: E402
-from standin import crossings, standing_in  # noqa: E402
 from toys import TOY_OVERRIDES, TOY_SIZES, write_toy_dataset  # noqa: E402
 
 TOLERANCES = {"float32": 0.01, "bfloat16": 0.05, "compiled": 0.01}

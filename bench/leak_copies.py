@@ -21,7 +21,7 @@ from PIL import Image, ImageFilter
 
 from radweave.data.dataset import Dataset
 from radweave.data.importers import ImportOptions, import_dataset
-from radweave.data.leaks.images import PictureIndex
+from radweave.data.leaks.images import ImageIndex
 from radweave.io.images import read_radiograph
 from radweave.phantom.study import write_phantom_dataset
 
@@ -142,11 +142,11 @@ def read_all(dataset: Dataset) -> tuple[list[Pixels], list[int], list[str]]:
 def found_by_kind(pixels: list[Pixels], patients: list[int], count: int) -> dict[str, int]:
     """Of ``count`` images, how many are found again in each of their changed forms."""
     chosen = np.random.default_rng(5).choice(len(pixels), count, replace=False).tolist()
-    index = PictureIndex()
+    index = ImageIndex()
     for item, image in enumerate(pixels):
         index.add(item, "train", image)
     found = {}
-    weakest = index.least_likeness(lambda item: patients[item])
+    weakest = index.least_similarity(lambda item: patients[item])
     for kind, change in KINDS.items():
         for item in chosen:
             index.add(item, kind, change(pixels[item]))
@@ -156,20 +156,20 @@ def found_by_kind(pixels: list[Pixels], patients: list[int], count: int) -> dict
 
 def false_alarms(pixels: list[Pixels], patients: list[int], splits: list[str]) -> str:
     """Pairs of different patients in different splits that are taken for one picture."""
-    index = PictureIndex()
+    index = ImageIndex()
     start = time.process_time()
     for item, (image, split) in enumerate(zip(pixels, splits, strict=True)):
         index.add(item, split, image)
     added = time.process_time() - start
     start = time.process_time()
-    weakest = index.least_likeness(lambda item: patients[item])
+    weakest = index.least_similarity(lambda item: patients[item])
     order = (("val", "train"), ("test", "train"), ("test", "val"))
     pairs = [pair for names in order for pair in index.pairs_across(*names, weakest=weakest)]
     compared = time.process_time() - start
     wrong = [(pair.item, pair.other) for pair in pairs if patients[pair.item] != patients[pair.other]]
     counts = {split: splits.count(split) for split in ("train", "val", "test")}
-    looks = list(index.looks.values())
-    size = sum(sum(t.nbytes for t in look.thumbnails) + sum(d.nbytes for d in look.descriptors) for look in looks)
+    signatures = list(index.signatures.values())
+    size = sum(sum(a.nbytes for a in (*one.thumbnails, *one.descriptors)) for one in signatures)
     held_out = counts["val"] + counts["test"]
     return (
         f"{len(pixels)} images ({counts}), least likeness {weakest:.2f}: {len(wrong)} false alarms {wrong[:20]}; "

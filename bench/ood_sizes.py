@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from radweave.core.errors import InputError
-from radweave.data.augmentation import to_square
 from radweave.data.ood import fit_ood
 from radweave.data.ood.descriptor import describe
+from radweave.data.square import to_square
 from radweave.io.images import read_radiograph
 from radweave.phantom.anatomy import draw_anatomy
 from radweave.phantom.findings import draw_findings

@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radweave.core.errors import InputError
-from radweave.data.augmentation import to_square
 from radweave.data.cache.images import build_cache
 from radweave.data.ct import CtPreprocessing
 from radweave.data.dataset import Dataset
 from radweave.data.ood import OutOfDistribution, Verdict, fit_ood
+from radweave.data.square import to_square
 from radweave.inference.pictures import model_input, read_scan
 from radweave.io.images import read_radiograph
 from radweave.methods import resolve

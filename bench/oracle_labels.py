@@ -21,9 +21,9 @@ from radweave.core.json_files import write_jsonl
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import StudyLoader
-from radweave.drafting.candidates import stated
+from radweave.drafting.candidates import affirmed_classes
 from radweave.drafting.writer import UtilityWriter
-from radweave.engine.drafts import Opened
+from radweave.engine.expected_utility import Opened
 from radweave.engine.prepare import prepare
 from radweave.engine.restore import restore
 from radweave.labels import get_labeler
@@ -56,7 +56,7 @@ def main() -> None:
     writer, rows = UtilityWriter(opened.store, calibration, config), []
     for batch in StudyLoader(prepared.examples, 16, 0).epoch():
         references = [prepared.references[study_id] for study_id in batch.study_ids]
-        truth = stated(references, labeler)
+        truth = affirmed_classes(references, labeler)
         each = zip(opened.evidence_for(batch), truth, opened.barred(batch), batch.study_ids, references, strict=True)
         for said, labels, barred, study_id, reference in each:
             sure = replace(said, scores=np.where(labels > 0, SURE, -SURE), shown={}, changes=None)

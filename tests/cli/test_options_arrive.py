@@ -164,8 +164,8 @@ def test_every_option_of_reports_features_pages_and_exports(monkeypatch: pytest.
     monkeypatch.setattr("radweave.inference.bulk.group_images", lambda *args, **named: ["group"])
     arguments = "generate r a.png --force --indication i --technique t --findings f"
     args, named = given_to(monkeypatch, "radweave.inference.bulk.generate_files", arguments)
-    told = {"indication": "i", "technique": "t", "findings": "f"}
-    assert (args[1], named) == (["group"], {"force": True, "told": told})
+    context = {"indication": "i", "technique": "t", "findings": "f"}
+    assert (args[1], named) == (["group"], {"force": True, "context": context})
     arguments = "features r --data d --out o --split val --batch-size 3 --shard-size 5 --ray 2 --overwrite"
     args, named = given_to(monkeypatch, "radweave.inference.features.build_feature_bank", arguments)
     assert args == (run, P("d"), "val", P("o"))

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 
+from fake_device import standing_in
 from radweave import methods
 from radweave.core import map_kinds
 from radweave.core.batch import Batch
@@ -29,13 +30,13 @@ from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example, collate
 from radweave.data.tokenizer import encode
-from radweave.engine.drafts import set_memories
 from radweave.engine.loop import AveragedWeights
-from radweave.engine.prepare import prepare, refuse_untold
-from radweave.engine.restore import restore
+from radweave.engine.plan import refuse_unread_context
+from radweave.engine.prepare import prepare
+from radweave.engine.restore import restore, set_memories
 from radweave.engine.run_folder import hash_files
 from radweave.engine.train import train
-from radweave.inference.export import export, held
+from radweave.inference.export import export, training_content
 from radweave.inference.features import build_feature_bank
 from radweave.inference.predictor import Predictor
 from radweave.methods import load_method, method_names, method_summary, resolve
@@ -46,7 +47,6 @@ from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.decoding import DecodingConfig, Prefixes, Written
 from radweave.nn.heads import NEGATIVE, POSITIVE, UNCERTAIN, UNLABELED, UncertainPolicy
 from radweave.nn.memory.bank import Bank, load_bank, save_bank, write_tensors
-from standin import standing_in
 from toys import TOY_CT_OVERRIDES, TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
 
 SEVENTH = "seventh"
@@ -429,9 +429,9 @@ def test_what_is_told_stands_in_its_prompt_and_nothing_where_nothing_is(
 ) -> None:
     """A run that is told nothing, and a study of which nothing is, have the prompt that they always had."""
     asked = resolve(experiment.method, "tiny", ["data.input_sections=[indication]"])
-    refuse_untold(asked, model)
+    refuse_unread_context(asked, model)
     with pytest.raises(InputError, match=r"field 'data.input_sections': this model reads images alone"):
-        refuse_untold(asked, torch.nn.Linear(1, 1))  # type: ignore[arg-type]
+        refuse_unread_context(asked, torch.nn.Linear(1, 1))  # type: ignore[arg-type]
     writer = named_parts(model.eval()).get("language_model")
     if writer is None:
         pytest.skip("nothing is written; what it makes of it: tests/methods/test_told_words.py")
@@ -795,7 +795,7 @@ def test_an_export_without_its_bank_says_so_or_is_refused(dataset: Dataset, run:
     bare = restore(export(run, out, bank=False))
     assert not (out / "memories").exists()
     assert not (out / "drafting").exists()
-    assert held(out).studies == 0
+    assert training_content(out).studies == 0
     assert "holds no report" in (out / "README.md").read_text()
     images = [dataset.image_path(ref.path) for ref in next(iter(dataset.studies())).images]
     report = Predictor.of(bare, decoding=["max_new_tokens=3", "num_beams=1"]).report(images)
@@ -806,7 +806,7 @@ def test_an_export_without_its_bank_says_so_or_is_refused(dataset: Dataset, run:
     for lost in bare.card.without:
         assert lost in (out / "README.md").read_text()
     whole = export(run, tmp_path / "whole")
-    assert f"holds {held(whole).reports} training reports of " in (whole / "README.md").read_text()
+    assert f"holds {training_content(whole).reports} training reports of " in (whole / "README.md").read_text()
     again = export(out, tmp_path / "again")
     assert restore(again).card.without == bare.card.without, "an export of an export still says it"
 

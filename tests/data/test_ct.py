@@ -85,10 +85,10 @@ def test_crops() -> None:
     foreground = CtPreprocessing(crop="foreground")
     assert crop_box(hu, foreground) == (slice(0, 7), slice(0, 15), slice(8, 30))
     body = crop_box(hu, CtPreprocessing(crop="body"))
-    # The part is found on every second voxel, so the box may be one voxel off.
-    for found, (low, high) in zip(body, ((3, 7), (5, 15), (8, 22)), strict=True):
-        assert abs(found.start - low) <= 1
-        assert abs(found.stop - high) <= 1
+    # The part is side on every second voxel, so the box may be one voxel off.
+    for side, (low, high) in zip(body, ((3, 7), (5, 15), (8, 22)), strict=True):
+        assert abs(side.start - low) <= 1
+        assert abs(side.stop - high) <= 1
     assert preprocess(volume(np.full((4, 4, 4), -1000)), foreground).shape == (4, 4, 4)
 
 
@@ -118,8 +118,8 @@ def test_cache(tmp_path: Path, depth: ct_cache.Depth, monkeypatch: pytest.Monkey
     assert isinstance(first, np.memmap)
     assert first.dtype.name == depth
     monkeypatch.setattr(ct_cache, "read_volume", lambda path: pytest.fail("read again"))
-    again = cache.get(tmp_path / "s")
-    np.testing.assert_array_equal(first, again)
+    second = cache.get(tmp_path / "s")
+    np.testing.assert_array_equal(first, second)
     monkeypatch.undo()
     exact = to_unit(preprocess(ct_cache.read_volume(tmp_path / "s"), options), options)
     # A window of 1200 HU in 256 steps is off by half a step at most.
@@ -130,14 +130,14 @@ def test_cache_key_follows_content_and_options(tmp_path: Path) -> None:
     paths = write_series(tmp_path / "s")
     options = CtPreprocessing(size=(8, 8, 8), fit="resize")
     cache = CtCache(tmp_path / "cache", options)
-    place = cache.place(tmp_path / "s")
-    assert place != CtCache(tmp_path / "cache", options, depth="uint8").place(tmp_path / "s")
+    place = cache.path_of(tmp_path / "s")
+    assert place != CtCache(tmp_path / "cache", options, depth="uint8").path_of(tmp_path / "s")
     other = options.model_copy(update={"crop": "body"})
-    assert place != CtCache(tmp_path / "cache", other).place(tmp_path / "s")
+    assert place != CtCache(tmp_path / "cache", other).path_of(tmp_path / "s")
     paths[0].rename(tmp_path / "s" / "renamed.dcm")
-    assert place == cache.place(tmp_path / "s")
+    assert place == cache.path_of(tmp_path / "s")
     edit(tmp_path / "s" / "renamed.dcm", RescaleIntercept=-1000)
-    assert place != cache.place(tmp_path / "s")
+    assert place != cache.path_of(tmp_path / "s")
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_damaged_cache_file_is_made_anew(tmp_path: Path, damage: Callable[[byt
     write_series(tmp_path / "s")
     cache = CtCache(tmp_path / "cache", CtPreprocessing(size=(8, 8, 8), fit="resize"))
     whole = np.array(cache.get(tmp_path / "s"))
-    place = cache.place(tmp_path / "s")
+    place = cache.path_of(tmp_path / "s")
     place.write_bytes(damage(place.read_bytes()))
     np.testing.assert_array_equal(cache.get(tmp_path / "s"), whole)
 
@@ -163,7 +163,7 @@ def test_two_writers_leave_one_whole_file(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     files = [name for _, _, names in os.walk(tmp_path / "cache") for name in names]
-    assert files == [cache.place(tmp_path / "s").name]
+    assert files == [cache.path_of(tmp_path / "s").name]
 
 
 @pytest.mark.parametrize("is_put_back", [False, True])
@@ -217,15 +217,15 @@ def test_nothing_is_cached_of_a_scan_that_cannot_be_read(tmp_path: Path) -> None
         CtPreprocessing(),
     ],
 )
-def test_what_is_covered_is_where_a_bright_block_is_found_again(options: CtPreprocessing) -> None:
+def test_the_covered_extent_matches_a_bright_block(options: CtPreprocessing) -> None:
     """A block is as far along what the model sees as it is along the covered part of the scan."""
     hu = np.full((24, 40, 48), -1000, np.int16)
     hu[2:22, 4:36, 6:40] = 0
     hu[10:13, 16:22, 30:36] = 900
     scan = volume(hu)
-    seen = preprocess(scan, options)
+    scan_out = preprocess(scan, options)
     for axis, (start, extent) in enumerate(covered(scan, options)):
         others = tuple(other for other in range(3) if other != axis)
-        before, after = (np.flatnonzero((values > 450).any(axis=others)).mean() + 0.5 for values in (hu, seen))
+        before, after = (np.flatnonzero((values > 450).any(axis=others)).mean() + 0.5 for values in (hu, scan_out))
         share = (before / hu.shape[axis] - start) / extent
-        assert after / seen.shape[axis] == pytest.approx(share, abs=1.0 / seen.shape[axis])
+        assert after / scan_out.shape[axis] == pytest.approx(share, abs=1.0 / scan_out.shape[axis])

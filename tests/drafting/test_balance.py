@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from radweave.drafting.calibration import MACRO, MOST, Balance, RunCalibration, best_threshold, expected_best, moved
+from radweave.drafting.calibration import MACRO, MOST, Balance, RunCalibration, best_threshold, expected_best, rescaled
 
 
 def studies() -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
@@ -75,14 +75,14 @@ def test_macro_f1_may_count_more_than_it_was_fitted_for() -> None:
     said, labels = studies()
     calibrated = np.array([True, True, False])
     found, pooled = Balance.fit(said, labels, calibrated), best_threshold(said, labels)[1] / 2
-    same = moved(found.thresholds, found.weights, pooled, 1.0)
+    same = rescaled(found.thresholds, found.weights, pooled, 1.0)
     assert same[0] == pytest.approx(found.thresholds)
     assert same[1] == pytest.approx(found.weights)
-    micro = moved(found.thresholds, found.weights, pooled, 0.0)
+    micro = rescaled(found.thresholds, found.weights, pooled, 0.0)
     assert micro[0] == pytest.approx(pooled)
     assert micro[1].tolist() == [1, 1, 1]
     n = (said >= pooled).sum() + labels.sum()
-    more, weights = moved(found.thresholds, found.weights, pooled, 3.0)
+    more, weights = rescaled(found.thresholds, found.weights, pooled, 3.0)
     own = expected_best(said[:, 0]) / 2
     of_own = 3 * MACRO / (2 * ((said[:, 0] >= own).sum() + labels[:, 0].sum()))
     assert weights[0] == pytest.approx(1 + of_own * n)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from radweave.drafting.calibration import PlattCalibration, best_threshold, pays_off_from
+from radweave.drafting.calibration import PlattCalibration, best_threshold, f1_threshold
 from radweave.metrics.heads import expected_calibration_error, reliability
 
 
@@ -77,8 +77,8 @@ def test_bins_count_every_case_once_and_ties_stay_together() -> None:
     bins = reliability(said, (said > 0.35).astype(float), num_bins=5)
     assert sum(one.count for one in bins) == 10
     assert bins[0].count >= 6
-    assert bins[0].seen == 0
-    assert bins[-1].seen == 1
+    assert bins[0].frequency == 0
+    assert bins[-1].frequency == 1
     assert reliability(np.array([]), np.array([])) == []
 
 
@@ -118,5 +118,5 @@ def test_a_class_that_was_hardly_seen_draws_no_other_to_itself() -> None:
 def test_asserting_pays_off_from_half_of_the_best_f1_and_never_where_nothing_is_positive() -> None:
     said, labels = np.array([0.9, 0.6, 0.4, 0.1]), np.array([1.0, 0.0, 1.0, 0.0])
     assert best_threshold(said, labels) == (0.4, 0.8)
-    assert pays_off_from(said, labels) == 0.4
-    assert pays_off_from(said, np.zeros(4)) == 1.0
+    assert f1_threshold(said, labels) == 0.4
+    assert f1_threshold(said, np.zeros(4)) == 1.0

@@ -10,15 +10,15 @@ from radweave.drafting.candidates import (
     Candidate,
     CandidatePool,
     Sentence,
+    affirmed_classes,
     candidate_options,
-    stated,
     utilities,
-    wording_options,
+    utility_options,
 )
-from radweave.drafting.changes import Comparing
+from radweave.drafting.changes import ComparisonPool
 from radweave.drafting.smoothers import Changes, Evidence
 from radweave.drafting.store import DraftingFacts, DraftingStore, labels_tensor
-from radweave.drafting.writer import UtilityWriter, Written
+from radweave.drafting.writer import UtilityDraft, UtilityWriter
 from radweave.labels import get_labeler
 from radweave.labels.comparisons import STATES, compares_with_prior
 from radweave.nn.decoding import ExpectedUtilityConfig
@@ -45,11 +45,11 @@ def writer() -> UtilityWriter:
         classes=CLASSES,
         label_set="chexpert14",
         source="stack",
-        wording=wording_options(CONFIG),
+        wording=utility_options(CONFIG),
         candidates=candidate_options(CONFIG),
     )
     rows = tuple({"study_id": f"s{row}", "patient": f"p{row}", "text": text} for row, text in enumerate(REPORTS))
-    bank = Bank({"labels": labels_tensor(stated(REPORTS, LABELER))}, rows)
+    bank = Bank({"labels": labels_tensor(affirmed_classes(REPORTS, LABELER))}, rows)
     pool = CandidatePool.build(REPORTS, LABELER, CONFIG)
     store = DraftingStore(bank, facts, pool.candidates, pool.asserts, utilities(pool.candidates, REPORTS, CONFIG, None))
     shown = Reliability(said=0.5, seen=0.5, count=10, low=0.0)
@@ -110,7 +110,7 @@ def test_what_a_language_model_says_of_change_counts_by_its_probability(writer: 
         f"There is a small pleural effusion, {word}. The lungs are clear." for word in ("improved", "worsening")
     )
 
-    def written(**states: float) -> Written:
+    def written(**states: float) -> UtilityDraft:
         return writer.write(seen(2.0, **states), NONE, [better, worse])
 
     assert "improved" in written(improved=0.95).text
@@ -118,7 +118,7 @@ def test_what_a_language_model_says_of_change_counts_by_its_probability(writer: 
 
 
 def test_sentences_that_compare_state_one_change_of_one_class() -> None:
-    comparing = Comparing(REPORTS, LABELER, marks=False, consistent=True)
+    comparing = ComparisonPool(REPORTS, LABELER, marks=False, consistent=True)
     found = {key: [one.text for one in sentences] for key, sentences in comparing.sentences.items()}
     assert found == {
         ("Pleural Effusion", "worse"): ["Small left pleural effusion, larger than before."],
@@ -128,7 +128,7 @@ def test_sentences_that_compare_state_one_change_of_one_class() -> None:
 
 
 def test_a_sentence_with_another_finding_is_kept_and_nothing_is_said_twice() -> None:
-    comparing = Comparing(REPORTS, LABELER, marks=False, consistent=True)
+    comparing = ComparisonPool(REPORTS, LABELER, marks=False, consistent=True)
     each = np.zeros((len(CLASSES), 6))
     each[EFFUSION, STATES.index("worse")] = 1.0
     both = Candidate((Sentence("The heart is enlarged and there is a pleural effusion.", "report", 0),))

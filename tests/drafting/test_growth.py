@@ -14,15 +14,15 @@ from radweave.drafting.calibration import ClassCalibration, Reliability, RunCali
 from radweave.drafting.candidates import (
     CandidateOptions,
     CandidatePool,
+    affirmed_classes,
     build_candidates,
     candidate_options,
-    stated,
-    wording_options,
+    utility_options,
 )
 from radweave.drafting.choice import Choice
 from radweave.drafting.smoothers import Evidence
 from radweave.drafting.store import DraftingFacts, DraftingStore, labels_tensor
-from radweave.drafting.writer import Growing, UtilityWriter, Written
+from radweave.drafting.writer import FindingSentences, UtilityDraft, UtilityWriter
 from radweave.labels import get_labeler
 from radweave.labels.text import split_sentences
 from radweave.methods import resolve
@@ -52,11 +52,11 @@ def store(reports: list[str] = REPORTS) -> DraftingStore:
     config = ExpectedUtilityConfig()
     pool = CandidatePool.build(reports, LABELER, config)
     facts = DraftingFacts(
-        classes=CLASSES, label_set="chexpert14", source="stack", wording=wording_options(config),
+        classes=CLASSES, label_set="chexpert14", source="stack", wording=utility_options(config),
         candidates=candidate_options(config),
     )  # fmt: skip
     rows = tuple({"study_id": f"s{row}", "patient": f"p{row}", "text": text} for row, text in enumerate(reports))
-    labels = labels_tensor(stated(reports, LABELER))
+    labels = labels_tensor(affirmed_classes(reports, LABELER))
     return DraftingStore(Bank({"labels": labels}, rows), facts, pool.candidates, pool.asserts)
 
 
@@ -67,12 +67,12 @@ def evidence(*likely: str) -> Evidence:
 
 def drafted(
     *likely: str, most: int, barred: NDArray[np.bool_] = NONE, proposed: Sequence[str] = (), **options: object
-) -> Written:
+) -> UtilityDraft:
     config = ExpectedUtilityConfig.model_validate({"further_findings": most, "unsupported_places": "keep", **options})
     return UtilityWriter(store(), CALIBRATION, config).write(evidence(*likely), barred, proposed)
 
 
-def asserted(draft: Written) -> set[str]:
+def asserted(draft: UtilityDraft) -> set[str]:
     return {*draft.evidence["expected_utility"]["asserted"]}
 
 
@@ -99,7 +99,7 @@ def test_what_is_taken_up_is_denied_nowhere_and_every_sentence_has_its_source() 
 DENYING = [*REPORTS[:2], REPORTS[2].replace("effusion. No", "effusion without"), *REPORTS[3:]]
 
 
-def both_said(draft: Written) -> set[LabelState]:
+def both_said(draft: UtilityDraft) -> set[LabelState]:
     """What the sentences of a draft say of pneumothorax."""
     states = {LABELER.label([row["text"]])[0]["Pneumothorax"].state for row in draft.evidence["sentences"]}
     return states & {LabelState.POSITIVE, LabelState.NEGATIVE}
@@ -107,7 +107,7 @@ def both_said(draft: Written) -> set[LabelState]:
 
 @pytest.mark.parametrize(("most", "proposed"), [(6, ()), (0, (f"{DENYING[2]} {DENYING[4]}",))])
 def test_nothing_is_taken_up_that_a_kept_sentence_denies(most: int, proposed: tuple[str, ...]) -> None:
-    def draft(*, consistent: bool) -> Written:
+    def draft(*, consistent: bool) -> UtilityDraft:
         config = ExpectedUtilityConfig(
             further_findings=most, consistent=consistent, findings=100.0, cider=0.0, rouge_l=0.0, bleu=0.0
         )
@@ -146,7 +146,7 @@ def test_what_a_language_model_wrote_grows_too_and_names_who_wrote_what() -> Non
     told = drafted(*FOUR, most=0, proposed=[text], cider=0.0, rouge_l=0.0, bleu=0.0)
     assert {row["source"]["kind"] for row in told.evidence["sentences"]} == {"language_model"}
     chooser = UtilityWriter(store(), CALIBRATION, ExpectedUtilityConfig(further_findings=2))
-    growing = Growing(chooser.chooser.candidates, LABELER, consistent=True)
+    growing = FindingSentences(chooser.chooser.candidates, LABELER, consistent=True)
     written = Choice(
         build_candidates(["The heart is enlarged. No pneumothorax. The lungs are clear."], LABELER)[0], (), 0.0, 0.0
     )
@@ -199,7 +199,7 @@ def test_a_finding_goes_into_both_parts() -> None:
         "FINDINGS: The heart is normal. There is a left pneumothorax. IMPRESSION: A left pneumothorax.",
     ]
     candidates = build_candidates(parted, LABELER, options=CandidateOptions(consistent=True))
-    growing = Growing(candidates, LABELER, consistent=True)
+    growing = FindingSentences(candidates, LABELER, consistent=True)
     both = next(one for one in candidates if {s.row for s in one.sentences if s.kind == "finding"} == {1, 2})
     draft = Choice(both, ("Cardiomegaly", "Pleural Effusion"), 0.0, 0.0)
     (grown,) = growing.variants(draft, CLASSES, np.zeros(4, dtype=bool))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from radweave.drafting.candidates import cleaned
+from radweave.drafting.candidates import clean_sentence
 from radweave.labels import get_labeler
 from radweave.labels.contradictions import names_place
 
@@ -21,12 +21,12 @@ from radweave.labels.contradictions import names_place
     ],
 )
 def test_no_side_stays_in_a_sentence_that_states_something(text: str) -> None:
-    now = cleaned(text, get_labeler("chexpert14"), compares=False, places=False)
+    now = clean_sentence(text, get_labeler("chexpert14"), compares=False, places=False)
     assert not names_place(now)
     assert "hilar" not in now
-    assert cleaned(text, get_labeler("chexpert14"), compares=False, places=True) == text
+    assert clean_sentence(text, get_labeler("chexpert14"), compares=False, places=True) == text
 
 
 @pytest.mark.parametrize("text", ["The right lung is clear.", "No left pleural effusion.", "Both lungs are clear."])
 def test_a_denial_keeps_its_side(text: str) -> None:
-    assert cleaned(text, get_labeler("chexpert14"), compares=False, places=False) == text
+    assert clean_sentence(text, get_labeler("chexpert14"), compares=False, places=False) == text

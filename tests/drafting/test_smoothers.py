@@ -9,10 +9,10 @@ from radweave.drafting.smoothers import (
     WORDING,
     EmbeddedStudies,
     Smoothers,
+    exclude_rows,
     squared_distances,
     typical,
     weights_of,
-    without,
 )
 
 RNG = np.random.default_rng(0)
@@ -35,10 +35,10 @@ def test_weights_sum_to_one_with_and_without_barred_rows() -> None:
     weights = weights_of(WORDING, WORDING.inverse(DISTANCE), DISTANCE[0])
     assert weights.sum() == pytest.approx(1)
     barred = np.arange(12) < 3
-    left = without(weights, barred)
+    left = exclude_rows(weights, barred)
     assert left.sum() == pytest.approx(1)
     assert not left[barred].any()
-    assert not without(weights, np.ones(12, dtype=bool)).any(), "nothing is left that could speak"
+    assert not exclude_rows(weights, np.ones(12, dtype=bool)).any(), "nothing is left that could speak"
 
 
 def test_near_studies_speak_for_their_findings() -> None:

@@ -15,12 +15,12 @@ from radweave.drafting.candidates import (
     CandidateOptions,
     CandidatePool,
     Sentence,
+    affirmed_classes,
     build_candidates,
     candidate_options,
-    stated,
-    wording_options,
+    utility_options,
 )
-from radweave.drafting.changes import Comparing
+from radweave.drafting.changes import ComparisonPool
 from radweave.drafting.choice import Choice
 from radweave.drafting.smoothers import Changes
 from radweave.drafting.store import (
@@ -109,7 +109,7 @@ def test_a_text_of_a_language_model_is_a_draft_only_with_both_parts() -> None:
 
 def test_a_sentence_on_change_goes_into_its_own_part() -> None:
     reports = [*REPORTS, "FINDINGS: The heart is normal. IMPRESSION: The pleural effusion is larger than before."]
-    comparing = Comparing(reports, LABELER, marks=False, consistent=True)
+    comparing = ComparisonPool(reports, LABELER, marks=False, consistent=True)
     (worse,) = comparing.sentences["Pleural Effusion", "worse"]
     assert (worse.part, worse.row) == ("impression", 5)
     each = np.zeros((len(CLASSES), len(STATES)))
@@ -133,12 +133,12 @@ def made() -> DraftingStore:
     config = ExpectedUtilityConfig()
     pool = CandidatePool.build(REPORTS, LABELER, config)
     facts = DraftingFacts(
-        classes=CLASSES, label_set="chexpert14", source="smoothers", wording=wording_options(config),
+        classes=CLASSES, label_set="chexpert14", source="smoothers", wording=utility_options(config),
         candidates=candidate_options(config),
     )  # fmt: skip
     rows = tuple({"study_id": f"s{row}", "patient": f"p{row}", "text": text} for row, text in enumerate(REPORTS))
     return DraftingStore(
-        Bank({"labels": labels_tensor(stated(REPORTS, LABELER))}, rows), facts, pool.candidates, pool.asserts
+        Bank({"labels": labels_tensor(affirmed_classes(REPORTS, LABELER))}, rows), facts, pool.candidates, pool.asserts
     )
 
 

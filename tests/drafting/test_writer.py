@@ -11,7 +11,7 @@ import pytest
 
 from radweave.core.errors import InputError
 from radweave.drafting.calibration import ClassCalibration, Reliability, RunCalibration
-from radweave.drafting.candidates import CandidatePool, candidate_options, stated, utilities, wording_options
+from radweave.drafting.candidates import CandidatePool, affirmed_classes, candidate_options, utilities, utility_options
 from radweave.drafting.choice import Choice
 from radweave.drafting.smoothers import Changes, Evidence
 from radweave.drafting.store import (
@@ -43,13 +43,13 @@ NONE = np.zeros(len(REPORTS), dtype=bool)
 
 
 def made(reports: list[str] = REPORTS, *, ready: bool = True) -> DraftingStore:
-    labels = stated(reports, LABELER)
+    labels = affirmed_classes(reports, LABELER)
     pool = CandidatePool.build(reports, LABELER, CONFIG)
     facts = DraftingFacts(
         classes=CLASSES,
         label_set="chexpert14",
         source="smoothers",
-        wording=wording_options(CONFIG),
+        wording=utility_options(CONFIG),
         candidates=candidate_options(CONFIG),
     )
     rows = tuple({"study_id": f"s{row}", "patient": f"p{row}", "text": text} for row, text in enumerate(reports))
@@ -174,7 +174,7 @@ def test_what_changed_goes_with_what_was_written(monkeypatch: pytest.MonkeyPatch
 
 
 def test_an_uncertain_mention_affirms_nothing() -> None:
-    assert not stated(["There may be a pleural effusion."], LABELER)[:, EFFUSION].any()
+    assert not affirmed_classes(["There may be a pleural effusion."], LABELER)[:, EFFUSION].any()
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from radweave.core.study import has_both_sections
 from radweave.data.dataset import Dataset, DatasetWriter
 from radweave.data.loader import Example
 from radweave.data.tokenizer import encode
-from radweave.engine.prepare import refuse_unfit
+from radweave.engine.plan import refuse_unfit
 from radweave.engine.restore import Run, restore
 from radweave.engine.train import train
 from radweave.inference.bulk import generate_files, generate_split, group_images
@@ -30,7 +30,7 @@ from radweave.metrics import Options, evaluate_pairs, read_pairs
 from radweave.nn.decoding import DecodingConfig, Prefixes, Written
 from radweave.nn.language_model import CausalLanguageModel
 from radweave.workstation.draft_report import sections_of
-from radweave.workstation.result import Known, result_of
+from radweave.workstation.result import StudyContext, result_of
 from toys import TOY_OVERRIDES, TOY_SIZES, toy_image
 
 IMPRESSIONS = {"left": "Opacity on the left.", "right": "Cardiomegaly and an opacity."}
@@ -79,7 +79,7 @@ def test_drafts_by_expected_utility_have_two_parts_and_are_scored_by_section(dat
     report = predictor.report(images)
     assert set(report.sections) == {"findings", "impression"}
     assert [section.kind for section in sections_of(report.text, "both")] == ["findings", "impression"]
-    shown = result_of(report, run.card, get_labeler("chexpert14"), Known())
+    shown = result_of(report, run.card, get_labeler("chexpert14"), StudyContext())
     assert [row["section"] for row in shown["sentences"]] == [row["section"] for row in report.evidence["sentences"]]
 
 
@@ -138,7 +138,7 @@ def test_a_section_belongs_to_one_study(told: Run, tmp_path: Path) -> None:
     images = [toy_image(tmp_path / f"{name}.png", bright_side="left", seed=1) for name in "ab"]
     groups = group_images(images, one_study=False)
     with pytest.raises(InputError, match=r"field 'indication': a section is of one study"):
-        list(generate_files(Predictor.of(told), groups, force=True, told={"indication": "Cough."}))
+        list(generate_files(Predictor.of(told), groups, force=True, context={"indication": "Cough."}))
 
 
 def test_what_no_study_has_is_neither_learned_nor_told(toy_dataset: Dataset, dataset: Dataset) -> None:

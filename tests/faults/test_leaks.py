@@ -172,15 +172,15 @@ def test_changed_copies_are_found_by_kind_and_other_pictures_are_not(tmp_path: P
                 {"study_id": f"s{n}", "patient_id": f"p{n}", "split": split, "images": [image], "report": f"Word{n}."}
             )
             writer.add(study, {image.path: file})
-    found: dict[tuple[int, int], str] = {}
+    pairs: dict[tuple[int, int], str] = {}
     for fault in check_dataset(tmp_path / "data").leaks:
         kind = fault.kind.removeprefix("same picture in two splits, in different files").removeprefix(", ")
-        found |= {(lines[0], lines[1]): kind for lines in fault.lines}
+        pairs |= {(lines[0], lines[1]): kind for lines in fault.lines}
     first_copy = 2 * len(kinds)
     copies = {(n + 1, first_copy + n + 1): CHANGES[kind][1] for n, kind in enumerate(kinds)}
     # What was cut off as a border, or a turned corner that was not, may move the rest by a hair.
-    assert found.keys() == copies.keys()
-    assert {place for place in copies if not found[place].startswith(copies[place])} == set()
+    assert pairs.keys() == copies.keys()
+    assert {place for place in copies if not pairs[place].startswith(copies[place])} == set()
 
 
 def test_train_warns_of_changed_copies_and_compares_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,9 +198,9 @@ def test_train_warns_of_changed_copies_and_compares_once(tmp_path: Path, monkeyp
     cache = build_cache(dataset, size=96)
     (line,) = images.near_copies(dataset, cache)
     assert line.startswith("1 images of 'test' seem to be changed copies of images of 'train'")
-    monkeypatch.setattr(images, "_found", lambda *_: pytest.fail("compared again"))
+    monkeypatch.setattr(images, "_copies_across_splits", lambda *_: pytest.fail("compared again"))
     assert images.near_copies(dataset, cache) == [line]
-    monkeypatch.setattr(images, "_found", lambda *_: ["compared again"])
+    monkeypatch.setattr(images, "_copies_across_splits", lambda *_: ["compared again"])
     as_image(chest(3)).save(tmp_path / "data" / "images" / "2.png")  # the manifest is as it was, the pixels are not
     assert images.near_copies(dataset, build_cache(dataset, size=96)) == ["compared again"]
     assert images.near_copies(dataset, build_cache(dataset, size=32)) == []
@@ -234,8 +234,8 @@ def test_changed_copies_of_a_scan_are_found(tmp_path: Path) -> None:
     assert any("mirrored" in fault.kind for fault in report.leaks)
 
 
-def test_where_patients_look_alike_only_copies_saved_anew_count(tmp_path: Path) -> None:
-    from radweave.data.leaks.images import SAME_WEAKEST, PictureIndex
+def test_similar_patients_raise_the_copy_threshold(tmp_path: Path) -> None:
+    from radweave.data.leaks.images import SAME_WEAKEST
 
     index = PictureIndex()
     shared = chest(0)
@@ -244,7 +244,7 @@ def test_where_patients_look_alike_only_copies_saved_anew_count(tmp_path: Path) 
     index.add(20, "test", shared + 0.05 * chest(50))
     index.add(21, "test", 1.1 - (shared + 0.05 * chest(3)))
     assert {copy.item for copy in index.pairs_across("test", "train")} == {20, 21}
-    weakest = index.least_likeness(lambda item: item)
+    weakest = index.least_similarity(lambda item: item)
     assert weakest > SAME_WEAKEST
     assert [(copy.item, copy.other) for copy in index.pairs_across("test", "train", weakest=weakest)] == [(21, 2)]
 

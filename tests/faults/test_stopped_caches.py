@@ -51,9 +51,9 @@ def again(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> tuple[PixelCache
     """The cache, and how many images were read for it."""
     read, reading = [0], squares.read_square
 
-    def counted(*given: object) -> NDArray[np.uint8]:
+    def counted(*args: object) -> NDArray[np.uint8]:
         read[0] += 1
-        return reading(*given)  # type: ignore[arg-type]
+        return reading(*args)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
         patch.setattr(squares, "read_square", counted)
@@ -120,11 +120,11 @@ def test_what_was_damaged_meanwhile_is_read_again(
     assert same(cache, in_one_go(dataset, tmp_path))
 
 
-def test_a_row_lies_on_the_disk_before_the_line_that_tells_of_it(tmp_path: Path) -> None:
+def test_a_row_is_on_disk_before_its_journal_line(tmp_path: Path) -> None:
     row = np.full((SIZE, SIZE), 7, dtype=np.uint8)
-    with parts.unfinished(tmp_path / "cache", (2, SIZE, SIZE), ["a", "b"], {"a": "1", "b": "1"}) as rows:
-        rows.give("a", "1", row)
-        rows.keep()
+    with parts.partial_array(tmp_path / "cache", (2, SIZE, SIZE), ["a", "b"], {"a": "1", "b": "1"}) as rows:
+        rows.append("a", "1", row)
+        rows.flush()
         folder = tmp_path / "cache.building"
         assert len((folder / parts.JOURNAL).read_text().splitlines()) == 1
         assert (folder / parts.PIXELS).read_bytes().endswith(row.tobytes())
@@ -136,6 +136,6 @@ def test_rows_are_not_written_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
     (folder / parts.PIXELS).symlink_to(tmp_path / "mine")
     with pytest.raises(InputError, match="symbolic link"):  # noqa: SIM117
-        with parts.unfinished(tmp_path / "cache", (1, SIZE, SIZE), ["a"], {"a": "1"}):
+        with parts.partial_array(tmp_path / "cache", (1, SIZE, SIZE), ["a"], {"a": "1"}):
             pass
     assert (tmp_path / "mine").read_text() == "mine"

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from radweave.core.study import LabelState
-from radweave.inference.explain.comparison import Beside, Difference, hold_beside
+from radweave.inference.explain.comparison import Difference, TextComparison, compare_texts
 from radweave.labels import get_labeler
 
 LABELER = get_labeler("chexpert14")
 
 
 def differences(draft: str, reference: str) -> dict[str, Difference]:
-    return {row.name: row.difference for row in hold_beside(draft, reference, LABELER).rows}
+    return {row.name: row.difference for row in compare_texts(draft, reference, LABELER).rows}
 
 
-def marked(beside: Beside, which: str) -> list[tuple[str, str, Difference]]:
+def marked(beside: TextComparison, which: str) -> list[tuple[str, str, Difference]]:
     """Text, class and difference of every mark of one of the texts."""
     lines = getattr(beside, which)
     return [(part.text, *what) for parts in lines for part in parts for what in part.differences]
@@ -46,7 +46,7 @@ def test_a_denial_that_the_other_text_does_not_have_is_no_difference() -> None:
 
 
 def test_marks_stand_in_both_texts_on_the_words_that_differ() -> None:
-    beside = hold_beside(
+    beside = compare_texts(
         "The heart is enlarged. There is a pneumothorax. No effusion.",
         "Heart size is normal. Pleural effusion.",
         LABELER,
@@ -70,15 +70,15 @@ def test_marks_stand_in_both_texts_on_the_words_that_differ() -> None:
 
 
 def test_what_both_say_bears_no_mark() -> None:
-    beside = hold_beside("The heart is enlarged.", "The heart is enlarged.", LABELER)
+    beside = compare_texts("The heart is enlarged.", "The heart is enlarged.", LABELER)
     assert marked(beside, "draft") == marked(beside, "reference") == []
     assert beside.rows[0].draft is beside.rows[0].reference is LabelState.POSITIVE
 
 
 def test_left_and_right_are_told_although_the_label_is_the_same() -> None:
-    beside = hold_beside("There is a left pleural effusion.", "Right pleural effusion is seen.", LABELER)
+    beside = compare_texts("There is a left pleural effusion.", "Right pleural effusion is seen.", LABELER)
     assert beside.count(Difference.SIDE) == 1
     assert {text for text, _, _ in marked(beside, "draft")} == {"left", "effusion"}
     assert {text for text, _, _ in marked(beside, "reference")} == {"Right", "effusion"}
-    same = hold_beside("There is a left pleural effusion.", "Left pleural effusion.", LABELER)
+    same = compare_texts("There is a left pleural effusion.", "Left pleural effusion.", LABELER)
     assert same.count(Difference.SIDE) == 0

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from radweave.core.map_kinds import UNKNOWN
-from radweave.data.augmentation import covered_by_square
+from radweave.data.square import covered_by_square
 from radweave.inference.explain import page
 from radweave.inference.explain.maps import RadiographSubject, ScanSubject
 from radweave.inference.explain.page import Embedded, embed, stored_of

@@ -53,7 +53,7 @@ from radweave.methods.weave.stack import (
 from radweave.methods.weave.tables import SILENT
 from radweave.methods.weave.writing import WordingConfig
 from radweave.nn.decoding import DecodingConfig
-from radweave.workstation.inference import UNREPORTED, InferenceModel
+from radweave.workstation.inference import PRIOR_UNREPORTED, InferenceModel
 from toys import TOY_CT_OVERRIDES, TOY_OVERRIDES, TOY_SIZES, write_followed_dataset
 
 OVERRIDES = [*TOY_OVERRIDES, *TOY_SIZES["weave"], "stages.report.epochs=1"]
@@ -737,4 +737,4 @@ def test_a_prior_that_an_archive_had_is_compared_with_its_signed_report(
     said = [changes["Lung Opacity"] for changes in shown[1:]]
     assert [one["before"] for one in said[:2]] == ["affirmed", "not affirmed"]
     assert said[0] != said[1] != said[2] != said[0]
-    assert [UNREPORTED in answer["warnings"] for answer in answers] == [False, False, False, True]
+    assert [PRIOR_UNREPORTED in answer["warnings"] for answer in answers] == [False, False, False, True]

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fake_workers import IMAGE, fake_worker
 from fastapi.testclient import TestClient
-from stand_ins import IMAGE, stand_in
 
 from radweave.workstation.app import create_app, listener
 from radweave.workstation.settings import Settings
@@ -24,7 +24,7 @@ PASSWORD = "long enough words"
 
 
 @contextmanager
-def running(settings: Settings, target: Any = stand_in) -> Iterator[tuple[TestClient, Station]]:
+def running(settings: Settings, target: Any = fake_worker) -> Iterator[tuple[TestClient, Station]]:
     """A started workstation, and a client that bears the first token (on the first start)."""
     settings.state.mkdir(exist_ok=True)
     station = Station(settings, target=target)
@@ -34,7 +34,7 @@ def running(settings: Settings, target: Any = stand_in) -> Iterator[tuple[TestCl
 
 
 @contextmanager
-def listening(settings: Settings, target: Any = stand_in) -> Iterator[tuple[int, str]]:
+def listening(settings: Settings, target: Any = fake_worker) -> Iterator[tuple[int, str]]:
     """A workstation on a port of its own: the port and a token."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

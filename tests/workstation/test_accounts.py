@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from fake_workers import IMAGE
 from fastapi.testclient import TestClient
-from stand_ins import IMAGE
 from stations import ORIGIN, PASSWORD, log_in, one_draft, upload
 
 from radweave.workstation import access, users

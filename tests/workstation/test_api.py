@@ -6,13 +6,13 @@ import json
 
 import pytest
 import sqlalchemy as sa
+from fake_workers import CRASH, HANG, IMAGE, REFUSE
 from fastapi.testclient import TestClient
 from httpx2 import Response
-from stand_ins import CRASH, HANG, IMAGE, REFUSE
 from stations import NOTICE, ORIGIN, log_in, one_draft, running, upload, wait_for
 
 from radweave.workstation.database import meta
-from radweave.workstation.disk import Places
+from radweave.workstation.disk import ConcurrencyLimit
 from radweave.workstation.settings import Limits, Settings
 from radweave.workstation.station import Station
 
@@ -267,8 +267,8 @@ def test_all_that_was_written_stands_in_the_report(client: TestClient) -> None:
 def test_of_many_reports_at_once_some_have_to_wait(started: tuple[TestClient, Station]) -> None:
     client, station = started
     place = f"/api/v1/studies/{one_draft(client)['id']}/report?format=text"
-    station.reports = Places(1, most_waiting=0)
-    with station.reports.one():
+    station.report_slots = ConcurrencyLimit(1, most_waiting=0)
+    with station.report_slots.slot():
         full = client.get(place)
     assert (full.status_code, full.headers["retry-after"]) == (503, "2")
     assert client.get(place).status_code == 200

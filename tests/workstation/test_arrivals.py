@@ -21,7 +21,7 @@ def sorted_into(folder: Path, *came: dict[str, Any]) -> tuple[list[int], Counter
     for number, tags in enumerate(came):
         image(place / f"{number}.dcm", **tags)
     routes = {"": (CHEST,)}
-    Arrivals(routes, 60, folder, lambda files, name, prior: True, lambda name: counted.update([name])).look()
+    Arrivals(routes, 60, folder, lambda files, name, prior: True, lambda name: counted.update([name])).run_once()
     assert not place.exists()
     return sorted(len(list(study.iterdir())) for study in (folder / "studies").iterdir()), counted
 

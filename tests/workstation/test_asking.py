@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 from archive import free_port
-from asked import AskedArchive, dicom, web
 from pydicom import dcmread
+from query_archive import QueryArchive, dicom, web
 from reports import SIGNED, dicom_image, finished
 
 from image_files import CANARY, save, write_series
@@ -39,13 +39,13 @@ LATER = {"StudyDate": "20000630", "StudyTime": "0900"}
 class Way:
     """An archive, who asks it one of three ways, and what was counted."""
 
-    def __init__(self, archive: AskedArchive, asks: Archive, counted: Counter[str]) -> None:
+    def __init__(self, archive: QueryArchive, asks: Archive, counted: Counter[str]) -> None:
         self.archive, self.asks, self.counted = archive, asks, counted
 
 
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Way]:
-    archive, counted = AskedArchive(), Counter[str]()
+    archive, counted = QueryArchive(), Counter[str]()
 
     def count(name: str, by: int = 1) -> None:
         counted[name] += by
@@ -110,7 +110,7 @@ def test_an_archive_that_is_too_slow_is_left(way: Way, tmp_path: Path) -> None:
 
 
 def test_more_answers_than_may_be_are_cancelled(tmp_path: Path) -> None:
-    archive, counted = AskedArchive(*(dicom_image(tmp_path / f"{n}.dcm") for n in range(5))), Counter[str]()
+    archive, counted = QueryArchive(*(dicom_image(tmp_path / f"{n}.dcm") for n in range(5))), Counter[str]()
     archive.pending = 0xFF01
     with dicom(archive):
         peer = QueriedDicom(host="127.0.0.1", port=archive.port, ae_title="ARCHIVE")
@@ -322,7 +322,7 @@ def test_nothing_goes_to_a_place_that_the_plan_does_not_name(where: str) -> None
 
 def test_a_list_that_unpacks_to_more_than_may_be_is_not_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("radweave.workstation.sending.ROW_BYTES", 1)
-    with web(AskedArchive(dicom_image(tmp_path / "a.dcm"))) as archive:
+    with web(QueryArchive(dicom_image(tmp_path / "a.dcm"))) as archive:
         asks = WebArchive(Web(url=archive.url), lambda *_: None)
         with pytest.raises(NotAnsweredError, match="too long"):
             asks.studies({"PatientID": CANARY}, soon())

@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+from fake_workers import drafted
 from hospitals import image
-from stand_ins import drafted
 
 from radweave.workstation import database as schema
 from radweave.workstation import hospital, outbox, store, users
@@ -97,19 +97,19 @@ def test_a_study_of_an_archive_is_fetched_though_the_clock_was_set_back(database
     def seen(by: timedelta, quiet_s: float = 30, number: int = 2) -> bool:
         shift(by)
         with database.writing() as connection:
-            return hospital.seen(connection, "archive", named(number), quiet_s)
+            return hospital.note_listed(connection, "archive", named(number), quiet_s)
 
     assert not seen(timedelta(0))
     assert not seen(-DAY)  # it is as if it had come now
     assert not seen(MINUTE / 4 - DAY)
     assert seen(MINUTE - DAY)
     with database.writing() as connection:
-        hospital.later(connection, "archive", named(2))
-        assert not hospital.seen(connection, "archive", named(2), 0)
+        hospital.retry_later(connection, "archive", named(2))
+        assert not hospital.note_listed(connection, "archive", named(2), 0)
     assert seen(2 * MINUTE - DAY)
     shift(timedelta(0))
     with database.writing() as connection:
-        hospital.later(connection, "archive", named(2))
+        hospital.retry_later(connection, "archive", named(2))
     assert seen(-3 * DAY, quiet_s=0)
     assert not seen(-3 * DAY, number=3)
 
@@ -144,7 +144,7 @@ def test_what_arrived_waits_by_a_clock_that_nobody_sets(
 
     def look(seconds: float) -> list[int]:
         clock[0] += seconds
-        looking.look()
+        looking.run_once()
         return taken
 
     place = tmp_path / "association"

@@ -12,7 +12,7 @@ import pytest
 from stations import listening
 
 from radweave.workstation.connections import RESERVE, Connections, Proxies, Use
-from radweave.workstation.disk import Places
+from radweave.workstation.disk import ConcurrencyLimit
 from radweave.workstation.settings import Settings
 
 PROBES = 28
@@ -152,8 +152,10 @@ def test_who_sends_slowly_does_not_keep_a_server_that_stops(
 
 def test_passwords_that_wait_leave_threads_to_others(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every thread would wait for a place to hash a password, of which there are two."""
-    monkeypatch.setattr("radweave.workstation.access._passwords", places := Places(1, most_waiting=20, wait_s=20.0))
-    with listening(settings) as (port, token), ExitStack() as kept, places.one():
+    monkeypatch.setattr(
+        "radweave.workstation.access._passwords", places := ConcurrencyLimit(1, most_waiting=20, wait_s=20.0)
+    )
+    with listening(settings) as (port, token), ExitStack() as kept, places.slot():
         for number in range(60):
             body = f'{{"name": "n{number}", "password": "wrong"}}'
             head = "POST /api/v1/session HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from radweave.core.errors import InputError
-from radweave.workstation.events import say, say_failure
+from radweave.workstation.events import log_event, log_failure
 from radweave.workstation.formats import format_for
 
 CANARY = "Kanarienvogel"
@@ -18,7 +18,7 @@ def test_a_failure_is_its_kind_and_its_place(capfd: pytest.CaptureFixture[str]) 
     try:
         format_for(Path("a"), CANARY)
     except InputError as error:
-        say_failure("request-failed", error, route="/x")
+        log_failure("request-failed", error, route="/x")
     line = json.loads(capfd.readouterr().err)
     assert (line["event"], line["error"], line["route"]) == ("request-failed", "InputError", "/x")
     assert line["place"].startswith("formats.py:")
@@ -27,4 +27,4 @@ def test_a_failure_is_its_kind_and_its_place(capfd: pytest.CaptureFixture[str]) 
 
 def test_a_field_that_is_not_named_is_not_written() -> None:
     with pytest.raises(AssertionError):
-        say("drafted", name=CANARY)
+        log_event("drafted", name=CANARY)

@@ -6,8 +6,8 @@ import time
 from typing import Any
 
 import pytest
+from fake_workers import IMAGE
 from fastapi.testclient import TestClient
-from stand_ins import IMAGE
 from stations import PASSWORD, log_in, one_draft, upload
 
 OF_A_STUDY = "/api/v1/studies/{study}"

@@ -8,8 +8,8 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
+from fake_workers import IMAGE
 from fastapi.testclient import TestClient
-from stand_ins import IMAGE
 from stations import NOTICE, PASSWORD, log_in, one_draft, upload
 
 from radweave.workstation.station import Station

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_workers import drafted
 from hospitals import Archive, figure, free_port, image, listening, plan_file, push, studies, until
 from pydicom import dcmread
-from stand_ins import drafted
 from stations import running, upload, wait_for
 
 from command_line import radweave

@@ -13,7 +13,7 @@ import pytest
 from fastapi.testclient import TestClient
 from stations import listening, one_draft
 
-from radweave.workstation.connections import _Protocol
+from radweave.workstation.connections import _TimedProtocol
 from radweave.workstation.settings import Settings
 
 STRANGE: tuple[Any, ...] = (
@@ -144,14 +144,14 @@ def _taken(port: int, path: str, *, bytes_a_turn: int, pause_s: float) -> int:
 
 def test_who_reads_slowly_is_cut_off(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limits of minutes and KiB a second, scaled down to a second and MiB. Reading on does not begin them anew."""
-    made = _Protocol.connection_made
+    made = _TimedProtocol.connection_made
 
-    def with_little_room(self: _Protocol, transport: Any) -> None:
+    def with_little_room(self: _TimedProtocol, transport: Any) -> None:
         # A kernel that takes all at once would hide who reads slowly.
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 14)
         made(self, transport)
 
-    monkeypatch.setattr(_Protocol, "connection_made", with_little_room)
+    monkeypatch.setattr(_TimedProtocol, "connection_made", with_little_room)
     monkeypatch.setattr("radweave.workstation.connections.ANSWER_S", 1.0)
     script = "/static/vendor/niivue/niivue.umd.js"
     with listening(settings) as (port, _):

@@ -12,8 +12,8 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
-from asked import AskedArchive, dicom
 from pydicom.dataset import Dataset
+from query_archive import QueryArchive, dicom
 from reports import finished
 
 from radweave.workstation.archive import NotAnsweredError, QueryLimits
@@ -187,7 +187,7 @@ def test_a_list_without_end_is_left_after_its_limit_of_rows() -> None:
     counted, sent = Counter[str](), [0]
     found: list[Any] = []
 
-    class Endless(AskedArchive):
+    class Endless(QueryArchive):
         def found(self, level: str, keys: dict[str, str]) -> Any:
             while sent[0] < 20_000:
                 sent[0] += 1
@@ -217,7 +217,7 @@ def test_a_row_of_c_find_that_cannot_be_read_costs_that_row(monkeypatch: pytest.
             raise ValueError("damaged")
         return honest(*given, **named)
 
-    class Three(AskedArchive):
+    class Three(QueryArchive):
         def found(self, level: str, keys: dict[str, str]) -> Any:
             for last in (1, 2, 3):
                 one = Dataset()

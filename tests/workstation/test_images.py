@@ -9,9 +9,9 @@ from typing import Any
 import nibabel
 import numpy as np
 import pytest
+from fake_workers import worker_with_maps
 from fastapi.testclient import TestClient
 from PIL import Image
-from stand_ins import with_maps
 from stations import running, upload, wait_for
 
 from image_files import chest, dataset, save, thorax_hu, write_dicom, write_series
@@ -272,7 +272,7 @@ def test_a_map_of_a_scan_covers_what_the_model_saw() -> None:
 
 
 def test_maps_over_the_interface(settings: Settings, tmp_path: Path) -> None:
-    with running(settings, with_maps) as (client, _):
+    with running(settings, worker_with_maps) as (client, _):
         study = sent(client, write_dicom(tmp_path / "chest.dcm"))
         listed = client.get(f"/api/v1/studies/{study}/images").json()
         assert (listed["maps"], listed["method"]) == (["Lung / Opacity"], "dast")
@@ -284,9 +284,9 @@ def test_maps_over_the_interface(settings: Settings, tmp_path: Path) -> None:
 
 
 def test_too_many_who_wait_are_told_to_come_again(tmp_path: Path) -> None:
-    from radweave.workstation.disk import BusyError, Kept
+    from radweave.workstation.disk import BusyError, ImageCache
 
-    kept = Kept(tmp_path, 1 << 20, most_waiting=1, wait_s=0.01)
+    kept = ImageCache(tmp_path, 1 << 20, most_waiting=1, wait_s=0.01)
 
     def nested() -> Any:
         kept.get("one", "other", lambda: ({}, {}))
@@ -329,7 +329,7 @@ def written_dataset(folder: Path) -> Path:
 
 def test_a_data_set_s_study_has_its_prior_beside_it(settings: Settings, tmp_path: Path) -> None:
     data = written_dataset(tmp_path)
-    with running(settings.model_copy(update={"data": data}), with_maps) as (client, _):
+    with running(settings.model_copy(update={"data": data}), worker_with_maps) as (client, _):
         rows = client.get("/api/v1/studies").json()["studies"]
         study = next(row["id"] for row in rows if row["name"] == "b")
         listed = client.get(f"/api/v1/studies/{study}/images").json()
@@ -345,7 +345,7 @@ def test_a_data_set_s_study_has_its_prior_beside_it(settings: Settings, tmp_path
 
 def test_a_scan_over_the_interface(settings: Settings, tmp_path: Path) -> None:
     paths = write_series(tmp_path / "series")
-    with running(settings, with_maps) as (client, station):
+    with running(settings, worker_with_maps) as (client, station):
         station.modality = "ct"
         (study,) = upload(client, *((f"s/{path.name}", path.read_bytes()) for path in paths)).json()["studies"]
         wait_for(client, study, "drafted")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from stand_ins import drafted
+from fake_workers import drafted
 
 from radweave.core.errors import InputError
 from radweave.workstation import drafts, hospital, outbox, store
@@ -46,7 +46,7 @@ def store_row(connection: sa.Connection, study: str) -> sa.Row[Any]:
 def sign(connection: sa.Connection, study: str, user: User) -> None:
     """Look at all sentences of the first version and sign it."""
     flagged = [row["key"] for row in drafts.read(connection, study, 1)["sentences"]]
-    drafts.look(connection, study, 1, flagged, user)
+    drafts.mark_reviewed(connection, study, 1, flagged, user)
     drafts.sign(connection, study, 1, 1.0, user)
 
 
@@ -66,7 +66,7 @@ def look(database: Database, monkeypatch: pytest.MonkeyPatch, outcome: str | Exc
 
     monkeypatch.setattr(hospital, "send", send)
     monkeypatch.setattr(Sender, "_object", lambda self, row: b"")
-    Sender(database, (TARGET,), Metrics()).look()
+    Sender(database, (TARGET,), Metrics()).run_once()
     return rows(database)
 
 
@@ -94,13 +94,13 @@ def test_a_draft_is_not_sent_behind_the_report_that_was_signed(
         assert stored_report(connection, store_row(connection, study), 1).report.signature is not None
         assert stored_report(connection, store_row(connection, study), 1, event="drafted").report.signature is None
     metrics = Metrics()
-    Sender(database, (both,), metrics).look()
+    Sender(database, (both,), metrics).run_once()
     assert sent == ["signed"]
     found = {row.event: (row.state, row.receipt) for row in rows(database)}
     assert found["signed"][0] == "sent"
     assert found["drafted"] == ("refused", "the study was signed before its draft was sent")
     assert "radweave_reports_superseded_total 1" in metrics.text({}, ready=True)
-    Sender(database, (TARGET.model_copy(update={"name": "drafts"}),), metrics).look()
+    Sender(database, (TARGET.model_copy(update={"name": "drafts"}),), metrics).run_once()
     assert sent == ["signed", "drafted"], "who asked for drafts alone gets them"
 
 

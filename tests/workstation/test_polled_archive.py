@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from archive import AET, PASSWORD, USER, Archive, free_port, needs, start
-from asked import STRANGERS, TODAY, days_ago, flat, text_of
+from fake_workers import comparing_worker, fake_worker
 from hospitals import figure, image, plan_file, studies, until
 from pydicom import dcmread
-from stand_ins import comparing, stand_in
+from query_archive import STRANGERS, TODAY, days_ago, flat, text_of
 from stations import running as working
 from stations import wait_for
 
@@ -73,14 +73,14 @@ def test_fifty_polled_studies_are_drafted_once_over_an_archive_and_a_server_that
     try:
         joint.push(*images)
         joined = joint.settings(settings)
-        with working(joined, stand_in) as (client, station):
+        with working(joined, fake_worker) as (client, station):
             until(lambda: figure(client, "studies_fetched") >= STUDIES // 4, seconds=120)
             joint.archive.kill()
             token, before = station.token, figure(client, "studies_fetched")
             until(lambda: figure(client, "archive_failures") >= 1, seconds=120)
             joint.again()
             until(lambda: figure(client, "studies_fetched") > before, seconds=120)
-        with working(joined, stand_in) as (client, _):  # the workstation too is started again
+        with working(joined, fake_worker) as (client, _):  # the workstation too is started again
             client.headers["Authorization"] = f"Bearer {token}"
             drafted = f'radweave_studies{{state="drafted"}} {STUDIES}\n'
             until(lambda: drafted in client.get("/metrics").text, seconds=240)
@@ -109,7 +109,7 @@ def test_the_patients_own_prior_changes_the_draft_and_another_patients_never_doe
         now = flat(tmp_path / "now.dcm", 0.8, **TODAY)
         joint.push(now, flat(tmp_path / "old.dcm", 0.4, **days_ago(30)), flat(tmp_path / "x.dcm", 0.9, **days_ago(60)))
         joint.push(*(flat(tmp_path / f"{name}.dcm", 0.1, **days_ago(7), **who) for name, who in STRANGERS.items()))
-        with working(joint.settings(settings, priors={}), comparing) as (client, _):
+        with working(joint.settings(settings, priors={}), comparing_worker) as (client, _):
             (study,) = until(lambda: studies(client), seconds=60)
             wait_for(client, study["id"], "drafted")
             found = client.get(f"/api/v1/studies/{study['id']}").json()
@@ -132,7 +132,7 @@ def test_an_archive_of_strangers_leaves_the_draft_as_it_is(settings: Settings, t
     try:
         joint.push(flat(tmp_path / "now.dcm", 0.8, **TODAY))
         joint.push(*(flat(tmp_path / f"{name}.dcm", 0.1, **days_ago(7), **who) for name, who in STRANGERS.items()))
-        with working(joint.settings(settings, priors={}), comparing) as (client, _):
+        with working(joint.settings(settings, priors={}), comparing_worker) as (client, _):
             (study,) = until(lambda: studies(client), seconds=60)
             wait_for(client, study["id"], "drafted")
             found = client.get(f"/api/v1/studies/{study['id']}").json()

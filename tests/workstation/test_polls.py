@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asked import STRANGERS, TODAY, AskedArchive, days_ago, dicom, flat, text_of, web
+from fake_workers import comparing_worker
 from hospitals import figure, free_port, image, plan_file, push, studies, until
 from pydicom import dcmread
-from stand_ins import comparing
+from query_archive import STRANGERS, TODAY, QueryArchive, days_ago, dicom, flat, text_of, web
 from stations import running, wait_for
 
 from image_files import CANARY, write_dicom
@@ -19,14 +19,14 @@ from radweave.workstation.settings import Settings
 
 @pytest.fixture(autouse=True)
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("sender", "arrivals", "poller"):
-        monkeypatch.setattr(f"radweave.workstation.{module}.PAUSE_S", 0.02)
+    for name in ("SENDER_PAUSE_S", "PAUSE_S"):
+        monkeypatch.setattr(f"radweave.workstation.hospital.{name}", 0.02)
     monkeypatch.setattr("radweave.workstation.hospital.FIRST_RETRY_S", 0.1)
 
 
 @pytest.fixture
-def archive() -> Iterator[AskedArchive]:
-    with web(AskedArchive()) as started:
+def archive() -> Iterator[QueryArchive]:
+    with web(QueryArchive()) as started:
         yield started
 
 
@@ -38,7 +38,7 @@ def asking(settings: Settings, folder: Path, query: dict[str, Any], **plan: Any)
 
 
 def test_new_studies_are_fetched_and_drafted_once_after_a_restart_too(
-    settings: Settings, tmp_path: Path, archive: AskedArchive, capfd: pytest.CaptureFixture[str]
+    settings: Settings, tmp_path: Path, archive: QueryArchive, capfd: pytest.CaptureFixture[str]
 ) -> None:
     settings = asking(settings, tmp_path, {"web": {"url": archive.url}})
     archive.files += [image(tmp_path / f"{n}.dcm", **TODAY) for n in range(2)]
@@ -51,45 +51,45 @@ def test_new_studies_are_fetched_and_drafted_once_after_a_restart_too(
         until(lambda: len(studies(client)) == 2)
         until(lambda: figure(client, "studies_without_images") == 1)
         token = station.token
-    fetched = archive.asked["WADO"]
+    fetched = archive.requests["WADO"]
     archive.files.append(image(tmp_path / "new.dcm", **TODAY))
     with running(settings) as (client, _):
         client.headers["Authorization"] = f"Bearer {token}"
         for study in until(lambda: studies(client) if len(studies(client)) == 3 else None):
             wait_for(client, study["id"], "drafted")
-        asked = archive.asked["STUDY"]
-        until(lambda: archive.asked["STUDY"] > asked + 3)
+        asked = archive.requests["STUDY"]
+        until(lambda: archive.requests["STUDY"] > asked + 3)
         assert len(studies(client)) == 3
         assert figure(client, "studies_again") == 0
         metrics = client.get("/metrics").text
-    assert (fetched, archive.asked["WADO"]) == (2, 3)
+    assert (fetched, archive.requests["WADO"]) == (2, 3)
     assert CANARY not in "".join(capfd.readouterr()) + metrics
     assert not any(CANARY in str(file) for file in settings.state.rglob("*"))
 
 
 def test_a_study_that_still_grows_waits_until_all_of_it_came(
-    settings: Settings, tmp_path: Path, archive: AskedArchive
+    settings: Settings, tmp_path: Path, archive: QueryArchive
 ) -> None:
     poll = {"every_s": 0.1, "quiet_s": 1.0}
     settings = asking(settings, tmp_path, {"web": {"url": archive.url}, "poll": poll})
     archive.files.append(image(tmp_path / "a.dcm", **TODAY))
     same = {"StudyInstanceUID": dcmread(tmp_path / "a.dcm").StudyInstanceUID}
     with running(settings) as (client, _):
-        until(lambda: archive.asked.get("STUDY", 0) >= 4)  # of two kinds of images
+        until(lambda: archive.requests.get("STUDY", 0) >= 4)  # of two kinds of images
         archive.files.append(image(tmp_path / "b.dcm", ViewPosition="LATERAL", **same, **TODAY))
         (study,) = until(lambda: studies(client))
         assert len(client.get(f"/api/v1/studies/{study['id']}").json()["files"]) == 2
 
 
 def test_half_a_study_of_a_killed_server_is_not_drafted(
-    settings: Settings, tmp_path: Path, archive: AskedArchive
+    settings: Settings, tmp_path: Path, archive: QueryArchive
 ) -> None:
     settings = asking(settings, tmp_path, {"web": {"url": archive.url}})
-    left = settings.asked / "polls" / "archive" / "half"
+    left = settings.retrieved / "polls" / "archive" / "half"
     left.mkdir(parents=True)
     image(left / "1.dcm")
     with running(settings) as (client, _):
-        until(lambda: archive.asked.get("STUDY", 0) >= 4)
+        until(lambda: archive.requests.get("STUDY", 0) >= 4)
         assert studies(client) == []
         assert not left.exists()
 
@@ -105,7 +105,7 @@ def draft_of(client: Any) -> dict[str, Any]:
 def test_a_prior_in_the_archive_changes_what_the_draft_compares(settings: Settings, tmp_path: Path, way: str) -> None:
     port = free_port()
     now = flat(tmp_path / "now.dcm", 0.8, **TODAY)
-    held = AskedArchive(flat(tmp_path / "old.dcm", 0.4, **days_ago(30)), flat(tmp_path / "x.dcm", 0.9, **days_ago(60)))
+    held = QueryArchive(flat(tmp_path / "old.dcm", 0.4, **days_ago(30)), flat(tmp_path / "x.dcm", 0.9, **days_ago(60)))
     held.moves_to["RADWEAVE"] = port
     receive = {
         "ae_title": "RADWEAVE", "port": port, "peers": {"SCANNER": "127.0.0.1", "ARCHIVE": "127.0.0.1"}, "quiet_s": 0.1,
@@ -114,7 +114,7 @@ def test_a_prior_in_the_archive_changes_what_the_draft_compares(settings: Settin
         peer = {"host": "127.0.0.1", "port": held.port, "ae_title": "ARCHIVE", "retrieve": way}
         query = {"web": {"url": held.url}} if way == "web" else {"dicom": peer}
         settings = asking(settings, tmp_path, {**query, "poll": None, "priors": {}}, receive=receive)
-        with running(settings, comparing) as (client, station):
+        with running(settings, comparing_worker) as (client, station):
             assert push(port, now) == [0x0000]
             found = draft_of(client)
             assert text_of(found) == "The opacity is larger since the prior of 30 days ago."
@@ -129,14 +129,14 @@ def test_a_prior_in_the_archive_changes_what_the_draft_compares(settings: Settin
 
 @pytest.mark.parametrize("stranger", STRANGERS)
 def test_another_patients_study_never_changes_a_draft(
-    settings: Settings, tmp_path: Path, archive: AskedArchive, stranger: str, capfd: pytest.CaptureFixture[str]
+    settings: Settings, tmp_path: Path, archive: QueryArchive, stranger: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     archive.files += [
         flat(tmp_path / "now.dcm", 0.8, **TODAY),
         flat(tmp_path / "old.dcm", 0.4, **days_ago(30), **STRANGERS[stranger]),
     ]
     settings = asking(settings, tmp_path, {"web": {"url": archive.url}, "priors": {}})
-    with running(settings, comparing) as (client, _):
+    with running(settings, comparing_worker) as (client, _):
         found = draft_of(client)
         metrics = client.get("/metrics").text
         refused = figure(client, "priors_refused")
@@ -148,14 +148,14 @@ def test_another_patients_study_never_changes_a_draft(
 
 
 def test_a_prior_that_is_late_is_done_without_and_that_is_said(
-    settings: Settings, tmp_path: Path, archive: AskedArchive
+    settings: Settings, tmp_path: Path, archive: QueryArchive
 ) -> None:
     port = free_port()
     receive = {"ae_title": "RADWEAVE", "port": port, "peers": {"SCANNER": "127.0.0.1"}, "quiet_s": 0.1}
     query = {"web": {"url": archive.url}, "poll": None, "priors": {"wait_s": 0.2}}
     settings = asking(settings, tmp_path, query, receive=receive)
     archive.wait_s = 0.8
-    with running(settings, comparing) as (client, _):
+    with running(settings, comparing_worker) as (client, _):
         push(port, flat(tmp_path / "now.dcm", 0.8, **TODAY))
         found = draft_of(client)
         assert text_of(found) == "There is an opacity."
@@ -166,7 +166,7 @@ def test_a_prior_that_is_late_is_done_without_and_that_is_said(
 def test_the_worker_gives_a_prior_to_a_run_that_was_trained_with_priors(toy_run: Path, tmp_path: Path) -> None:
     from dataclasses import replace
 
-    from radweave.workstation.inference import UNSEEN, InferenceModel
+    from radweave.workstation.inference import PRIOR_NOT_USED, InferenceModel
 
     inference = InferenceModel(toy_run, None, untrained=False)
     inference.predictor = replace(inference.predictor, ood=None)
@@ -176,7 +176,7 @@ def test_the_worker_gives_a_prior_to_a_run_that_was_trained_with_priors(toy_run:
     }  # fmt: skip
     read = inference._read(job)
     assert read.example.prior is None
-    assert UNSEEN in read.warnings
+    assert PRIOR_NOT_USED in read.warnings
     data = inference.run.experiment.data.model_copy(update={"priors": True})
     inference.run = replace(inference.run, experiment=inference.run.experiment.model_copy(update={"data": data}))
     read = inference._read(job)

@@ -23,7 +23,7 @@ def test_a_database_that_was_started_again_is_found_again(settings: Settings, po
         with pytest.raises(InputError, match="another server"):  # the lock went with its connection, and came back
             other = Database(settings.database)
             try:
-                other.hold.keep()
+                other.server_lock.acquire()
             finally:
                 other.close()
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from fake_workers import IMAGE
 from fastapi.testclient import TestClient
-from stand_ins import IMAGE
 from stations import PASSWORD, running, upload, wait_for
 
 from image_files import write_dicom

@@ -7,8 +7,8 @@ import io
 from pathlib import Path
 
 import pytest
+from fake_workers import IMAGE
 from fastapi.testclient import TestClient
-from stand_ins import IMAGE
 from stations import log_in, one_draft, wait_for
 
 from command_line import radweave

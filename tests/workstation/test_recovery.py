@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from stand_ins import CRASH, HANG, IMAGE, drafted
+from fake_workers import CRASH, HANG, IMAGE, drafted
 from stations import one_draft, running, upload, wait_for
 
 from radweave.core.errors import InputError

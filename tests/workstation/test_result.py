@@ -13,7 +13,7 @@ from radweave.core.study import Report, Study
 from radweave.engine.run_folder import read_card
 from radweave.labels import get_labeler
 from radweave.workstation.finished import model_facts
-from radweave.workstation.result import Known, result_of
+from radweave.workstation.result import StudyContext, result_of
 
 TEXT = "There is a new pleural effusion. No pneumothorax. The heart is large."
 EVIDENCE = {
@@ -33,12 +33,12 @@ STUDY = Study(study_id="p_v2", patient_id="p", prior="p_v1", indication="Cough."
 @pytest.fixture
 def result(toy_run: Path) -> dict[str, Any]:
     report = Report(TEXT, "s", EVIDENCE)
-    return result_of(report, read_card(toy_run), get_labeler("chexpert14"), Known(STUDY, PRIOR))
+    return result_of(report, read_card(toy_run), get_labeler("chexpert14"), StudyContext(STUDY, PRIOR))
 
 
 def test_a_map_of_no_class_is_no_finding(toy_run: Path) -> None:
     report = Report(TEXT, "s", {**EVIDENCE, "attention_maps": {"difference": [[[1.0]]], "Cardiomegaly": [[[1.0]]]}})
-    made = result_of(report, read_card(toy_run), get_labeler("chexpert14"), Known(STUDY, PRIOR))
+    made = result_of(report, read_card(toy_run), get_labeler("chexpert14"), StudyContext(STUDY, PRIOR))
     names = [row["name"] for row in made["findings"]]
     assert "difference" not in names
     assert "Cardiomegaly" in names
@@ -50,7 +50,7 @@ def test_what_no_database_and_no_file_holds_is_not_in_a_draft(toy_run: Path) -> 
     labeler, card = get_labeler("chexpert14"), read_card(toy_run)
     given = {"sentences": [{"text": raw, "confidence": 0.5}], "sentence_fit": [{"text": raw, "fit": 0.25}]}
     for evidence in ({}, given):
-        made = result_of(Report(raw, "s", evidence), card, labeler, Known())
+        made = result_of(Report(raw, "s", evidence), card, labeler, StudyContext())
         assert (made["text"], [row["text"] for row in made["sentences"]]) == (clean, [clean])
         assert not re.search(r"\\u0000|\\ud800|\\t", json.dumps(made))
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from fake_workers import drafted
 from fastapi.testclient import TestClient
-from stand_ins import drafted
 from stations import one_draft
 
 from command_line import radweave
@@ -82,13 +82,13 @@ def keys(connection: sa.Connection, study: str, version: int) -> list[int]:
 
 def sign(database: Database, study: str, user: User, version: int = 1) -> None:
     with database.writing() as connection:
-        drafts.look(connection, study, version, keys(connection, study, version), user)
+        drafts.mark_reviewed(connection, study, version, keys(connection, study, version), user)
         drafts.sign(connection, study, version, 1.0, user)
 
 
 def add(database: Database, study: str, user: User, text: str, after: int) -> None:
     with database.writing() as connection:
-        signed.add(connection, study, after, text, user, most=1_000)
+        signed.add_addendum(connection, study, after, text, user, most=1_000)
 
 
 def change(database: Database, study: str, user: User, version: int, *edits: dict[str, Any]) -> int:
@@ -138,7 +138,7 @@ def test_an_empty_report_cannot_be_signed_and_stays_to_be_edited(
     with pytest.raises(InputError, match="empty"):
         sign(database, study, readers[0], version)
     with database.reading() as connection:
-        assert (row_of(connection, study).state, signed.check(connection, study)) == ("edited", "")
+        assert (row_of(connection, study).state, signed.check_signed(connection, study)) == ("edited", "")
     sign(database, study, readers[0], change(database, study, readers[0], version, {"op": "insert", "text": "Clear."}))
 
 
@@ -161,7 +161,7 @@ def test_what_one_reader_looked_at_lets_no_other_sign(
     ahn, weber, chief = readers
     with database.writing() as connection:
         (flagged,) = keys(connection, study, 1)
-        drafts.look(connection, study, 1, [flagged, flagged], ahn)
+        drafts.mark_reviewed(connection, study, 1, [flagged, flagged], ahn)
         seen = [drafts.read(connection, study, 1, one)["sentences"][1] for one in readers]
         assert [row["looked_at"] for row in seen] == [True, False, False]
         assert [row["lookers"] for row in seen] == [["Dr. Ahn"]] * 3
@@ -178,7 +178,7 @@ def test_what_a_reader_wrote_was_looked_at_by_that_reader_alone(
     version = change(database, study, weber, 1, {"op": "replace", "key": 0, "text": "The heart is large."})
     version = change(database, study, ahn, version, {"op": "insert", "text": "No effusion."})
     with database.writing() as connection:
-        drafts.look(connection, study, version, [1], chief)
+        drafts.mark_reviewed(connection, study, version, [1], chief)
         seen = {
             name: [row["looked_at"] for row in drafts.read(connection, study, version, user)["sentences"]]
             for name, user in (("ahn", ahn), ("weber", weber), ("chief", chief), ("nobody", None))
@@ -197,14 +197,14 @@ def test_a_look_holds_over_edits_and_for_nothing_but_its_sentence(
     ahn, weber, _ = readers
     with database.writing() as connection:
         (flagged,) = keys(connection, study, 1)
-        drafts.look(connection, study, 1, [0], ahn)  # another sentence
+        drafts.mark_reviewed(connection, study, 1, [0], ahn)  # another sentence
     change(database, study, weber, 1, {"op": "replace", "key": flagged, "text": "Left effusion."})
     change(database, study, weber, 2, {"op": "restore", "version": 1})
     for user in (ahn, weber):  # who wrote other words has not looked at those that are back
         with pytest.raises(ConflictError, match="not looked at"), database.writing() as connection:
             drafts.sign(connection, study, 3, 1.0, user)
     with database.writing() as connection:
-        drafts.look(connection, study, 3, [flagged], ahn)
+        drafts.mark_reviewed(connection, study, 3, [flagged], ahn)
     version = change(database, study, weber, 3, {"op": "replace", "key": 0, "text": "The heart is large."})
     with database.writing() as connection:
         drafts.sign(connection, study, version, 1.0, ahn)
@@ -238,7 +238,7 @@ def test_who_writes_a_flagged_sentence_again_takes_no_warning_off_it(
 
 def test_a_new_draft_is_looked_at_anew(database: Database, study: str, readers: tuple[User, User, User]) -> None:
     with database.writing() as connection:
-        drafts.look(connection, study, 1, keys(connection, study, 1), readers[0])
+        drafts.mark_reviewed(connection, study, 1, keys(connection, study, 1), readers[0])
         connection.exec_driver_sql("UPDATE studies SET state = 'drafting'")
         store.finish(connection, study, drafted(study))
         with pytest.raises(ConflictError, match="not looked at"):
@@ -296,7 +296,7 @@ def test_what_was_altered_goes_nowhere_and_the_verifier_names_the_entry(
         entries = [row for row in log.entries(connection, study=study, offset=0, limit=99)
                    if row["action"] in ("signed", "addendum")]  # fmt: skip
         ordered, last = [row["number"] for row in entries], entries[-1]["details"]["sealed"]
-        assert signed.check(connection, study) == last
+        assert signed.check_signed(connection, study) == last
     with database.writing() as connection:
         outbox.enqueue(connection, [TARGET])
         connection.execute(outbox_table.delete().where(outbox_table.c.event == "drafted"))
@@ -310,7 +310,7 @@ def test_what_was_altered_goes_nowhere_and_the_verifier_names_the_entry(
     done = radweave("serve", tmp_path / "run", "--database", url, "--verify-log")
     assert (done.returncode, f"got {broken}" in done.stderr) == (2, True), done.stderr
     monkeypatch.setattr(hospital, "send", lambda *_: pytest.fail("nothing of it is sent"))
-    Sender(database, (TARGET,), Metrics()).look()
+    Sender(database, (TARGET,), Metrics()).run_once()
     with database.reading() as connection:
         states = {row["event"]: row["state"] for row in outbox.of_study(connection, study)}
         assert states["signed"] == "refused"
@@ -353,7 +353,7 @@ def test_what_was_signed_before_there_were_seals_is_held_against_its_text(
     for statement in (ALTERED["a sentence"], ALTERED["the draft"], ALTERED["an addendum"]):
         with pytest.raises(AlteredError), database.writing() as connection:
             connection.exec_driver_sql(statement)
-            signed.check(connection, study)
+            signed.check_signed(connection, study)
 
 
 # Addenda.
@@ -381,7 +381,7 @@ def test_an_addendum_is_signed_and_leaves_the_report_as_it_is(
         text, is_signed = related.text_of(connection, row_of(connection, study))
         assert is_signed
         assert str(text).endswith("Small nodule on the left.\n\nSeen on CT."), "a model reads it with the prior"
-        assert [row["user"] for row in signed.as_json(connection, study)] == ["Dr. Weber", "Dr. Ahn"]
+        assert [row["user"] for row in signed.addenda_json(connection, study)] == ["Dr. Weber", "Dr. Ahn"]
     with pytest.raises(ConflictError), database.writing() as connection:
         drafts.reject(connection, study, 1, "Too late.", readers[0])
 
@@ -406,7 +406,7 @@ def events(database: Database, monkeypatch: pytest.MonkeyPatch, *, fails: bool =
     monkeypatch.setattr(Sender, "_object", made)
     with database.writing() as connection:
         connection.exec_driver_sql("UPDATE outbox SET due = '2001-01-01 00:00:00'")
-    Sender(database, (TARGET,), Metrics()).look()
+    Sender(database, (TARGET,), Metrics()).run_once()
     return sent
 
 
@@ -510,7 +510,7 @@ def test_a_draft_that_was_rejected_before_it_was_sent_is_not_sent(
 def test_of_two_who_decide_at_once_one_does(database: Database, study: str, readers: tuple[User, User, User]) -> None:
     with database.writing() as connection:
         for user in readers:
-            drafts.look(connection, study, 1, keys(connection, study, 1), user)
+            drafts.mark_reviewed(connection, study, 1, keys(connection, study, 1), user)
     done: list[str] = []
 
     def decide(user: User, how: str) -> None:
@@ -553,7 +553,9 @@ def test_of_two_addenda_at_once_one_is_kept(database: Database, study: str, read
         thread.join()
     with database.reading() as connection:
         # The other thread of the same user says the same, which counts once.
-        assert [row["user_id"] for row in signed.as_json(connection, study)] == done[:1] == list(dict.fromkeys(done))
+        assert (
+            [row["user_id"] for row in signed.addenda_json(connection, study)] == done[:1] == list(dict.fromkeys(done))
+        )
         assert signed.verify(connection).altered == ()
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from archive import free_port, needs
-from asked import AskedArchive, dicom
 from hospitals import Archive, image, listening, push
+from query_archive import QueryArchive, dicom
 from reports import finished
 
 from image_files import CANARY
@@ -98,7 +98,7 @@ def test_a_certificate_that_is_none_is_refused_before_anything_listens(tmp_path:
 def test_an_archive_is_asked_encrypted_or_not_at_all(tmp_path: Path) -> None:
     ours, foreign = certificates(tmp_path, "ours"), certificates(tmp_path, "foreign")
     found: dict[str, int] = {}
-    with dicom(AskedArchive(image(tmp_path / "a.dcm")), ssl_context=server_context(ours)) as archive:
+    with dicom(QueryArchive(image(tmp_path / "a.dcm")), ssl_context=server_context(ours)) as archive:
         for name, tls in {"ours": ours, "foreign": foreign, "none": None}.items():
             peer = QueriedDicom(host="127.0.0.1", port=archive.port, ae_title="ARCHIVE", tls=tls)
             try:

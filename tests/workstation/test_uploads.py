@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_workers import IMAGE, REFUSE
 from fastapi.testclient import TestClient
-from stand_ins import IMAGE, REFUSE
 from stations import left_behind, running, upload, wait_for
 
 from radweave.workstation.settings import Limits, Settings
@@ -356,7 +356,7 @@ def test_what_is_laid_into_a_folder_comes_in_once(started: tuple[TestClient, Sta
     def look(times: int) -> int:
         watcher = Watcher(folder, station._take_watched)
         for _ in range(times):
-            watcher.look()
+            watcher.run_once()
         return int(client.get("/api/v1/studies").json()["total"])
 
     # A file that was just seen may still be being written.
@@ -388,7 +388,7 @@ def test_a_name_that_is_not_utf8_or_a_file_that_cannot_be_read_costs_nothing_aft
     monkeypatch.setattr(shutil, "copyfile", copyfile)
     watcher = Watcher(folder, station._take_watched, station.metrics.count)
     for _ in range(4):
-        assert watcher.look() == 0
+        assert watcher.run_once() == 0
     found = {row["name"]: row["state"] for row in client.get("/api/v1/studies").json()["studies"]}
     assert found.keys() == {"a.png", "b�.png", "e�.png", "f.png", "g�.zip", "h.png"}
     assert found["g�.zip"] == "refused"

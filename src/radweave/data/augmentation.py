@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from numpy.typing import NDArray
-from PIL import Image
 from pydantic import Field
 from torch import Tensor
 
@@ -73,7 +70,7 @@ class LightAugmentation(Config):
         return 1 - (tall[:, :, None] & wide[:, None, :])[:, None].float()
 
     def _moves(self, draw: Float[Tensor, "n draws"], tall: float) -> Float[Tensor, "n axes more"]:
-        """Where each pixel comes from, for axes x, y (and z) from -1 to 1; ``tall`` is height by width."""
+        """Affine maps from output to input, with axes x, y (and z) from -1 to 1; ``tall`` is height by width."""
         axes = draw.shape[1] - 4
         angle = draw[:, 0] * self.rotation_degrees * (torch.pi / 180)
         zoom = 1 + draw[:, 1] * self.zoom
@@ -89,36 +86,3 @@ class LightAugmentation(Config):
 
 
 AugmentationConfig = Annotated[NoAugmentation | LightAugmentation, Field(discriminator="kind")]
-
-
-# From a radiograph to the square a vision encoder sees.
-
-
-PREPROCESSING_VERSION = 1
-"""Part of every cache key; raise it when ``to_square`` changes its result."""
-
-
-def to_square(pixels: NDArray[np.float32], size: int) -> NDArray[np.uint8]:
-    """Fit (H, W) pixels in [0, 1] into (size, size) grey values, keeping the aspect ratio, black beside.
-
-    Eight bits are kept everywhere, in training and in use, so that a cached image equals a fresh one.
-    """
-    top, left, new_height, new_width = place_in_square(pixels.shape[0], pixels.shape[1], size)
-    image = Image.fromarray(np.ascontiguousarray(pixels, dtype=np.float32))
-    resized = np.asarray(image.resize((new_width, new_height), Image.Resampling.BILINEAR), dtype=np.float32)
-    square = np.zeros((size, size), dtype=np.uint8)
-    square[top : top + new_height, left : left + new_width] = np.rint(resized.clip(0.0, 1.0) * 255.0)
-    return square
-
-
-def place_in_square(height: int, width: int, size: int) -> tuple[int, int, int, int]:
-    """Where ``to_square`` puts an image of (height, width) pixels: top, left, height and width in the square."""
-    scale = size / max(height, width)
-    new_height, new_width = max(1, round(height * scale)), max(1, round(width * scale))
-    return (size - new_height) // 2, (size - new_width) // 2, new_height, new_width
-
-
-def covered_by_square(height: int, width: int, size: int) -> tuple[tuple[float, float], ...]:
-    """Where the square lies on the image: (start, extent) along rows and columns, in shares of the image's size."""
-    top, left, new_height, new_width = place_in_square(height, width, size)
-    return (-top / new_height, size / new_height), (-left / new_width, size / new_width)

@@ -1,9 +1,9 @@
-"""Check a dataset folder: schema, images, leaks between splits, and what the texts and labels look like.
+"""Check a dataset folder: schema, images, leaks between splits, and statistics of texts and labels.
 
-A leak is a study, a patient or a picture that stands in two splits. Ids are compared without regard to how they are
-written; a picture also counts when it was saved anew, cut, moved, turned, mirrored or inverted.
-The same words in two splits are no leak by themselves: a large share of normal reports read alike. They are counted
-as a warning. So test studies that were copied into train under other names are found by their pictures.
+A leak is a study, a patient or a picture in two splits. Ids are compared in a form that ignores spelling; a picture
+also counts if it was saved anew, cut, moved, turned, mirrored or inverted.
+Equal texts in two splits are no leak by themselves, since many normal reports are equal; they give a warning. Test
+studies copied into train under other names are detected by their pictures.
 """
 
 from __future__ import annotations
@@ -26,14 +26,13 @@ from radweave.core.study import SPLITS, ImageRef, Study
 from radweave.data.cache.arrays import in_order, one_by_one
 from radweave.data.dataset import Dataset
 from radweave.data.leaks.identity import comparable_id
-from radweave.data.leaks.images import PAIRS, SAME_WEAKEST, PictureIndex, SeenImage, see_image
+from radweave.data.leaks.images import PAIRS, SAME_WEAKEST, ImageFacts, ImageIndex, inspect_image
 from radweave.data.leaks.texts import TextIndex
 
-# Words that language models take for commands: ends of texts, turns of a conversation, places of images.
+# Control words of language models: ends of texts, turns of a conversation, placeholders of images.
 #
-# In a report they are damage, or an attempt to steer. Training reads them as ordinary words (``data/tokenizer.py``), but
-# other programs that get the texts may not.
-
+# In a report they are damage, or an attempted prompt injection. Training reads them as ordinary words
+# (``data/tokenizer.py``), but other programs that get the texts may not.
 
 _CONTROL: Final = re.compile(
     r"<\|[\w .:/-]{1,40}\|>|<｜[^<>\n]{1,40}｜>"
@@ -46,12 +45,11 @@ _CONTROL: Final = re.compile(
 
 
 def has_control_word(text: str) -> bool:
-    """Whether a text holds one, in the notations of the common families of models."""
+    """True if a text has a control word, in the notations of the common families of models."""
     return _CONTROL.search(text) is not None
 
 
-# Chains of priors: a study's earlier one, whose earlier one, and so on. They must lead back in time and end.
-
+# Chains of priors must lead back in time and end.
 
 OF_ANOTHER_PATIENT = "prior is of another patient"
 NOT_EARLIER = "prior is not earlier than the study"
@@ -60,7 +58,7 @@ IN_A_CIRCLE = "priors that are each other's prior"
 
 @dataclass(frozen=True, slots=True)
 class PriorFault:
-    """What is wrong, and the studies it concerns, the later one first."""
+    """A kind of fault and its studies, the later one first."""
 
     kind: str
     studies: tuple[int, ...]
@@ -69,29 +67,29 @@ class PriorFault:
 def prior_faults(
     prior_of: Mapping[int, int], patient_of: Sequence[bytes], time_of: Sequence[str | None]
 ) -> Iterator[PriorFault]:
-    """Faults of the priors of studies that are known by their numbers.
+    """Faults of the priors of numbered studies.
 
-    A study is compared with the nearest study before it that has a time: an undated one between two hides nothing.
+    A study is compared with its nearest prior that has a time, so that an undated one in between hides nothing.
     """
     for study, prior in prior_of.items():
         if patient_of[prior] != patient_of[study]:
             yield PriorFault(OF_ANOTHER_PATIENT, (study,))
-        before = _dated(prior, prior_of, time_of)
+        before = _nearest_dated(prior, prior_of, time_of)
         if before is not None and _not_earlier(time_of[before], time_of[study]):
             yield PriorFault(NOT_EARLIER, (study, before))
     for circle in _circles(prior_of):
         yield PriorFault(IN_A_CIRCLE, circle)
 
 
-def _dated(study: int, prior_of: Mapping[int, int], time_of: Sequence[str | None]) -> int | None:
-    """The study, or the nearest before it that has a time."""
-    seen: set[int] = set()
-    here: int | None = study
-    while here is not None and here not in seen:
-        if time_of[here] is not None:
-            return here
-        seen.add(here)
-        here = prior_of.get(here)
+def _nearest_dated(study: int, prior_of: Mapping[int, int], time_of: Sequence[str | None]) -> int | None:
+    """The study, or its nearest prior that has a time."""
+    visited: set[int] = set()
+    current: int | None = study
+    while current is not None and current not in visited:
+        if time_of[current] is not None:
+            return current
+        visited.add(current)
+        current = prior_of.get(current)
     return None
 
 
@@ -100,17 +98,17 @@ def _not_earlier(before: str | None, now: str | None) -> bool:
 
 
 def _circles(prior_of: Mapping[int, int]) -> Iterator[tuple[int, ...]]:
-    """Each circle once. Every study is walked over once, so that long chains stay cheap."""
+    """Each circle once; every study is visited once, so that long chains stay cheap."""
     walked: set[int] = set()
     for start in prior_of:
         path: dict[int, None] = {}
-        here: int | None = start
-        while here is not None and here not in walked and here not in path:
-            path[here] = None
-            here = prior_of.get(here)
-        if here is not None and here in path:
+        current: int | None = start
+        while current is not None and current not in walked and current not in path:
+            path[current] = None
+            current = prior_of.get(current)
+        if current is not None and current in path:
             steps = list(path)
-            yield tuple(steps[steps.index(here) :])
+            yield tuple(steps[steps.index(current) :])
         walked.update(path)
 
 
@@ -119,7 +117,7 @@ LENGTH_BINS = (0, 1, 10, 20, 40, 60, 80, 100, 150, 200, 300)
 """First word count of each bin of the length histogram."""
 
 LARGE_BYTES, JUDGED_STUDIES = 64 << 10, 16
-"""Image files that are larger in the mean are read side by side; of smaller ones threads would only wait in turns."""
+"""Image files with a larger mean size are read in parallel; with smaller ones threads only wait for each other."""
 
 Progress = Callable[[int, int], None]
 _NO_SPLIT = "none"
@@ -129,9 +127,9 @@ TOO_ALIKE = "pictures of different patients are so alike that only copies saved 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One kind of fault: how often, and the manifest lines of the first few (two lines where two studies meet).
+    """A kind of fault, its count, and the manifest lines of the first few (two lines for two studies).
 
-    Lines are given instead of ids, which may be a patient's.
+    Lines stand in for ids, which may identify a patient.
     """
 
     kind: str
@@ -141,7 +139,7 @@ class Fault:
 
 @dataclass(slots=True)
 class CheckReport:
-    """What was found. ``errors`` make the data set unusable, ``leaks`` its scores worthless, ``warnings`` are hints.
+    """Results: ``errors`` make the data set unusable, ``leaks`` its scores worthless, ``warnings`` are hints.
 
     ``labels`` maps label set -> class -> state -> studies; ``lengths`` maps split -> first word count of a bin ->
     studies.
@@ -194,21 +192,21 @@ class _Tally:
 
     def add(self, kind: str, *lines: int) -> None:
         self.counts[kind] += 1
-        kept = self.lines.setdefault(kind, [])
-        if len(kept) < MOST_EXAMPLES:
-            kept.append(lines)
+        examples = self.lines.setdefault(kind, [])
+        if len(examples) < MOST_EXAMPLES:
+            examples.append(lines)
 
     def faults(self) -> list[Fault]:
         return [Fault(kind, count, tuple(self.lines[kind])) for kind, count in sorted(self.counts.items())]
 
 
-# Digest of a patient, a file or a picture -> split -> the first line it was met on.
-Places = dict[bytes, dict[str, int]]
+# Digest of a patient, a file or a picture -> split -> its first line.
+FirstLines = dict[bytes, dict[str, int]]
 
 
 @dataclass(slots=True)
 class _Check:
-    """The state of one run over the manifest. Studies are known by their position; ids are kept for comparison only."""
+    """The state of one pass over the manifest. Studies are numbered by position; ids serve comparison only."""
 
     dataset: Dataset
     reads_images: bool
@@ -221,22 +219,22 @@ class _Check:
     patient_of: list[bytes] = field(default_factory=list)
     time_of: list[str | None] = field(default_factory=list)
     position_of: dict[str, int] = field(default_factory=dict)
-    patients: Places = field(default_factory=lambda: defaultdict(dict))
-    studies: Places = field(default_factory=lambda: defaultdict(dict))
-    files: Places = field(default_factory=lambda: defaultdict(dict))
-    voxels: Places = field(default_factory=lambda: defaultdict(dict))
-    headers: Places = field(default_factory=lambda: defaultdict(dict))
+    patients: FirstLines = field(default_factory=lambda: defaultdict(dict))
+    studies: FirstLines = field(default_factory=lambda: defaultdict(dict))
+    files: FirstLines = field(default_factory=lambda: defaultdict(dict))
+    voxels: FirstLines = field(default_factory=lambda: defaultdict(dict))
+    headers: FirstLines = field(default_factory=lambda: defaultdict(dict))
     header_of_line: dict[int, str] = field(default_factory=dict)
     texts: TextIndex = field(default_factory=TextIndex)
-    pictures: PictureIndex = field(default_factory=PictureIndex)
+    pictures: ImageIndex = field(default_factory=ImageIndex)
     priors: list[tuple[int, str]] = field(default_factory=list)
     leaked_lines: set[tuple[int, int]] = field(default_factory=set)
 
-    def see(self, study: Study) -> list[SeenImage]:
-        """Look at the files of a study. It changes nothing of the check, so that threads may do it."""
-        return [see_image(self.dataset, image, reads=self.reads_images) for image in study.images]
+    def inspect(self, study: Study) -> list[ImageFacts]:
+        """Inspect the files of a study, without a change of state, so that threads may run it."""
+        return [inspect_image(self.dataset, image, reads=self.reads_images) for image in study.images]
 
-    def add(self, line: int, study: Study, seen: Sequence[SeenImage]) -> None:
+    def add(self, line: int, study: Study, facts: Sequence[ImageFacts]) -> None:
         split = study.split or _NO_SPLIT
         if not self._is_new(line, study.study_id, split):
             return
@@ -254,11 +252,11 @@ class _Check:
         if study.prior is not None:
             self.priors.append((position, study.prior))
         self._describe(line, study, split)
-        for image, file in zip(study.images, seen, strict=True):
+        for image, file in zip(study.images, facts, strict=True):
             self._check_image(image, file, line, position, split)
 
     def _is_new(self, line: int, study_id: str, split: str) -> bool:
-        """Whether the id is new in its split; reports it where it is not."""
+        """True if the id is new in its split; records an error if not."""
         first = self.position_of.get(study_id)
         if first is None:
             return True
@@ -271,12 +269,12 @@ class _Check:
         self.leaks.add(kind, first, second)
         self.leaked_lines.add((first, second))
 
-    def _meet(self, places: dict[str, int], split: str, line: int, kind: str) -> None:
-        """Note that something stands in a split; a leak if it stands in another one already."""
-        if split in places:
+    def _meet(self, first_lines: dict[str, int], split: str, line: int, kind: str) -> None:
+        """Record an item of a split; a leak if another split has it already."""
+        if split in first_lines:
             return
-        others = [first for other, first in places.items() if other != _NO_SPLIT]
-        places[split] = line
+        others = [first for other, first in first_lines.items() if other != _NO_SPLIT]
+        first_lines[split] = line
         if split != _NO_SPLIT and others:
             self._leak(kind, others[0], line)
 
@@ -298,49 +296,49 @@ class _Check:
         if any(has_control_word(text) for text in (*texts, *study.regions.values()) if text):
             self.warnings.add("text with a control word of a language model", line)
 
-    def _check_image(self, image: ImageRef, seen: SeenImage, line: int, position: int, split: str) -> None:
+    def _check_image(self, image: ImageRef, facts: ImageFacts, line: int, position: int, split: str) -> None:
         if image.modality != self.dataset.card.modality:
             self.errors.add("image of another modality than the data set", line)
             return
-        if seen.digest is not None:
+        if facts.digest is not None:
             recorded = image.sha256
-            if recorded is not None and seen.digest != recorded:
+            if recorded is not None and facts.digest != recorded:
                 self.errors.add("image bytes differ from the recorded hash", line)
-            places = self.files[bytes.fromhex(seen.digest)[:16]]
-            is_new = not places
-            self._compare_content("image", places, line, split, "same image in two splits")
-            for doubt in seen.doubts:
+            first_lines = self.files[bytes.fromhex(facts.digest)[:16]]
+            is_new = not first_lines
+            self._compare_content("image", first_lines, line, split, "same image in two splits")
+            for doubt in facts.doubts:
                 self.warnings.add(doubt, line)
-            if is_new and seen.content is not None:  # else an equal picture is that of the same file
-                places = self.voxels[seen.content]
-                self._compare_content("picture, in different files,", places, line, split, DIFFERENT_FILES)
-            self.pictures.add_looks(position, split, seen.looks)
-            if seen.patient is not None:
-                self._compare_headers(seen.patient, line, split)
-        if seen.error is not None:
-            self.errors.add(seen.error, line)
+            if is_new and facts.content is not None:  # else an equal picture belongs to the same file
+                first_lines = self.voxels[facts.content]
+                self._compare_content("picture, in different files,", first_lines, line, split, DIFFERENT_FILES)
+            self.pictures.add_signatures(position, split, facts.signatures)
+            if facts.patient is not None:
+                self._compare_headers(facts.patient, line, split)
+        if facts.error is not None:
+            self.errors.add(facts.error, line)
 
-    def _compare_content(self, what: str, places: dict[str, int], line: int, split: str, leak: str) -> None:
-        """Note the same content twice in a split, a leak across two. ``places``: where it was met before."""
-        first = places.get(split)
+    def _compare_content(self, what: str, first_lines: dict[str, int], line: int, split: str, leak: str) -> None:
+        """Warn of equal content within a split, and record a leak across splits."""
+        first = first_lines.get(split)
         if first is not None:
             patient, other = (self.patient_of[bisect_left(self.line_of, each)] for each in (first, line))
             studies = "in two studies of a patient" if patient == other else "in studies of two patients"
             self.warnings.add(f"same {what} {'twice in a study' if first == line else studies}", first, line)
-        self._meet(places, split, line, leak)
+        self._meet(first_lines, split, line, leak)
 
     def _compare_headers(self, patient: str, line: int, split: str) -> None:
         """Images of one study must be of one patient; across splits, shared ids may be a de-identifier's doing."""
         if self.header_of_line.setdefault(line, patient) != patient:
             self.errors.add("images of different patients in one study, by their DICOM headers", line)
-        places = self.headers[patient.encode()]
-        for other, first in places.items():
-            if split not in places and _NO_SPLIT not in (split, other):
+        first_lines = self.headers[patient.encode()]
+        for other, first in first_lines.items():
+            if split not in first_lines and _NO_SPLIT not in (split, other):
                 self.warnings.add("same DICOM patient id in two splits", first, line)
-        places.setdefault(split, line)
+        first_lines.setdefault(split, line)
 
     def finish(self) -> CheckReport:
-        """What needs all studies: priors, pictures saved anew, texts."""
+        """Run the checks that need all studies: priors, pictures saved anew, texts."""
         self._check_priors()
         self._compare_pictures()
         self._compare_texts()
@@ -354,7 +352,7 @@ class _Check:
         return self.report
 
     def _compare_pictures(self) -> None:
-        weakest = self.pictures.least_likeness(lambda position: self.patient_of[position])
+        weakest = self.pictures.least_similarity(lambda position: self.patient_of[position])
         if weakest > SAME_WEAKEST and self.reads_images:
             self.warnings.add(TOO_ALIKE)
         for split, other in PAIRS:
@@ -374,7 +372,7 @@ class _Check:
             self.errors.add(fault.kind, *(self.line_of[study] for study in fault.studies[:MOST_EXAMPLES]))
 
     def _compare_texts(self) -> None:
-        """Val and test studies whose text stands in train too, word for word or nearly."""
+        """Warn of val and test studies with an equal or nearly equal text in train."""
         same: set[int] = set()
         near: set[int] = set()
         groups = self.texts.items
@@ -398,8 +396,8 @@ def check_dataset(path: Path, *, read_images: bool = True, progress: Progress | 
     """Check a dataset folder. Memory grows by about 3 kB a study, and 5 to 10 kB for each image that is read.
 
     Args:
-        read_images: hash and decode every image, large ones on all cores; else only look whether the file is there and
-            compare the recorded hashes.
+        read_images: hash and decode every image, large ones on all cores; else only check its existence and compare
+            the recorded hashes.
         progress: called with the number of lines read so far, and of all.
 
     Raises:
@@ -413,15 +411,15 @@ def check_dataset(path: Path, *, read_images: bool = True, progress: Progress | 
     total = 0 if progress is None else _lines(dataset.manifest_path)
     studies = _studies(dataset.manifest_path, check.errors)
     at_once = in_order if read_images and _are_large(dataset) else one_by_one
-    for (line, study), seen in at_once(lambda numbered: check.see(numbered[1]), studies):
-        check.add(line, study, seen)
+    for (line, study), facts in at_once(lambda numbered: check.inspect(numbered[1]), studies):
+        check.add(line, study, facts)
         if progress is not None:
             progress(line, total)
     return check.finish()
 
 
 def _are_large(dataset: Dataset) -> bool:
-    """Whether an image takes longer than handing it to a thread, judged by the files of the first studies."""
+    """True if reading an image takes longer than a hand-over to a thread, by the files of the first studies."""
     if dataset.card.modality == "ct":
         return True
     first = islice(_studies(dataset.manifest_path, _Tally()), JUDGED_STUDIES)
@@ -433,7 +431,7 @@ def _are_large(dataset: Dataset) -> bool:
 
 
 def _lines(manifest: Path) -> int:
-    """How many lines the manifest has; none where there is no such file."""
+    """Number of lines of the manifest; 0 without a file."""
     if not manifest.is_file():
         return 0
     with manifest.open("rb") as file:
@@ -441,7 +439,7 @@ def _lines(manifest: Path) -> int:
 
 
 def _studies(manifest: Path, errors: _Tally) -> Iterator[tuple[int, Study]]:
-    """Studies with their line numbers; lines that are none are counted by their fault."""
+    """Studies with their line numbers; invalid lines are counted by their fault."""
     if not manifest.is_file():
         errors.add("schema: manifest.jsonl is missing")
         return
@@ -453,9 +451,9 @@ def _studies(manifest: Path, errors: _Tally) -> Iterator[tuple[int, Study]]:
                 yield line, Study.model_validate(json.loads(raw.decode("utf-8")))
             except ValidationError as error:
                 problem = error.errors(include_url=False, include_input=False)[0]
-                place = ".".join(part for part in problem["loc"] if isinstance(part, str))
-                what = problem["msg"].removeprefix("Value error, ")
-                errors.add(": ".join(part for part in ("schema", place, what) if part), line)
+                field = ".".join(part for part in problem["loc"] if isinstance(part, str))
+                message = problem["msg"].removeprefix("Value error, ")
+                errors.add(": ".join(part for part in ("schema", field, message) if part), line)
             except (ValueError, RecursionError):
                 errors.add("schema: the line is not valid JSON", line)
 

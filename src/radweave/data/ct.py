@@ -22,12 +22,12 @@ MAX_VOXELS: Final = 1 << 29
 
 
 class CtPreprocessing(Config):
-    """How a scan is brought to one shape.
+    """Preprocessing of scans to one shape.
 
     ``spacing_mm``: resample to it first (None: keep). ``crop``: none, the box of all voxels above the window's lower
     end (foreground), or the box of the largest part above -500 HU (body). ``window_hu``: values outside are set to its
     ends, which become -1 and 1. ``size``: final shape, by centred crop and padding with the lower end, or by resizing.
-    ``channels``: how often the model repeats the scan as channels.
+    ``channels``: number of equal channels that the model makes of the scan.
     """
 
     spacing_mm: tuple[float, float, float] | None = None
@@ -61,7 +61,7 @@ REG2RG: Final = CtPreprocessing(
 PRESETS: Final = {"ct-clip": CT_CLIP, "ct2rep": CT2REP, "reg2rg": REG2RG}
 
 NO_SCANS: Final = CtPreprocessing()
-"""Without a size: nothing reads scans."""
+"""Options without a size, for experiments without scans."""
 
 
 def preprocess(volume: Volume, options: CtPreprocessing) -> NDArray[np.int16]:
@@ -74,7 +74,7 @@ def preprocess(volume: Volume, options: CtPreprocessing) -> NDArray[np.int16]:
 
 
 def preprocess_spaced(volume: Volume, options: CtPreprocessing) -> tuple[NDArray[np.int16], tuple[float, float, float]]:
-    """As ``preprocess``, with the size (z, y, x) in mm that a voxel has in the end.
+    """``preprocess``, and the resulting voxel size (z, y, x) in mm.
 
     Raises:
         ValueError: as ``preprocess``.
@@ -94,24 +94,24 @@ def preprocess_spaced(volume: Volume, options: CtPreprocessing) -> tuple[NDArray
 
 
 def covered(volume: Volume, options: CtPreprocessing) -> tuple[tuple[float, float], ...]:
-    """What part of a scan ``preprocess`` shows: (start, extent) along z, y, x, in shares of the scan's size.
+    """The part of a scan that ``preprocess`` covers: (start, extent) along z, y, x, in shares of the scan's size.
 
-    It may reach beyond the scan, where there is padding. What needs no voxel is computed without them.
+    With padding it reaches beyond the scan.
 
     Raises:
         ValueError: as ``preprocess``.
     """
     shape = _size_at_spacing(volume, options)
     box = (slice(None),) * 3 if options.crop == "none" else crop_box(_at_spacing(volume, options), options)
-    found = []
+    extents = []
     for axis, have in enumerate(shape):
         start, stop, _ = box[axis].indices(have)
         if options.size is not None and options.fit == "crop_pad":
-            want, kept = options.size[axis], min(stop - start, options.size[axis])
-            start += (stop - start - kept) // 2 - (want - kept) // 2
+            want, shown = options.size[axis], min(stop - start, options.size[axis])
+            start += (stop - start - shown) // 2 - (want - shown) // 2
             stop = start + want
-        found.append((start / have, (stop - start) / have))
-    return tuple(found)
+        extents.append((start / have, (stop - start) / have))
+    return tuple(extents)
 
 
 def _size_at_spacing(volume: Volume, options: CtPreprocessing) -> tuple[int, int, int]:
@@ -133,21 +133,19 @@ def _at_spacing(volume: Volume, options: CtPreprocessing) -> NDArray[np.int16]:
 
 
 def to_bytes(hu: NDArray[np.int16], options: CtPreprocessing) -> NDArray[np.uint8]:
-    """The window in 256 steps: what is cached, and what a model sees as 0 to 1."""
+    """The window in 256 steps, as cached; models read it as 0 to 1."""
     low, high = options.window_hu
-    steps: NDArray[np.uint8] = np.rint((hu.astype(np.float32) - low) * (255.0 / (high - low))).astype(np.uint8)
-    return steps
+    return np.asarray(np.rint((hu.astype(np.float32) - low) * (255.0 / (high - low))), np.uint8)
 
 
 def to_unit(hu: NDArray[np.int16], options: CtPreprocessing) -> NDArray[np.float32]:
     """Map the window to [-1, 1]: CT-CLIP's x / 1000 and the others' (x + 400) / 600."""
     low, high = options.window_hu
-    unit: NDArray[np.float32] = (hu.astype(np.float32) - np.float32((high + low) / 2)) / np.float32((high - low) / 2)
-    return unit
+    return (hu.astype(np.float32) - np.float32((high + low) / 2)) / np.float32((high - low) / 2)
 
 
 def crop_box(hu: NDArray[np.int16], options: CtPreprocessing) -> tuple[slice, slice, slice]:
-    """The box (z, y, x) that ``options.crop`` keeps; all of it where nothing is found."""
+    """The box (z, y, x) of ``options.crop``; the whole scan if no voxel qualifies."""
     everything = (slice(None), slice(None), slice(None))
     if options.crop == "none":
         return everything
@@ -181,9 +179,9 @@ def crop_or_pad(hu: NDArray[np.int16], size: tuple[int, int, int], fill: int) ->
     out = np.full(size, fill, dtype=np.int16)
     source, target = [], []
     for have, want in zip(hu.shape, size, strict=True):
-        kept = min(have, want)
-        source.append(slice((have - kept) // 2, (have - kept) // 2 + kept))
-        target.append(slice((want - kept) // 2, (want - kept) // 2 + kept))
+        shared = min(have, want)
+        source.append(slice((have - shared) // 2, (have - shared) // 2 + shared))
+        target.append(slice((want - shared) // 2, (want - shared) // 2 + shared))
     out[tuple(target)] = hu[tuple(source)]
     return out
 
@@ -203,12 +201,12 @@ def _resize_axis(values: NDArray[np.generic], axis: int, count: int) -> NDArray[
     have = values.shape[axis]
     if have == count:
         return values.astype(np.float32, copy=False)
-    places = np.clip((np.arange(count) + 0.5) * have / count - 0.5, 0, have - 1)
-    below = np.floor(places).astype(np.intp)
+    positions = np.clip((np.arange(count) + 0.5) * have / count - 0.5, 0, have - 1)
+    below = np.floor(positions).astype(np.intp)
     above = np.minimum(below + 1, have - 1)
     shape = [1, 1, 1]
     shape[axis] = count
-    weight = (places - below).astype(np.float32).reshape(shape)
+    weight = (positions - below).astype(np.float32).reshape(shape)
     low, high = np.take(values, below, axis=axis), np.take(values, above, axis=axis)
     mixed: NDArray[np.float32] = low.astype(np.float32)
     mixed += weight * (high.astype(np.float32) - mixed)

@@ -5,7 +5,7 @@
     dataset = Dataset.open(Path("out"))
     for study in dataset.studies("train"): ...
 
-The manifest is read once by a command, however many parts of it ask; see ``radweave.data.dataset``.
+A process reads the manifest once and shares it between all open data sets of the folder.
 """
 
 from __future__ import annotations
@@ -33,16 +33,14 @@ from radweave.core.storage import sha256_file, sha256_json, write_folder
 from radweave.core.study import LabelState, Modality, Record, Split, Study, TargetText
 from radweave.data.targets import Aim
 
-# The manifest of a data set, read once by a command, however often it is asked.
+# The manifest of a data set, read once and shared by all users in a process until the last of them is gone.
 #
-# Whoever opens a data set that another part of the command holds gets the same reading, which goes with the last of them.
-# A manifest that changes is read anew. One that would take more than about a gigabyte in memory is streamed each time.
+# A changed manifest is read again. One that would take more than about a gigabyte in memory is streamed each time.
 
-
-MAX_KEPT_BYTES: Final = 340 << 20
-"""Largest manifest that is kept. 30,000 studies took 2.4 to 2.8 times the bytes of their lines: a gigabyte at most."""
+MAX_CACHED_BYTES: Final = 340 << 20
+"""Largest manifest in memory. 30,000 studies took 2.4 to 2.8 times the bytes of their lines: a gigabyte at most."""
 SETTLED_NS: Final = 50_000_000
-"""A file changed so lately may change again without another time of change: clocks of file systems tick slowly."""
+"""A file changed less long ago may change again with the same time stamp: file system clocks are coarse."""
 
 _Identity = tuple[int, ...]
 
@@ -57,47 +55,47 @@ class Manifest:
         self._studies: tuple[Study, ...] | None = None
 
     def fingerprint(self) -> str:
-        """SHA-256 of the manifest as it is on disk now."""
+        """SHA-256 of the present file."""
         self._forget_changed()
         if self._fingerprint is None:
             identity = self._identity_now()
-            found = sha256_file(self.path)
-            if not self._keeps(identity):
-                return found
-            self._fingerprint = found
+            digest = sha256_file(self.path)
+            if not self._is_settled(identity):
+                return digest
+            self._fingerprint = digest
         return self._fingerprint
 
     def studies(self) -> Iterable[Study]:
         """Every study, checked.
 
         Raises:
-            InputError: for a line that is not JSON or does not fit the schema, or an id that comes twice.
+            InputError: for a line that is not JSON or does not fit the schema, or a duplicate id.
         """
         self._forget_changed()
         if self._studies is not None:
             return self._studies
         identity = self._identity_now()
-        if identity is None or identity[2] > MAX_KEPT_BYTES:
+        if identity is None or identity[2] > MAX_CACHED_BYTES:
             return self._read(None)
         digest = hashlib.sha256()
-        studies = tuple(_lighter(self._read(digest)))
-        if self._keeps(identity):
+        studies = tuple(_deduplicated(self._read(digest)))
+        if self._is_settled(identity):
             self._studies, self._fingerprint = studies, digest.hexdigest()
         return studies
 
     def _read(self, digest: hashlib._Hash | None) -> Iterator[Study]:
         if not self.path.is_file():
             raise InputError("file is missing", file=self.path)
-        seen: set[str] = set()
+        ids: set[str] = set()
         with self.path.open("rb") as file:
             for number, row in parse_jsonl(_hashed(file, digest), self.path):
                 try:
                     study = Study.model_validate(row)
                 except ValidationError as error:
                     raise InputError(first_problem(error), file=self.path, line=number) from None
-                if study.study_id in seen:
+                if study.study_id in ids:
                     raise InputError("study id comes twice", file=self.path, line=number, field="study_id")
-                seen.add(study.study_id)
+                ids.add(study.study_id)
                 yield study
 
     def _forget_changed(self) -> None:
@@ -106,28 +104,28 @@ class Manifest:
             self._fingerprint = self._studies = None
             self._identity = now
 
-    def _keeps(self, before: _Identity | None) -> bool:
-        """Whether what was read since ``before`` is of a file that did not change meanwhile, nor a moment ago."""
+    def _is_settled(self, before: _Identity | None) -> bool:
+        """True if the file has not changed since ``before``, nor shortly before."""
         return before is not None and before == self._identity_now() and time.time_ns() - before[4] > SETTLED_NS
 
     def _identity_now(self) -> _Identity | None:
-        """What changes with the content: nobody can set the time of change back."""
+        """Attributes that change with the content; the time of change cannot be set back."""
         try:
-            found = os.stat(self.path)
+            status = os.stat(self.path)
         except OSError:
             return None
-        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 _open: WeakValueDictionary[Path, Manifest] = WeakValueDictionary()
 
 
 def manifest_at(path: Path) -> Manifest:
-    """The reading of this file that others hold, or a new one."""
-    place = path.absolute()
-    manifest = _open.get(place)
+    """The shared manifest of this path, or a new one."""
+    absolute = path.absolute()
+    manifest = _open.get(absolute)
     if manifest is None:
-        manifest = _open[place] = Manifest(path)
+        manifest = _open[absolute] = Manifest(path)
     return manifest
 
 
@@ -138,8 +136,8 @@ def _hashed(lines: Iterable[bytes], digest: hashlib._Hash | None) -> Iterator[by
         yield line
 
 
-def _lighter(studies: Iterable[Study]) -> Iterator[Study]:
-    """The same studies; what is equal in many of them is one object, which saves a third of their memory."""
+def _deduplicated(studies: Iterable[Study]) -> Iterator[Study]:
+    """The same studies with shared equal objects, which saves a third of their memory."""
     sets: dict[frozenset[str], set[str]] = {}
     for study in studies:
         for record in (study, *study.images):
@@ -168,7 +166,7 @@ DETACHED_HEADER = ".mhd"
 
 
 def _files(folder: Path) -> tuple[str, ...] | None:
-    """What a data set holds beside its card."""
+    """Files of a data set beside its card."""
     card = read_json_object(folder / "dataset.json")
     return (
         ("manifest.jsonl", "left_out.jsonl", "images/*", "masks/*", ".cache/*")
@@ -181,14 +179,14 @@ DATASET = FolderKind("a data set", "dataset.json", _files)
 
 
 class SourceFile(Record):
-    """A file the data set was made from; ``file`` is a name, not a path on somebody's machine."""
+    """A source file of the data set; ``file`` is a name without a path."""
 
     file: str
     sha256: str
 
 
 class DatasetCard(Record):
-    """``dataset.json``: where the data came from and what was done to it."""
+    """``dataset.json``: origin and processing of the data."""
 
     format: str = FORMAT
     version: int = FORMAT_VERSION
@@ -258,12 +256,12 @@ class DatasetWriter:
         shutil.copyfile(source, destination)
 
     def leave_out(self, reason: str, count: int = 1) -> None:
-        """Count a study that is not taken over, by reason."""
+        """Count excluded studies by reason."""
         self._left_out[reason] += count
 
-    def count(self, what: str, number: int) -> None:
+    def count(self, name: str, number: int) -> None:
         """Add to the counts of the card."""
-        self._counts[what] += number
+        self._counts[name] += number
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -286,7 +284,7 @@ class DatasetWriter:
 
 
 class Dataset:
-    """A dataset folder, opened for reading. With an ``aim`` its reports are others than those it was imported with."""
+    """A dataset folder, opened for reading. An ``aim`` replaces the reports of the import."""
 
     def __init__(self, path: Path, card: DatasetCard, limit: int | None = None, aim: Aim | None = None) -> None:
         self.path = path
@@ -297,7 +295,7 @@ class Dataset:
 
     @classmethod
     def open(cls, path: Path, *, limit: int | None = None) -> Dataset:
-        """Open a folder and check its card. With ``limit`` it is as if each split had so many studies, spread evenly.
+        """Open a folder and check its card. ``limit`` selects as many studies of each split, evenly spread.
 
         Raises:
             InputError: if it is no dataset folder or of another format version.
@@ -323,7 +321,7 @@ class Dataset:
         return cls(path, card, limit)
 
     def aimed(self, target: Target) -> Dataset:
-        """The same with this text to learn, made of the sections that studies have; the folder stays as it is.
+        """The data set with another target text, made of the studies' sections; the folder stays unchanged.
 
         Raises:
             InputError: of a mixture whose sets were cleaned in different ways.
@@ -338,7 +336,7 @@ class Dataset:
         return self.path / "manifest.jsonl"
 
     def fingerprint(self) -> str:
-        """SHA-256 of the manifest as it is on disk now, and of the limit where there is one."""
+        """SHA-256 of the manifest on disk, and of the limit if there is one."""
         whole = self._manifest.fingerprint()
         return whole if self.limit is None else sha256_json([whole, self.limit])
 
@@ -348,19 +346,19 @@ class Dataset:
         Raises:
             InputError: for a line that is not JSON or does not fit the schema, or an id that comes twice.
         """
-        places: Counter[str | None] = Counter()
+        positions: Counter[str | None] = Counter()
         for study in self._manifest.studies():
-            place = places[study.split]
-            places[study.split] += 1
-            if (split is None or study.split == split) and self._is_within(study.split, place):
+            position = positions[study.split]
+            positions[study.split] += 1
+            if (split is None or study.split == split) and self._is_within(study.split, position):
                 yield study if self._aim is None else self._aim(study)
 
-    def _is_within(self, split: Split | None, place: int) -> bool:
-        """Whether the study at this place of its split is one of those that the limit leaves."""
+    def _is_within(self, split: Split | None, position: int) -> bool:
+        """True if the limit selects the study at this position of its split."""
         count = self.card.counts.get(f"studies_{split}", 0)
         if self.limit is None or count <= self.limit:
             return True
-        return place == 0 or place * self.limit // count != (place - 1) * self.limit // count
+        return position == 0 or position * self.limit // count != (position - 1) * self.limit // count
 
     def image_path(self, path: str) -> Path:
         """Absolute path of an image.

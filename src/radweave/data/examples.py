@@ -1,4 +1,4 @@
-"""From the studies of a split to examples a loader can batch. What cannot be used is reported and counted."""
+"""From the studies of a split to examples that a loader can batch; unusable studies are listed with the reason."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from radweave.data.loader import Example, class_states, ordered_views, view_id
 
 @dataclass(slots=True)
 class PreparedSplit:
-    """Examples of a split, their reference texts, which have a prior, and the studies left out with the reason."""
+    """Examples of a split, reference texts, ids of studies with a prior, and left-out studies with the reason."""
 
     examples: list[Example] = field(default_factory=list)
     references: dict[str, str] = field(default_factory=dict)
@@ -26,7 +26,7 @@ class PreparedSplit:
     left_out: dict[str, str] = field(default_factory=dict)
 
     def of(self, origins: Collection[str]) -> PreparedSplit:
-        """The studies of these data sets of a mixture; all, where none is named."""
+        """The studies of these data sets of a mixture; all for no names."""
         if not origins:
             return self
         examples = [example for example in self.examples if example.origin in origins]
@@ -53,11 +53,10 @@ def prepare_split(
 ) -> PreparedSplit:
     """Tokenise reports and find each study's images in the cache.
 
-    A study without a readable image is left out; one without a report too where ``need_text`` is set. Views that
-    cannot be read are dropped while others remain. ``encode`` gives the token ids of all reports that are used; one is
-    cut so that it fits ``max_tokens`` with its end token.
-    ``label`` reads the label states of studies that have none out of their reports, many at once. With ``priors`` an
-    example carries the patient's study before it, where that is in the split too and has a report. ``context``
+    A study without a readable image is left out, and with ``need_text`` one without a report. Unreadable views are
+    dropped while others remain. ``encode`` gives the token ids of all used reports, which are cut to fit ``max_tokens``
+    with the end token. ``label`` extracts label states from the reports of studies without labels. With ``priors`` an
+    example carries the patient's previous study, if it is in the split and has a report. ``context``
     gives the text that a model reads beside a study's images, or None for a model without context; it is cut after
     ``max_context_tokens``.
     """
@@ -100,7 +99,7 @@ def prepare_split(
 def _usable(
     studies: Iterable[Study], cache: PixelCache, left_out: dict[str, str], *, max_views: int, need_text: bool
 ) -> Iterator[tuple[Study, list[ImageRef], str]]:
-    """Studies with the views that are used, in their order, and the report; ``left_out`` gets why others are not."""
+    """Studies with their ordered views and report; ``left_out`` gets the reason for the others."""
     for study in studies:
         views = [ref for ref in study.images if ref.path in cache.rows]
         if not views:
@@ -127,7 +126,7 @@ def _with_priors(examples: list[Example], prior_ids: Mapping[str, str]) -> list[
 
 
 def refuse_empty_splits(dataset: Dataset) -> None:
-    """Refuse a data set that cannot be trained on whatever its images turn out to be.
+    """Refuse a data set without a study for training or validation, before images are read.
 
     Raises:
         InputError: naming the split.
@@ -143,49 +142,49 @@ def no_usable_study(dataset: Dataset, split: Split) -> InputError:
 
 
 def refuse_leaks(dataset: Dataset, *others: Dataset, same_patients: bool = True) -> None:
-    """Refuse a data set in which a patient or an image file stands in two splits; or several, taken together.
+    """Refuse data sets with a patient or an image file in two splits, taken together.
 
-    Ids are compared as ``comparable_id`` writes them; without ``same_patients`` those of each data set are of other
-    people. Images are compared by their bytes as they are on disk, whatever path or hash the manifest gives.
+    Ids are compared by ``comparable_id``; without ``same_patients`` each data set has its own patients. Images are
+    compared by their bytes on disk, regardless of the manifest's paths and hashes.
 
     Raises:
         InputError: naming how many patients or images are shared, and between which splits.
     """
-    shared = _Shared()
+    shared = _SplitOverlap()
     for number, one in enumerate((dataset, *others)):
         hashes = hashes_of(one, (ref.path for study in one.studies() if study.split for ref in study.images))
         people = "" if same_patients else f"{number} "
         for study in one.studies():
             if study.split is None:
                 continue
-            shared.meet("patient", people + comparable_id(study.patient_id), study.split)
+            shared.add("patient", people + comparable_id(study.patient_id), study.split)
             for ref in study.images:
-                shared.meet("image", hashes.get(ref.path, f"{number} {ref.path}"), study.split)
+                shared.add("image", hashes.get(ref.path, f"{number} {ref.path}"), study.split)
     shared.refuse()
 
 
 def refuse_same_pixels(dataset: Dataset, cache: PixelCache) -> None:
-    """Refuse a data set in which two splits hold an image of the same prepared pixels, in whatever files.
+    """Refuse a data set with equal prepared pixels in two splits, regardless of files.
 
-    A constant picture is like no other.
+    Constant pictures are ignored.
 
     Raises:
         InputError: naming how many images are shared, and between which splits.
     """
-    shared = _Shared()
+    shared = _SplitOverlap()
     constant = {checksum(np.full(cache.pixels.shape[1:], grey, dtype=np.uint8)) for grey in range(256) if cache.sums}
     for study in dataset.studies():
         if study.split is None:
             continue
         for row in (cache.rows[ref.path] for ref in study.images if ref.path in cache.rows):
-            found = _picture(cache, row)
-            if found is not None and found not in constant:
-                shared.meet("picture", found, study.split)
+            picture = _picture(cache, row)
+            if picture is not None and picture not in constant:
+                shared.add("picture", picture, study.split)
     shared.refuse()
 
 
 def _picture(cache: PixelCache, row: int) -> str | None:
-    """The checksum of a row: of radiographs the cache has it, scans are read. None for a constant scan."""
+    """Checksum of a row: cached for radiographs, computed for scans. None for a constant scan."""
     if cache.sums:
         return cache.sums[row]
     scan = np.asarray(cache.pixels[row])
@@ -193,20 +192,20 @@ def _picture(cache: PixelCache, row: int) -> str | None:
 
 
 @dataclass(slots=True)
-class _Shared:
-    """What stands in more than one split."""
+class _SplitOverlap:
+    """Patients and images in more than one split."""
 
     owners: dict[tuple[str, str], str] = field(default_factory=dict)
     counts: dict[tuple[str, str, str], int] = field(default_factory=dict)
 
-    def meet(self, kind: str, key: str, split: str) -> None:
+    def add(self, kind: str, key: str, split: str) -> None:
         first = self.owners.setdefault((kind, key), split)
         if first != split:
             left, right = sorted((first, split))
             self.counts[kind, left, right] = self.counts.get((kind, left, right), 0) + 1
 
     def refuse(self) -> None:
-        """Raise InputError if anything does."""
+        """Raise InputError if there is any."""
         if self.counts:
             (kind, left, right), count = next(iter(self.counts.items()))
             raise InputError(
@@ -216,7 +215,7 @@ class _Shared:
 
 
 def refuse_shared_images(own: Dataset, other: Dataset, split: Split = "train") -> None:
-    """Refuse another data set of which a split holds an image of this one's validation or test split.
+    """Refuse another data set whose split has an image of this one's validation or test split.
 
     Raises:
         InputError: naming the other data set.

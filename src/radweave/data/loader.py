@@ -1,6 +1,6 @@
 """Studies to batches, in an order that depends on seed and epoch only.
 
-A batch is found by its step alone, so that a resumed run sees what an unbroken one would have seen.
+A batch depends on its step alone, so that a resumed run reads the batches of an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -24,14 +24,13 @@ from radweave.core.study import ImageRef, LabelState, View
 from radweave.data.augmentation import AugmentationConfig, NoAugmentation
 from radweave.data.cache.ct import ScanRows
 
-# The order of the studies of an epoch. It depends on seed and epoch only: on every rank and after a resume the same.
+# Order of the studies of an epoch, equal on every rank and after a resume.
 #
-# ``all`` draws among all studies. Each image then lies anywhere on the disk, which costs nothing while the cache fits
-# into memory or lies on flash. ``blocks`` draws among the studies of a few stretches of the data set at a time, so that
-# a disk that is slow at random reads each stretch once and in its order (``data/loader.py``).
+# ``all`` shuffles all studies. Its random reads cost nothing while the cache fits into memory or lies on flash.
+# ``blocks`` shuffles the studies of a few contiguous blocks at a time, so that a disk with slow random access reads
+# each block once and in order.
 
-
-Places = NDArray[np.int64]
+Indices = NDArray[np.int64]
 
 
 class ShuffleAll(Config):
@@ -39,38 +38,38 @@ class ShuffleAll(Config):
 
     kind: Literal["all"] = "all"
 
-    def order(self, places: Places, random: np.random.Generator) -> Places:
-        """The places in another order."""
-        return random.permutation(places)
+    def order(self, indices: Indices, random: np.random.Generator) -> Indices:
+        """The shuffled indices."""
+        return random.permutation(indices)
 
     def window(self) -> int | None:
-        """How many studies come from one part of the data set; None for all."""
+        """Number of studies that are shuffled together; None for all."""
         return None
 
 
 class ShuffleBlocks(Config):
-    """Stretches of ``size`` studies come in random order, and the studies of ``together`` of them are mixed.
+    """Blocks of ``size`` studies in random order; the studies of each ``together`` blocks are shuffled.
 
-    The more are mixed, the less a batch tells of its neighbourhood in the data set; ``size`` times ``together`` studies
-    lie in memory at a time. What decides the neighbourhood is the importer: mostly the patient and the date.
+    More blocks make a batch depend less on neighbourhood in the data set, which is mostly by patient and date; ``size``
+    times ``together`` studies are in memory at a time.
     """
 
     kind: Literal["blocks"] = "blocks"
     size: Count = 256
     together: Count = 16
 
-    def order(self, places: Places, random: np.random.Generator) -> Places:
-        """The places in another order, some ``together`` blocks of them after each other."""
-        starts = random.permutation(np.arange(0, len(places), self.size))
+    def order(self, indices: Indices, random: np.random.Generator) -> Indices:
+        """The shuffled indices, ``together`` blocks after each other."""
+        starts = random.permutation(np.arange(0, len(indices), self.size))
         groups = (starts[first : first + self.together] for first in range(0, len(starts), self.together))
         mixed = [
-            random.permutation(np.concatenate([places[start : start + self.size] for start in group]))
+            random.permutation(np.concatenate([indices[start : start + self.size] for start in group]))
             for group in groups
         ]
-        return np.concatenate([places[:0], *mixed])
+        return np.concatenate([indices[:0], *mixed])
 
     def window(self) -> int | None:
-        """How many studies are mixed with each other."""
+        """Number of studies that are shuffled together."""
         return self.size * self.together
 
 
@@ -82,18 +81,18 @@ def mixed_order(
     shares: Mapping[str, float],
     random: np.random.Generator,
     shuffle: ShuffleAll | ShuffleBlocks,
-) -> Places:
-    """As many places as there are studies, of each data set its share, in random order.
+) -> Indices:
+    """As many indices as studies, in random order, with the given share of each data set.
 
-    A set that has fewer studies than its share comes again, each study once before any comes twice; one that has more
-    is drawn from. What rounding leaves goes to the largest remainders.
+    A set with fewer studies than its share repeats, each study once before any comes twice; one with more is sampled.
+    Remaining places go to the largest remainders.
     """
     wanted = np.array([shares[name] for name in shares]) * len(origins) / sum(shares.values())
     counts = np.floor(wanted).astype(int)
     counts[np.argsort(counts - wanted, kind="stable")[: len(origins) - counts.sum()]] += 1
     chosen = []
     for name, count in zip(shares, counts.tolist(), strict=True):
-        own = np.array([place for place, origin in enumerate(origins) if origin == name])
+        own = np.array([index for index, origin in enumerate(origins) if origin == name])
         rounds = [shuffle.order(own, random) for _ in range(-(-count // len(own)))]
         chosen.append(np.concatenate([np.zeros(0, dtype=np.int64), *rounds])[:count])
     if isinstance(shuffle, ShuffleAll):
@@ -101,8 +100,8 @@ def mixed_order(
     return _interleaved(chosen, random)
 
 
-def _interleaved(chosen: Sequence[Places], random: np.random.Generator) -> Places:
-    """All of these, each set in its own order: whose turn it is is drawn."""
+def _interleaved(chosen: Sequence[Indices], random: np.random.Generator) -> Indices:
+    """A random interleaving that keeps the order within each set."""
     turns = random.permutation(np.repeat(np.arange(len(chosen)), [len(own) for own in chosen]))
     order = np.zeros(len(turns), dtype=np.int64)
     for number, own in enumerate(chosen):
@@ -110,43 +109,42 @@ def _interleaved(chosen: Sequence[Places], random: np.random.Generator) -> Place
     return order
 
 
-# Batches made ahead by processes beside the training: reading and augmenting cost it no time.
+# Batches prefetched by worker processes, so that reading and augmenting do not delay the training.
 #
-# A batch depends on its number alone, so the batches are the same bits for any number of processes. They are forked, and
-# share the arrays and lists of this process; of lists a copy grows as they are read. Batches come back in shared memory
-# (/dev/shm).
-
+# A batch depends on its step alone, so its bits do not depend on the number of workers. Workers are forked and share
+# the arrays and lists of this process (lists are copied gradually by their reference counts). Batches return in shared
+# memory (/dev/shm).
 
 AHEAD: Final = 2
-"""Batches that each process has ready."""
+"""Batches prefetched by each worker."""
 
 
-def made_ahead(make: Callable[[int], Batch], steps: Sequence[int], workers: int) -> Iterator[Batch]:
-    """The batch of each step, in their order, by so many processes; by none, each is made when it is asked for.
+def prefetched(make: Callable[[int], Batch], steps: Sequence[int], workers: int) -> Iterator[Batch]:
+    """The batch of each step in order, by ``workers`` processes; by 0, in this process on demand.
 
     Raises:
-        Exception: what ``make`` raised, where its batch would have come.
+        Exception: that of ``make``, in place of its batch.
     """
     if not workers or len(steps) < 2:
         yield from map(make, steps)
         return
     loader: DataLoader[Any] = DataLoader(
-        _Made(make),
+        _BatchDataset(make),
         sampler=steps,
         batch_size=None,
         num_workers=min(workers, len(steps)),
-        collate_fn=_as_it_is,
+        collate_fn=lambda batch: batch,
         prefetch_factor=AHEAD,
         multiprocessing_context="fork",
         generator=torch.Generator(),  # torch draws a seed for the processes, which nothing here uses
     )
-    for made in loader:
-        if isinstance(made, Exception):
-            raise made
-        yield made
+    for batch in loader:
+        if isinstance(batch, Exception):
+            raise batch
+        yield batch
 
 
-class _Made(Dataset[Any]):
+class _BatchDataset(Dataset[Any]):
     def __init__(self, make: Callable[[int], Batch]) -> None:
         self._make = make
 
@@ -157,22 +155,15 @@ class _Made(Dataset[Any]):
             return error
 
 
-def _as_it_is(made: Any) -> Any:
-    return made
-
-
-# Bring the images of the next studies into memory, in the order in which they lie on the disk.
-#
-# What is read goes nowhere: the system keeps it, and the map of the cache finds it there.
-
+# Read-ahead of the images of the next studies into the page cache, in disk order.
 
 CHUNK_BYTES: Final = 4 << 20
 GAP_ROWS: Final = 8
-"""Rows between two that are wanted which are read too: a disk is there sooner by reading than by seeking."""
+"""Largest gap between needed rows that is read too: reading is faster than seeking."""
 
 
-class Placed(Protocol):
-    """Something whose images are the ``rows`` of ``source``."""
+class HasRows(Protocol):
+    """A study whose images are the ``rows`` of ``source``."""
 
     @property
     def source(self) -> Any: ...
@@ -182,14 +173,14 @@ class Placed(Protocol):
 
 
 @contextmanager
-def reading_ahead(
-    chosen: Callable[[int], Iterable[Placed]], steps: range, together: int
+def read_ahead(
+    chosen: Callable[[int], Iterable[HasRows]], steps: range, together: int
 ) -> Iterator[Callable[[int], None]]:
-    """Give what is told of each step: while ``together`` steps are used, the images of as many after them are read.
+    """Yield a callback for each step: while ``together`` steps run, the images of as many following ones are read.
 
     Args:
-        chosen: what a step uses.
-        steps: all that are left of the epoch.
+        chosen: the studies of a step.
+        steps: the remaining steps of the epoch.
     """
     pool, read_to = ThreadPoolExecutor(max_workers=1), -1
 
@@ -206,22 +197,22 @@ def reading_ahead(
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def read(studies: Iterable[Placed]) -> int:
-    """Read the radiographs of these studies from their cache, each file from front to back; how many bytes.
+def read(studies: Iterable[HasRows]) -> int:
+    """Read the radiographs of these studies from their cache, each file in order; returns the number of bytes.
 
-    Scans have a file each, and the system reads those ahead by itself.
+    Scans have a file each, which the system reads ahead by itself.
     """
-    wanted: dict[int, tuple[np.memmap[Any, Any], set[int]]] = {}
+    rows_of: dict[int, tuple[np.memmap[Any, Any], set[int]]] = {}
     for study in studies:
         if isinstance(study.source, np.memmap):
-            wanted.setdefault(id(study.source), (study.source, set()))[1].update(study.rows)
-    return sum(_read(source, sorted(rows)) for source, rows in wanted.values())
+            rows_of.setdefault(id(study.source), (study.source, set()))[1].update(study.rows)
+    return sum(_read(source, sorted(rows)) for source, rows in rows_of.values())
 
 
 def _read(source: np.memmap[Any, Any], rows: Sequence[int]) -> int:
     total, buffer = 0, memoryview(bytearray(CHUNK_BYTES))
     size = source.strides[0]
-    # What cannot be read here is found out by who needs it.
+    # Read errors surface where the data are used.
     with suppress(OSError), open(str(source.filename), "rb", buffering=0) as file:
         for first, last in runs(rows):
             file.seek(source.offset + first * size)
@@ -232,14 +223,14 @@ def _read(source: np.memmap[Any, Any], rows: Sequence[int]) -> int:
 
 
 def runs(rows: Sequence[int]) -> list[tuple[int, int]]:
-    """First and last row of each stretch of ascending ``rows`` without a wide gap."""
-    found: list[tuple[int, int]] = []
+    """First and last row of each run of ascending ``rows`` without a wide gap."""
+    stretches: list[tuple[int, int]] = []
     for row in rows:
-        if found and row - found[-1][1] <= GAP_ROWS:
-            found[-1] = (found[-1][0], row)
+        if stretches and row - stretches[-1][1] <= GAP_ROWS:
+            stretches[-1] = (stretches[-1][0], row)
         else:
-            found.append((row, row))
-    return found
+            stretches.append((row, row))
+    return stretches
 
 
 STATE_IDS = {LabelState.BLANK: 0, LabelState.POSITIVE: 1, LabelState.NEGATIVE: 2, LabelState.UNCERTAIN: 3}
@@ -251,9 +242,9 @@ class Example:
 
     Its views are the ``rows`` of ``source`` (N, H, W) uint8, an array that examples share; a CT study has one row of a
     source (N, D, H, W). ``view_ids`` are their kinds; ``token_ids`` the target with its end token; ``class_states`` the
-    label states (K); ``report`` the target as text. ``prior`` is the patient's study before this one, if the experiment
-    asks for it; it has a report. ``origin`` is the data set of a mixture that it is of. ``context_ids`` is what the model
-    is told beside the images (``radweave.data.targets``); None where no study is told anything.
+    label states (K); ``report`` the target as text. ``prior`` is the patient's previous study with a report, if
+    the experiment uses priors. ``origin`` is its data set in a mixture. ``context_ids`` are the tokens of the context
+    (``radweave.data.targets``); None for a model without context.
     """
 
     study_id: str
@@ -276,7 +267,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """Patch tokens of images: ``tokens`` (M, S, D) float32 over ``grid``; ``positions`` image row -> place in them."""
+    """Patch tokens of images: ``tokens`` (M, S, D) float32 over ``grid``; ``positions`` image row -> index."""
 
     tokens: NDArray[np.float32]
     grid: tuple[int, ...]
@@ -284,7 +275,7 @@ class Features:
 
 
 VIEW_KINDS = ("unknown", "frontal", "lateral")
-"""What the numbers of ``view_id`` mean."""
+"""Names of the values of ``view_id``."""
 
 
 def view_id(view: View) -> int:
@@ -308,8 +299,8 @@ def collate(
 ) -> Batch:
     """Pad views with False in the mask and reports on the right with -100 labels.
 
-    With ``features`` the batch holds those instead of pixels, which are then not read at all. ``views`` is the number
-    to pad to where it is not that of these examples.
+    With ``features`` the batch holds those instead of pixels, which are not read. ``views`` is the number of views to
+    pad to, by default the largest of these examples.
     """
     views = views or max(len(example.view_ids) for example in examples)
     view_mask = torch.zeros(len(examples), views, dtype=torch.bool)
@@ -349,13 +340,13 @@ def collate(
 
 
 def _drop_view(batch: Batch, view_mask: Tensor, dropped: Tensor, which: Tensor) -> None:
-    """Leave out a view of the studies that are ``dropped`` (B) and have several; ``which`` (B), 0 to 1, says which."""
+    """Drop a view of the ``dropped`` (B) studies with several; ``which`` (B), 0 to 1, selects it."""
     count = view_mask.sum(1)
-    place = (which * count).long()
+    view = (which * count).long()
     rows = torch.nonzero(dropped & (count > 1)).flatten()
-    view_mask[rows, place[rows]] = False
+    view_mask[rows, view[rows]] = False
     if batch.pixel_values is not None:
-        batch.pixel_values[rows, place[rows]] = 0.0
+        batch.pixel_values[rows, view[rows]] = 0.0
 
 
 def _add_pictures(batch: Batch, examples: Sequence[Example], views: int) -> None:
@@ -375,7 +366,7 @@ def _add_text(batch: Batch, examples: Sequence[Example], pad_id: int) -> None:
 
 
 def _padded(texts: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
-    """Token ids (B, T), padded on the right, and where they are."""
+    """Token ids (B, T), padded on the right, and their mask."""
     ids = torch.full((len(texts), max(len(text) for text in texts)), pad_id)
     mask = torch.zeros(ids.shape, dtype=torch.bool)
     for row, text in enumerate(texts):
@@ -389,11 +380,10 @@ class StudyLoader:
     """Batches of a list of examples; shuffled and augmented by seed and epoch, or in order.
 
     ``hidden_views`` is the share of studies whose view kinds are set to unknown, so that a model learns to read images
-    that do not say which view they are (most PNG files). A share ``dropped_views`` of those with several views loses
-    one. A share ``hidden_sections`` is told nothing. With ``size`` processes, each ``rank`` gets its slice of every
-    batch, and in it what a single process would have seen there. ``shares`` says how much of a shuffled epoch is of
-    which data set of a mixture; without, each study comes once. ``order`` says how an epoch is shuffled; ``workers``
-    processes make batches ahead.
+    of unstated view (most PNG files). A share ``dropped_views`` of those with several views loses one. A share
+    ``hidden_sections`` loses its context. With ``size`` processes, each ``rank`` gets its slice of every batch, equal
+    to that slice in a single process. ``shares`` are the shares of a mixture's data sets in a shuffled epoch; without,
+    each study comes once. ``order`` shuffles an epoch; ``workers`` processes prefetch batches.
     """
 
     examples: Sequence[Example]
@@ -426,8 +416,8 @@ class StudyLoader:
         order = self._order(epoch)
 
         def chosen(step: int) -> list[Example]:
-            places = order[step * self.batch_size : (step + 1) * self.batch_size]
-            return [self.examples[place] for place in places]
+            rows = order[step * self.batch_size : (step + 1) * self.batch_size]
+            return [self.examples[row] for row in rows]
 
         def own(step: int) -> list[Example]:
             part = self.part(step)
@@ -438,27 +428,27 @@ class StudyLoader:
             return self._batch(chosen(step), self.part(step), generator)
 
         steps = range(first_step, self.steps_per_epoch, stride)
-        batches = made_ahead(make, steps, self.workers)
+        batches = prefetched(make, steps, self.workers)
         window = self.order.window()
         if not self.shuffle or self.features is not None or window is None:
             yield from batches
             return
-        with reading_ahead(own, steps, -(-window // self.batch_size)) as at:
+        with read_ahead(own, steps, -(-window // self.batch_size)) as at:
             for step, batch in zip(steps, batches, strict=True):
                 at(step)
                 yield batch
 
     def _order(self, epoch: int) -> NDArray[np.int64]:
-        places = np.arange(len(self.examples))
+        indices = np.arange(len(self.examples))
         if not self.shuffle:
-            return places
+            return indices
         random = np.random.default_rng([self.seed, epoch])
         if not self.shares:
-            return self.order.order(places, random)
+            return self.order.order(indices, random)
         return mixed_order([example.origin for example in self.examples], self.shares, random, self.order)
 
     def _batch(self, whole: Sequence[Example], part: Slice, generator: torch.Generator) -> Batch:
-        """The slice of a batch. Draws are made for the whole of it, so that they do not depend on the slicing."""
+        """The slice of a batch. Random draws cover the whole batch, so that they do not depend on the slicing."""
         own = slice(part.first, part.first + part.count)
         views = max(len(example.view_ids) for example in whole)
         batch = collate(whole[own], pad_id=self.pad_id, features=self.features, views=views)

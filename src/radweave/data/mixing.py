@@ -1,6 +1,6 @@
-"""Several data sets as one folder, in which every study says which it is of: ``radweave data mix A B --out AB``.
+"""Merge data sets into one folder that records the origin of every study: ``radweave data mix A B --out AB``.
 
-Stages of a training choose from it: ``stages.disease.mixture={a: 1, b: 2} stages.report.mixture={a: 1}``.
+Training stages choose from it: ``stages.disease.mixture={a: 1, b: 2} stages.report.mixture={a: 1}``.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _AGREE = ("modality", "target")
 def mix_datasets(
     paths: Sequence[Path], out: Path, *, same_patients: bool = False, link: bool = False, overwrite: bool = False
 ) -> Dataset:
-    """Write the studies of all data sets into one folder, each in the split that it has.
+    """Write the studies of all data sets into one folder, each in its own split.
 
-    A data set is called by its folder's name. Ids of studies, priors and patients get that name before them, so that
-    two sets may number alike; with ``same_patients`` patient ids mean the same people in all sets, and stay.
+    A data set is named by its folder. The name becomes a prefix of study, prior and patient ids, so that two sets may
+    use equal ids; with ``same_patients``, patient ids mean the same people in all sets and stay.
 
     Args:
         link: hard links instead of copies of the image files.
@@ -75,11 +75,11 @@ def _named(paths: Sequence[Path]) -> dict[str, Dataset]:
         name = path.resolve().name
         if name in sets or not _NAME.fullmatch(name):
             raise InputError(
-                "data sets are called by their folders, each by another name of letters, digits, '.', '_' and '-'",
+                "data sets are named by their folders: distinct names of letters, digits, '.', '_' and '-'",
                 file=path,
                 got=name,
             )
-        if other := next((given for given in sets if _could_mean_one(given, name)), None):
+        if other := next((taken for taken in sets if _are_ambiguous(taken, name)), None):
             raise InputError(
                 "ids under these names could not be told apart; rename one of the folders",
                 file=path,
@@ -89,14 +89,14 @@ def _named(paths: Sequence[Path]) -> dict[str, Dataset]:
     return sets
 
 
-def _could_mean_one(one: str, other: str) -> bool:
-    """Whether an id of one data set, behind its name, can be that of another study or patient of the other."""
+def _are_ambiguous(one: str, other: str) -> bool:
+    """True if an id prefixed by one name may equal an id prefixed by the other."""
     first, second = (f"{comparable_id(name)}." for name in (one, other))
     return first.startswith(second) or second.startswith(first)
 
 
 def _each(values: dict[str, str]) -> str:
-    """What all agree on, or what each has."""
+    """The common value, or the value of each data set."""
     return (
         next(iter(values.values()))
         if len(set(values.values())) == 1
@@ -105,15 +105,15 @@ def _each(values: dict[str, str]) -> str:
 
 
 def _renamed(name: str, dataset: Dataset, *, same_patients: bool) -> Iterator[tuple[Study, dict[str, Path]]]:
-    """The studies with their names in the mixture, and their files by the place there."""
+    """The studies with their new ids, and their files by new path."""
     for study in dataset.studies():
         files: dict[str, Path] = {}
 
         def moved(path: str, files: dict[str, Path] = files) -> str:
             folder, _, rest = path.partition("/")
-            place = f"{folder}/{name}/{rest}" if folder in ("images", "masks") and rest else f"images/{name}/{path}"
-            files[place] = dataset.image_path(path)
-            return place
+            inside = f"{folder}/{name}/{rest}" if folder in ("images", "masks") and rest else f"images/{name}/{path}"
+            files[inside] = dataset.image_path(path)
+            return inside
 
         changes: dict[str, Any] = {
             "study_id": f"{name}.{study.study_id}",
@@ -127,5 +127,5 @@ def _renamed(name: str, dataset: Dataset, *, same_patients: bool) -> Iterator[tu
 
 
 def _with_masks(finding: dict[str, Any], moved: Any) -> dict[str, Any]:
-    """A phantom's finding with its masks where they will be."""
+    """A phantom's finding with the new paths of its masks."""
     return {**finding, "masks": [moved(path) for path in finding["masks"]]} if finding.get("masks") else finding

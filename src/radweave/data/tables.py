@@ -1,4 +1,4 @@
-"""Tables as users have them: CSV, JSON and JSON lines, in whatever encoding, read row by row."""
+"""CSV, JSON and JSON-lines tables in any common encoding, read row by row."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from radweave.core.errors import InputError
 from radweave.core.json_files import read_json, read_jsonl
 
 ID = "study_id"
-"""The name that a row's id has where a file does not name it."""
+"""Default column name of a row's id."""
 _CHUNK_BYTES = 1 << 20
 _LONGEST_CELL = 1 << 20
 
@@ -73,7 +73,7 @@ def text_encoding(path: Path) -> str:
 
 
 def encoding_note(path: Path) -> str | None:
-    """A sentence for the card where a file is not UTF-8."""
+    """A note for the card about a file that is not UTF-8."""
     encoding = text_encoding(path)
     names = {"cp1252": "Windows-1252", "latin-1": "Latin-1", "utf-16": "UTF-16"}
     return f"{path.name} is not UTF-8; it was read as {names[encoding]}" if encoding in names else None
@@ -83,7 +83,7 @@ def read_rows(path: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Yield ``(place, row)`` of a ``.csv``, ``.tsv`` or ``.json`` file by its name, or else of JSON lines.
 
     A JSON file is a list of objects, or an object that has an object or a text for each id; the id becomes its row's
-    ``study_id``, a text its ``text``. ``place`` is what an ``InputError`` says of where the row stands.
+    ``study_id``, a text its ``text``. ``place`` holds the keyword arguments of an ``InputError`` about the row.
 
     Raises:
         InputError: for a file that is missing or none of its kind.

@@ -1,4 +1,4 @@
-"""The report to learn: which sections of a study make it, and how they are joined."""
+"""Target texts: cleaning, sections of a report, and the context that a model reads beside the images."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from radweave.core.errors import InputError
 from radweave.core.study import LONGEST_TEXT, SECTIONS, Study, TargetText, join_sections, without_headings
 from radweave.data.deidentify.texts import Scrubber
 
-# Named cleanings of report text: what a data set's target texts went through.
+# Named cleanings of target texts.
 #
-# A cleaning is written as step names joined by "+", applied from left to right: ``drop_prior_comparison+r2gen_iu``.
+# A cleaning is a list of steps joined by "+", applied from left to right: ``drop_prior_comparison+r2gen_iu``.
 # The name is stored in ``dataset.json`` and in evaluation protocols, because cleaning moves scores more than models do.
 #
 # The R2Gen family of steps restates, in our own form, what the published code of R2Gen (Chen et al., EMNLP 2020) and
@@ -26,8 +26,7 @@ from radweave.data.deidentify.texts import Scrubber
 # - Empty sentences are kept, and an empty report becomes " .".
 # - Runs of dots, underscores and blanks shrink by a fixed number of halvings, not to a fixed point.
 #
-# All functions are pure; none keeps or logs text.
-
+# All functions are pure; none stores or logs text.
 
 Cleaner = Callable[[str], str]
 
@@ -124,10 +123,10 @@ def drop_deid_sentences(text: str) -> str:
 
 
 def drop_prior_comparison(text: str) -> str:
-    """Delete every sentence that speaks of an earlier examination.
+    """Delete every sentence that refers to an earlier examination.
 
-    A model that sees one study cannot know them. A whole sentence goes, with what else it says ("unchanged
-    cardiomegaly" loses the cardiomegaly), so use this for targets of single-study models only.
+    A model that reads one study cannot know it. The whole sentence is deleted ("unchanged cardiomegaly" loses the
+    cardiomegaly), so use this for targets of single-study models only.
     """
     return " ".join(s for s in split_sentences(text) if not _PRIOR.search(s))
 
@@ -177,14 +176,14 @@ class Sectioned(Protocol):
 
 
 def sections_for(target: TargetText) -> tuple[str, ...]:
-    """The sections that a target is made of, in their order."""
+    """The sections of a target, in order."""
     return SECTIONS if target == "both" else tuple(target.split("+"))
 
 
 def target_of_sections(source: Sectioned, target: TargetText, clean: Cleaner) -> str | None:
-    """The sections asked for, cleaned and as one text; None if one of them has no text.
+    """The sections of the target, cleaned and joined; None if one has no text.
 
-    Those of ``both`` are cleaned one by one, since a cleaning may take headings out; a heading within one of them goes.
+    The sections of ``both`` are cleaned separately, since a cleaning may delete headings; inner headings are deleted.
     """
     texts = {name: (getattr(source, name) or "").strip() for name in sections_for(target)}
     if not all(texts.values()):
@@ -196,13 +195,13 @@ def target_of_sections(source: Sectioned, target: TargetText, clean: Cleaner) ->
 
 
 def cleaned(text: str, clean: Cleaner) -> str | None:
-    """The text after a cleaning, which may leave nothing but the dot that it ends with."""
+    """The text after a cleaning; None if only a dot is left."""
     now = clean(text)
     return now if now.strip(" .") else None
 
 
 class Aim:
-    """Gives each study of a data set another report to learn than the one it was imported with."""
+    """Replaces the imported report of each study by another target."""
 
     def __init__(self, target: TargetText, cleaning: str) -> None:
         self.target = target
@@ -217,22 +216,19 @@ class Aim:
             ) from None
 
     def __call__(self, study: Study) -> Study:
-        """The study with that report; without one, where a section that it needs has no text."""
+        """The study with the new target; without a report if a section has no text."""
         return study.model_copy(update={"report": target_of_sections(study, self.target, self._clean)})
 
 
-# Sections of a free-text radiology report, by its headings.
-#
-# Rules, in our own words; they were written for reports like those of MIMIC-CXR and hold for any report with headings:
+# Sections of a free-text radiology report by its headings, with rules for reports like those of MIMIC-CXR:
 #
 # 1. A heading stands at the start of a line, or after a sentence, and ends with a colon. It is one of the names below
 # in any case (``Findings:``), or a line start in capitals (``PORTABLE CHEST:``).
-# 2. What stands before the line FINAL REPORT is a preliminary reading and is dropped; so is a section WET READ.
-# 3. Where no section is called findings, the text under a heading that names the images ("PA AND LATERAL VIEWS OF THE
+# 2. The text before the line FINAL REPORT is a preliminary reading and is dropped, as is a section WET READ.
+# 3. Without a section called findings, the text under a heading that names the images ("PA AND LATERAL VIEWS OF THE
 # CHEST:") counts as findings; else the paragraphs that follow an indication, comparison or technique.
-# 4. Of two sections of one name the last with text counts; an addendum is a section of its own and counts for none.
+# 4. Of two sections of one name the last with text counts; an addendum is a section of its own and is ignored.
 # 5. "FINDINGS AND IMPRESSION" counts as findings.
-
 
 _FINDINGS = ("findings", "finding", "findings and impression", "findings/impression", "findings / impression")
 _IMPRESSION = ("impression", "impressions", "conclusion", "conclusions", "summary", "opinion")
@@ -290,7 +286,7 @@ _BLANKS = re.compile(r"\s+")
 
 @dataclass(frozen=True, slots=True)
 class Sections:
-    """The sections of one report; None where it has no such section, or an empty one."""
+    """The sections of one report; None for missing and empty ones."""
 
     findings: str | None = None
     impression: str | None = None
@@ -300,7 +296,7 @@ class Sections:
 
 
 def has_headings(text: str) -> bool:
-    """Whether a text tells its findings or its impression apart."""
+    """True if a text has a heading for findings or impression."""
     return any(
         _SECTION_OF.get((m["known"] or "").lower()) in ("findings", "impression") for m in _HEADING.finditer(text)
     )
@@ -312,25 +308,22 @@ def parse_sections(text: str) -> Sections:
     finals = list(_FINAL_REPORT.finditer(text))
     if finals:
         text = text[finals[-1].end() :]
-    found: dict[str, str] = {}
+    sections: dict[str, str] = {}
     untitled: list[str] = []
     about_images: list[str] = []
     for heading, body in _split(text):
         name = _SECTION_OF.get(heading.lower())
         if name in ("indication", "comparison", "technique"):
             first, rest = _first_paragraph(body)
-            found[name] = first or found.get(name, "")
+            sections[name] = first or sections.get(name, "")
             untitled += rest
         elif name in ("findings", "impression"):
-            found[name] = _squeeze(body) or found.get(name, "")
+            sections[name] = _squeeze(body) or sections.get(name, "")
         elif name is None and heading and _NAMES_IMAGES.search(heading):
             about_images.append(_squeeze(body))
-    if not found.get("findings"):
-        found["findings"] = " ".join(part for part in about_images if part) or " ".join(untitled)
-    elif untitled:
-        # With titled findings, a later paragraph belongs to the section it stands in; we only keep its first.
-        untitled.clear()
-    return Sections(**{name: value or None for name, value in found.items()})
+    if not sections.get("findings"):
+        sections["findings"] = " ".join(part for part in about_images if part) or " ".join(untitled)
+    return Sections(**{name: value or None for name, value in sections.items()})
 
 
 def _split(text: str) -> Iterator[tuple[str, str]]:
@@ -348,8 +341,8 @@ def _first_paragraph(body: str) -> tuple[str, list[str]]:
 
 
 def _squeeze(text: str) -> str:
-    """One line of text; drawn rules go, the three underscores of a de-identified word stay."""
-    return _BLANKS.sub(" ", _RULE.sub(" ", text)).strip()
+    """One line of text without drawn rules; the three underscores of a de-identified word stay."""
+    return squeeze_blanks(_RULE.sub(" ", text))
 
 
 # Context: the sections known before the report was written, which a model reads beside the images.

@@ -1,4 +1,4 @@
-"""Tokenizers: a byte-level BPE trained on the training split, or the one that comes with a language model."""
+"""Tokenizers: a byte-level BPE trained on the training split, or that of a pretrained language model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from radweave.core.errors import InputError
 from radweave.core.foreign_models import read_tokenizer
 from radweave.core.json_files import read_json, write_json
 from radweave.core.provenance import library_versions
-from radweave.core.storage import sha256_json, write_aside
+from radweave.core.storage import sha256_file, sha256_json, write_aside, writing
 from radweave.core.study import LabelState
 from radweave.data.cache.arrays import write_rows
 
@@ -33,7 +33,7 @@ PAD, BOS, EOS = "<pad>", "<s>", "</s>"
 class BpeTokenizerConfig(Config):
     """Byte-level BPE, trained on the reports of the training split only. It has no unknown token.
 
-    ``force`` gives it to a pretrained language model, which has learnt another one's words.
+    ``force`` allows it for a pretrained language model, whose vocabulary is another.
     """
 
     kind: Literal["bpe"] = "bpe"
@@ -49,7 +49,7 @@ class BpeTokenizerConfig(Config):
         Args:
             texts: the reports.
             own: the checkpoint of the language model, where it is pretrained.
-            trained: what an earlier training on the same texts came to, as JSON; it is taken instead of training.
+            trained: the result of an earlier training on the same texts, as JSON, used instead of training.
 
         Raises:
             InputError: if the language model has a tokenizer of its own, and ``force`` is not set; or if ``trained``
@@ -99,7 +99,7 @@ class BpeTokenizerConfig(Config):
 class PretrainedTokenizerConfig(Config):
     """The tokenizer of a checkpoint folder or hub name; without ``path``, of the language model's checkpoint.
 
-    ``force`` gives the tokenizer of another ``path`` to a language model that has learnt its own one's words.
+    ``force`` allows another ``path`` for a pretrained language model, whose vocabulary is another.
     """
 
     kind: Literal["pretrained"] = "pretrained"
@@ -107,7 +107,7 @@ class PretrainedTokenizerConfig(Config):
     force: bool = False
 
     def build(self, texts: Iterable[str], *, own: str | None = None) -> PreTrainedTokenizerBase:
-        """Load it; ``texts`` are not looked at.
+        """Load it; ``texts`` are ignored.
 
         Args:
             texts: the reports.
@@ -163,9 +163,9 @@ def load_tokenizer(path: Path | str) -> PreTrainedTokenizerBase:
 
 
 def spare_words(tokenizer: PreTrainedTokenizerBase) -> int:
-    """How many of the last words are marks that neither a report nor the chat template can hold.
+    """Number of trailing special tokens that occur in neither reports nor the chat template.
 
-    Gemma's tokenizer ends with the mark of an image, for which its text models have no embedding.
+    Gemma's tokenizer ends with an image token, for which its text models have no embedding.
     """
     template = str(tokenizer.chat_template or "")
     used = {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id, tokenizer.unk_token_id}
@@ -185,21 +185,19 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
 
 def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     """SHA-256 over the files the tokenizer saves."""
-    from radweave.core.storage import sha256_file, sha256_json, writing
-
     with tempfile.TemporaryDirectory() as folder, writing(Path(folder)):
         save_tokenizer(tokenizer, Path(folder))
         return sha256_json({path.name: sha256_file(path) for path in sorted(Path(folder).iterdir())})
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """Token ids of a report's text: words that look like a special token are words, and end no report."""
+    """Token ids of a report's text; words that look like a special token are encoded as plain text."""
     ids: list[int] = tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
     return ids
 
 
 def encode_all(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[int]]:
-    """What ``encode`` gives of each text, many at a time: a fast tokenizer then works on all cores."""
+    """``encode`` of each text, in large batches that a fast tokenizer spreads over all cores."""
     ids: list[list[int]] = []
     for first in range(0, len(texts), _TEXTS_AT_A_TIME):
         some = tokenizer(
@@ -220,21 +218,19 @@ def decode(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
     return text.strip()
 
 
-# What a tokenizer and a labeler make of the reports of a data set, kept beside its cache: made once.
+# Cache of tokenizers, token ids and label states of the reports of a data set.
 #
-# DATASET/.cache/bpe-KEY.json    a tokenizer that was trained on these texts by these options
+# DATASET/.cache/bpe-KEY.json    a tokenizer trained on these texts with these options
 # DATASET/.cache/ids-KEY.npy     the token ids of these texts by this tokenizer
 # DATASET/.cache/states-KEY.npy  the label states of these texts by this labeler
 #
-# A key is a hash of all texts, in their order, and of the tokenizer or its options, or the labeler's code, so that what
-# is kept never has to be compared with the data set. What is damaged is made again; a data set that cannot be written
-# keeps nothing. Of each kind the ``KEPT`` files that were used last are kept: with other texts, tokenizers or libraries
-# nobody asks for the others.
-
+# The key is a hash of all texts in order, and of the tokenizer, its options or the labeler's code, so that entries are
+# never compared with the data set. Damaged files are made again; without write access nothing is cached. The
+# ``MAX_FILES`` most recently used files of each kind stay.
 
 FEWEST: Final = 1000
-"""Fewer texts are encoded in less time than a file is worth."""
-KEPT: Final = 24
+"""Fewer texts are encoded faster than a file is read."""
+MAX_FILES: Final = 24
 """A start of training uses one tokenizer, some three files of states and up to six of ids: the last few experiments."""
 _DIGEST_WORDS: Final = 8
 
@@ -242,25 +238,29 @@ _DIGEST_WORDS: Final = 8
 def built_tokenizer(
     config: TokenizerConfig, texts: Sequence[str], *, own: str | None, dataset: Path
 ) -> PreTrainedTokenizerBase:
-    """The tokenizer of ``config``, trained on ``texts`` of the training split, or as it was kept.
+    """The tokenizer of ``config``, trained on ``texts`` of the training split, or cached.
 
     Raises:
         InputError: as ``config.build``.
     """
     if not isinstance(config, BpeTokenizerConfig) or len(texts) < FEWEST:
         return config.build(texts, own=own)
-    key = sha256_json([config.model_dump(mode="json"), _of_texts(texts), library_versions()])
-    place = dataset / ".cache" / f"bpe-{key[:16]}.json"
+    key = sha256_json([config.model_dump(mode="json"), _texts_digest(texts), library_versions()])
+    path = dataset / ".cache" / f"bpe-{key[:16]}.json"
     with suppress(InputError, OSError, RecursionError):
-        kept = read_json(place)
-        if isinstance(kept, dict) and kept.get("key") == key and kept.get("sha256") == sha256_json(kept.get("words")):
-            _note_use(place)
-            return config.build((), own=own, trained=str(kept["words"]))
+        cached = read_json(path)
+        if (
+            isinstance(cached, dict)
+            and cached.get("key") == key
+            and cached.get("sha256") == sha256_json(cached.get("words"))
+        ):
+            _touch(path)
+            return config.build((), own=own, trained=str(cached["words"]))
     tokenizer = config.build(texts, own=own)
     words = tokenizer.backend_tokenizer.to_str()
     with suppress(InputError, OSError):
-        write_json(place, {"key": key, "sha256": sha256_json(words), "words": words})
-        _sweep(place)
+        write_json(path, {"key": key, "sha256": sha256_json(words), "words": words})
+        _sweep(path)
     return tokenizer
 
 
@@ -268,16 +268,16 @@ def token_ids(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, dataset:
     """The ids of each text, without special tokens."""
     if len(texts) < FEWEST:
         return encode_all(tokenizer, texts)
-    key = sha256_json([tokenizer_fingerprint(tokenizer), _of_texts(texts), library_versions()])
-    place = dataset / ".cache" / f"ids-{key[:16]}.npy"
-    kept = _kept(place, len(texts))
-    if kept is None:
+    key = sha256_json([tokenizer_fingerprint(tokenizer), _texts_digest(texts), library_versions()])
+    path = dataset / ".cache" / f"ids-{key[:16]}.npy"
+    cached = _read_cached(path, len(texts))
+    if cached is None:
         ids = encode_all(tokenizer, texts)
-        kept = np.array([*map(len, ids), *(number for row in ids for number in row)], dtype=np.int32)
-        _keep(place, kept)
+        cached = np.array([*map(len, ids), *(number for row in ids for number in row)], dtype=np.int32)
+        _write_cached(path, cached)
     else:
-        _note_use(place)
-    return _Rows(kept, len(texts))
+        _touch(path)
+    return _TokenRows(cached, len(texts))
 
 
 def label_states(
@@ -288,84 +288,84 @@ def label_states(
     classes: Sequence[str],
     by: Sequence[str],
 ) -> Iterable[Mapping[str, LabelState]]:
-    """The state of each class in each text, as ``read`` gives them; ``by`` is what it reads by, such as its code."""
+    """The state of each class in each text by ``read``, cached under a key that includes ``by``, such as its code."""
     if len(texts) < FEWEST:
         return read(texts)
-    key = sha256_json([list(by), list(classes), _of_texts(texts)])
-    place = dataset / ".cache" / f"states-{key[:16]}.npy"
-    kept = _kept(place, len(texts) * len(classes))
-    if kept is None:
+    key = sha256_json([list(by), list(classes), _texts_digest(texts)])
+    path = dataset / ".cache" / f"states-{key[:16]}.npy"
+    cached = _read_cached(path, len(texts) * len(classes))
+    if cached is None:
         numbers = {state: number for number, state in enumerate(LabelState)}
         rows = (numbers[states[name]] for states in read(texts) for name in classes)
-        kept = np.fromiter(rows, np.int32, len(texts) * len(classes))
-        _keep(place, kept)
+        cached = np.fromiter(rows, np.int32, len(texts) * len(classes))
+        _write_cached(path, cached)
     else:
-        _note_use(place)
+        _touch(path)
     states = list(LabelState)
     return (
         {name: states[number] for name, number in zip(classes, row.tolist(), strict=True)}
-        for row in kept.reshape(len(texts), len(classes))
+        for row in cached.reshape(len(texts), len(classes))
     )
 
 
-def _keep(place: Path, kept: NDArray[np.int32]) -> None:
-    """Write what was made behind its digest, if the data set can be written, and let older files go."""
-    shape = (_DIGEST_WORDS + len(kept),)
-    with suppress(InputError, OSError), write_aside(place) as partial, write_rows(partial, np.int32, shape) as give:
-        give(_digest(kept))
-        give(kept)
-    _sweep(place)
+def _write_cached(path: Path, values: NDArray[np.int32]) -> None:
+    """Write the digest and the values, if the data set can be written, and remove the oldest files."""
+    shape = (_DIGEST_WORDS + len(values),)
+    with suppress(InputError, OSError), write_aside(path) as partial, write_rows(partial, np.int32, shape) as append:
+        append(_digest(values))
+        append(values)
+    _sweep(path)
 
 
-def _note_use(place: Path) -> None:
+def _touch(path: Path) -> None:
     with suppress(OSError):
-        os.utime(place)
+        os.utime(path)
 
 
 def _sweep(newest: Path) -> None:
-    """Remove the files of this kind that were not used for longest; who has read one has all of it in memory."""
+    """Remove the least recently used files of this kind; their readers have them in memory."""
     kind = f"{newest.name.partition('-')[0]}-{'[0-9a-f]' * 16}{newest.suffix}"
     with suppress(OSError):
         used = sorted(newest.parent.glob(kind), key=lambda file: (file != newest, -file.stat().st_mtime_ns))
-        for file in used[KEPT:]:
+        for file in used[MAX_FILES:]:
             file.unlink()
 
 
-class _Rows(Sequence[Sequence[int]]):
-    """Ids of texts in one array. Equal numbers are one object: 80 ids of a report take 640 bytes, not 3 kB."""
+class _TokenRows(Sequence[Sequence[int]]):
+    """Ids of texts in one array. Equal numbers share an object: 80 ids of a report take 640 bytes, not 3 kB."""
 
-    def __init__(self, kept: NDArray[np.int32], count: int) -> None:
-        self._starts = np.concatenate([[0], np.cumsum(kept[:count], dtype=np.int64)])
-        self._ids = kept[count:]
+    def __init__(self, values: NDArray[np.int32], count: int) -> None:
+        self._starts = np.concatenate([[0], np.cumsum(values[:count], dtype=np.int64)])
+        self._ids = values[count:]
         self._numbers = list(range(int(self._ids.max(initial=0)) + 1))
 
     def __len__(self) -> int:
         return len(self._starts) - 1
 
-    def __getitem__(self, place: int | slice) -> list[int]:  # type: ignore[override]
-        assert isinstance(place, int)
-        return [self._numbers[number] for number in self._ids[self._starts[place] : self._starts[place + 1]].tolist()]
+    def __getitem__(self, row: int | slice) -> list[int]:  # type: ignore[override]
+        assert isinstance(row, int)
+        return [self._numbers[number] for number in self._ids[self._starts[row] : self._starts[row + 1]].tolist()]
 
 
-def _kept(place: Path, count: int) -> NDArray[np.int32] | None:
-    """Lengths and ids as they were written; None where there are none, or others."""
+def _read_cached(path: Path, count: int) -> NDArray[np.int32] | None:
+    """The values of a cached file; None if it is missing or damaged."""
     try:
-        found = np.load(place, allow_pickle=False)
+        array = np.load(path, allow_pickle=False)
     except (ValueError, EOFError, OSError):
         return None
-    if not isinstance(found, np.ndarray) or found.dtype != np.int32 or found.ndim != 1:
+    if not isinstance(array, np.ndarray) or array.dtype != np.int32 or array.ndim != 1:
         return None
-    digest, kept = found[:_DIGEST_WORDS], found[_DIGEST_WORDS:]
-    is_whole = len(kept) >= count and np.array_equal(digest, _digest(kept))
-    return kept if is_whole else None
+    digest, values = array[:_DIGEST_WORDS], array[_DIGEST_WORDS:]
+    is_whole = len(values) >= count and np.array_equal(digest, _digest(values))
+    return values if is_whole else None
 
 
 def _digest(values: NDArray[np.int32]) -> NDArray[np.int32]:
     return np.frombuffer(hashlib.sha256(np.ascontiguousarray(values).data).digest(), dtype=np.int32)
 
 
-def _of_texts(texts: Sequence[str]) -> str:
-    """SHA-256 of the texts in their order; where one ends is part of it."""
+def _texts_digest(texts: Sequence[str]) -> str:
+    """SHA-256 of the texts in order, with their lengths."""
     digest = hashlib.sha256()
     for text in texts:
         data = text.encode()

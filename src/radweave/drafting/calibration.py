@@ -1,4 +1,4 @@
-"""Scores to probabilities, one logistic curve per class, and how well they hold.
+"""Scores to probabilities, one logistic curve per class, with their reliability.
 
 Source: Platt, "Probabilistic outputs for support vector machines", 1999, with his smoothed targets. Few studies say
 little of a rare class: where scores are log-odds, its curve is drawn to the one of all classes by a normal prior.
@@ -7,9 +7,9 @@ little of a rare class: where scores are log-odds, its curve is drawn to the one
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,15 +20,16 @@ from radweave.core.config import first_problem
 from radweave.core.errors import InputError
 from radweave.core.json_files import read_json_object, write_json
 from radweave.core.study import Record
+from radweave.drafting.evidence import DraftEvidence
 from radweave.labels import NO_FINDING
-from radweave.metrics.heads import reliability
+from radweave.metrics.heads import ReliabilityBin, reliability
 
 Floats = NDArray[np.float64]
 
 FEWEST_POSITIVES = 5
 """A class with fewer, or with fewer negatives, is not calibrated: its frequency is all that is known of it."""
-OWN_WAY = 0.25
-"""Deviation of a class's slope and offset from those of all classes together, as expected of heads: docs/phantom_encoder.md."""
+CLASS_DEVIATION = 0.25
+"""Expected deviation of a class's slope and offset from those of all classes: docs/phantom_encoder.md."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ def _curve(scores: Floats, labels: Floats, near: tuple[float, float] | None = No
         if near is None:
             return misfit
         slope, offset = plain(curve)
-        return misfit + ((slope - near[0]) ** 2 + (offset - near[1]) ** 2) / (2 * OWN_WAY**2 * len(scores))
+        return misfit + ((slope - near[0]) ** 2 + (offset - near[1]) ** 2) / (2 * CLASS_DEVIATION**2 * len(scores))
 
     def plain(curve: Floats) -> tuple[float, float]:
         return float(curve[0] / spread), float(curve[1] - curve[0] * scores.mean() / spread)
@@ -86,8 +87,8 @@ def _curve(scores: Floats, labels: Floats, near: tuple[float, float] | None = No
     return plain(minimize(loss, np.array([0.5, prior]), bounds=[(0, None), (None, None)]).x)
 
 
-def pays_off_from(probabilities: Floats, labels: Floats) -> float:
-    """From which probability on asserting pays off: half of the best F1, 1 where nothing is positive.
+def f1_threshold(probabilities: Floats, labels: Floats) -> float:
+    """Probability from which asserting pays off: half of the best F1, 1 where nothing is positive.
 
     Source: Lipton, Elkan and Narayanaswamy, ECML 2014.
     """
@@ -97,45 +98,44 @@ def pays_off_from(probabilities: Floats, labels: Floats) -> float:
 
 def best_threshold(probabilities: Floats, labels: Floats) -> tuple[float, float]:
     """The threshold with the highest F1 over all entries given, and that F1; (1, 0) where nothing is positive."""
-    said, true = probabilities.ravel(), labels.ravel() > 0
+    predicted, true = probabilities.ravel(), labels.ravel() > 0
     if not true.any():
         return 1.0, 0.0
-    order = np.argsort(-said, kind="stable")
+    order = np.argsort(-predicted, kind="stable")
     hits = np.cumsum(true[order])
     scores = 2 * hits / (np.arange(1, len(order) + 1) + true.sum())
     # Entries of equal probability are asserted together.
-    last = np.append(said[order][1:] != said[order][:-1], True)
+    last = np.append(predicted[order][1:] != predicted[order][:-1], True)
     best = int(np.argmax(np.where(last, scores, -1)))
-    return float(said[order][best]), float(scores[best])
+    return float(predicted[order][best]), float(scores[best])
 
 
-# Which findings pay off for micro F1 and macro F1 together: a threshold for each class, and what stating it counts.
+# Thresholds and weights of classes that serve micro F1 and macro F1 together.
 #
-# Micro F1 goes up by asserting a class c where its probability p_c is above half of the best pooled F1, F; macro F1 where
+# Micro F1 rises by asserting a class c where its probability p_c is above half of the best pooled F1, F; macro F1 where
 # it is above half of the class's own best, f_c. To first order a study's assertions are worth
 #
 # sum_c a (p_c - F/2) + b_c (p_c - f_c/2),   a = 1 / n,   b_c = MACRO / (K n_c),
 #
-# n and n_c are how many assertions and true findings there are, of all classes and of c: a rare class moves its own F1
-# far, and so the mean over the K classes. That is sum_c a w_c (p_c - t_c) with t_c = (a F/2 + b_c f_c/2) / (a + b_c) and
+# n and n_c count assertions and true findings, of all classes and of c: a rare class moves its own F1 far, and so the
+# mean over the K classes. That is sum_c a w_c (p_c - t_c) with t_c = (a F/2 + b_c f_c/2) / (a + b_c) and
 # w_c = (a + b_c) / a. No class is stated of more than ``MOST`` times as many studies as have it.
 #
-# f_c is the best F1 that the probabilities expect of themselves, not the best that the labels show: of a handful of
-# positives the best of all thresholds is a matter of luck, and lies too high. The calibration, which draws each class to
-# all of them, knows more than that.
+# f_c is the best F1 that the probabilities expect of themselves, not the best on the labels: with few positives
+# the best of all thresholds is a matter of luck, and lies too high.
 #
 # Source: Lipton, Elkan and Narayanaswamy, "Optimal thresholding of classifiers to maximize F1 measure", ECML 2014, for
 # half of the best F1, and for that of probabilities.
 
 
 MACRO = 5.0
-"""What macro F1 counts beside micro F1; chosen on out-of-fold training studies, see docs/methods/weave.md."""
+"""Weight of macro F1 beside micro F1; chosen on out-of-fold training studies, see docs/methods/weave.md."""
 MOST = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """From which probability on stating a class pays off (K,), and what it counts (K,), 1 or more."""
+    """Probability from which stating a class pays off (K,), and its weight (K,), 1 or more."""
 
     thresholds: Floats
     weights: Floats
@@ -151,11 +151,11 @@ class Balance:
         thresholds = np.full(labels.shape[1], pooled)
         weights = np.ones(labels.shape[1])
         for k in np.flatnonzero(calibrated):
-            said, true = probabilities[:, k], labels[:, k]
-            own = expected_best(said) / 2
-            of_own = MACRO / (int(calibrated.sum()) * max(int((said >= own).sum() + true.sum()), 1))
+            predicted, true = probabilities[:, k], labels[:, k]
+            own = expected_best(predicted) / 2
+            of_own = MACRO / (int(calibrated.sum()) * max(int((predicted >= own).sum() + true.sum()), 1))
             fair = (of_all * pooled + of_own * own) / (of_all + of_own)
-            thresholds[k] = max(fair, float(np.quantile(said, max(0.0, 1 - MOST * true.mean()))))
+            thresholds[k] = max(fair, float(np.quantile(predicted, max(0.0, 1 - MOST * true.mean()))))
             weights[k] = (of_all + of_own) / of_all
         return cls(thresholds, weights)
 
@@ -167,7 +167,7 @@ def expected_best(probabilities: Floats) -> float:
     return float((2 * np.cumsum(ordered) / (ordered.sum() + stated)).max())
 
 
-def moved(thresholds: Floats, weights: Floats, pooled: float, macro: float) -> tuple[Floats, Floats]:
+def rescaled(thresholds: Floats, weights: Floats, pooled: float, macro: float) -> tuple[Floats, Floats]:
     """The same where macro F1 counts ``macro`` times as much; 0 is micro F1 alone.
 
     With w = 1 + b / a, w t = F/2 + b/a f_c/2, of which the second part is multiplied.
@@ -176,7 +176,7 @@ def moved(thresholds: Floats, weights: Floats, pooled: float, macro: float) -> t
     return (pooled + macro * (weights * thresholds - pooled)) / heavier, heavier
 
 
-# The calibration of a run, ``calibration.json``: what scores of its classes are worth as probabilities, and why.
+# The calibration of a run, ``calibration.json``.
 #
 # It is made once, when training has ended: of a method's own heads on the validation split; of smoothers, whose studies
 # are the training studies, on the training split, each study without its patient's. The test split has no part in it.
@@ -189,21 +189,25 @@ LOG_ODDS: frozenset[Source] = frozenset({"stack", "heads"})
 """Sources whose scores are log-odds; the others' are about 0 to 1."""
 Rule = Literal["pooled", "per_class", "balanced"]
 Number = Field(allow_inf_nan=False)
-FEWEST_ALIKE, MOST_BINS = 20, 10
-"""Studies are told apart by probability into at most so many bins, each of at least so many studies."""
+FEWEST_IN_BIN, MOST_BINS = 20, 10
+"""Bins of studies by probability: at most so many, each of at least so many studies."""
 
 
 class Reliability(Record):
-    """Of ``count`` studies with a mean probability of ``said``, ``low`` or more, the share ``seen`` had the finding."""
+    """Studies with similar probabilities: their mean, the least, and the share that had the finding."""
 
-    said: float = Field(ge=0, le=1)
-    seen: float = Field(ge=0, le=1)
+    probability: float = Field(ge=0, le=1, alias="said")
+    frequency: float = Field(ge=0, le=1, alias="seen")
     count: int = Field(ge=1)
     low: float = Field(ge=0, le=1)
 
+    @classmethod
+    def of(cls, group: ReliabilityBin) -> Reliability:
+        return cls.model_validate(dict(zip(("said", "seen", "count", "low"), astuple(group), strict=True)))
+
 
 class ClassCalibration(Record):
-    """One class: its curve, from which probability on asserting it pays off, and what became of the studies.
+    """One class: its curve, the probability from which asserting it pays off, and the outcome of the studies.
 
     ``balanced`` and ``weight`` are those of ``radweave.drafting.calibration``.
     """
@@ -250,30 +254,31 @@ class RunCalibration(Record):
         """From scores (N, K) of studies that did not train what gave them, and their labels (N, K) of 0 and 1."""
         fit = PlattCalibration.of_log_odds if source in LOG_ODDS else PlattCalibration.fit
         curves = fit(scores, labels)
-        said = curves(scores)
+        probabilities = curves(scores)
         counted = [name != NO_FINDING for name in names]
         positives = labels.sum(axis=0)
         enough = np.minimum(positives, len(labels) - positives) >= FEWEST_POSITIVES
-        found = np.flatnonzero(counted)
-        balance = Balance.fit(said[:, found], labels[:, found], enough[found])
-        of_class = dict(zip(found.tolist(), zip(balance.thresholds, balance.weights, strict=True), strict=True))
-        num_bins = max(1, min(MOST_BINS, len(scores) // FEWEST_ALIKE))
+        finding_columns = np.flatnonzero(counted)
+        balance = Balance.fit(probabilities[:, finding_columns], labels[:, finding_columns], enough[finding_columns])
+        of_class = dict(
+            zip(finding_columns.tolist(), zip(balance.thresholds, balance.weights, strict=True), strict=True)
+        )
+        num_bins = max(1, min(MOST_BINS, len(scores) // FEWEST_IN_BIN))
         return cls(
             source=source,
             split=split,
             studies=len(scores),
-            threshold=pays_off_from(said[:, counted], labels[:, counted]),
+            threshold=f1_threshold(probabilities[:, counted], labels[:, counted]),
             classes={
                 name: ClassCalibration(
                     slope=float(curves.slope[k]),
                     offset=float(curves.offset[k]),
-                    threshold=pays_off_from(said[:, [k]], labels[:, [k]]),
+                    threshold=f1_threshold(probabilities[:, [k]], labels[:, [k]]),
                     positives=int(positives[k]),
                     balanced=float(of_class[k][0]) if k in of_class else None,
                     weight=float(of_class[k][1]) if k in of_class else 1.0,
                     reliability=tuple(
-                        Reliability(said=one.probability, seen=one.frequency, count=one.count, low=one.low)
-                        for one in reliability(said[:, k], labels[:, k], num_bins=num_bins)
+                        map(Reliability.of, reliability(probabilities[:, k], labels[:, k], num_bins=num_bins))
                     ),
                 )
                 for k, name in enumerate(names)
@@ -287,10 +292,10 @@ class RunCalibration(Record):
         return curves(scores)
 
     def thresholds(self, rule: Rule, macro: float = 1.0) -> Floats:
-        """From which probability on asserting pays off, (K,): one for all findings, each its own, or between both.
+        """Probability from which asserting pays off, (K,): one for all findings, each its own, or between both.
 
-        No Finding is no finding, and far more frequent: it has its own in either case. ``macro`` is what macro F1
-        counts between both, beside what it was fitted for.
+        No Finding is far more frequent than any finding: it always has its own. ``macro`` multiplies the fitted weight
+        of macro F1.
         """
         own = {name: rule == "per_class" or name == NO_FINDING for name in self.classes}
         fair = dict(zip(self.classes, self._between(macro)[0], strict=True))
@@ -298,7 +303,7 @@ class RunCalibration(Record):
         return np.array([one.threshold if own[name] else rest[name] for name, one in self.classes.items()])
 
     def weights(self, rule: Rule, macro: float = 1.0) -> Floats:
-        """What stating each class counts (K,) beside the others."""
+        """Weight of stating each class (K,)."""
         return self._between(macro)[1] if rule == "balanced" else np.ones(len(self.classes))
 
     def _between(self, macro: float) -> tuple[Floats, Floats]:
@@ -306,17 +311,17 @@ class RunCalibration(Record):
         known = self.classes.values()
         fair = np.array([self.threshold if one.balanced is None else one.balanced for one in known])
         weights = np.array([one.weight for one in known])
-        return (fair, weights) if macro == 1 else moved(fair, weights, self.threshold, macro)
+        return (fair, weights) if macro == 1 else rescaled(fair, weights, self.threshold, macro)
 
     def is_calibrated(self, name: str) -> bool:
-        """Whether there were enough studies with the class and without."""
+        """Tell if enough studies had the class, and enough lacked it."""
         return name in self.classes and self._is_enough(self.classes[name])
 
     def _is_enough(self, one: ClassCalibration) -> bool:
         return min(one.positives, self.studies - one.positives) >= FEWEST_POSITIVES
 
-    def evidence(self, scores: Floats, rule: Rule, macro: float = 1.0) -> dict[str, Any]:
-        """What a draft shows of one study's scores (K,).
+    def evidence(self, scores: Floats, rule: Rule, macro: float = 1.0) -> DraftEvidence:
+        """Evidence of a draft from one study's scores (K,).
 
         ``class_probabilities`` are calibrated but for the classes in ``calibration.uncalibrated``, of which the scores
         stand as they are. ``alike`` has for every other class how many of the calibration's studies that were given
@@ -345,15 +350,15 @@ class RunCalibration(Record):
         }
 
     def _alike(self, name: str, probability: float) -> list[int]:
-        """How many of the studies with about this probability had the class, and how many they are."""
+        """The number of studies with a similar probability that had the class, and of all of them."""
         bins = self.classes[name].reliability
         own = [one for one in bins if one.low <= probability] or [bins[0]]
-        return [round(own[-1].seen * own[-1].count), own[-1].count]
+        return [round(own[-1].frequency * own[-1].count), own[-1].count]
 
 
 def save_calibration(calibration: RunCalibration, folder: Path) -> None:
     """Write ``calibration.json`` into a run folder."""
-    write_json(folder / FILE, calibration.model_dump(mode="json"))
+    write_json(folder / FILE, calibration.model_dump(mode="json", by_alias=True))
 
 
 def load_calibration(folder: Path, classes: Sequence[str]) -> RunCalibration:

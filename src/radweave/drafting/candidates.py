@@ -1,4 +1,4 @@
-"""What a draft may say: training reports, and reports composed of their sentences. Each sentence names its source.
+"""Candidates for drafts: training reports, and reports composed of their sentences. Each sentence names its source.
 
 A composite is a normal training report into which sentences that state findings are put. A sentence of the template
 that denies one of them gives way to it. In reports of two parts a sentence stays in the part that it is from. Sentences
@@ -36,9 +36,7 @@ SentenceKind = Literal["report", "template", "finding", "comparison", "language_
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A sentence, what it is in its candidate, the training report (its number) that it was taken from, and the part of
-    it, ``NO_PART`` of a report without headings.
-    """
+    """A sentence, its role in the candidate, the row of its training report, and its section there, if any."""
 
     text: str
     kind: SentenceKind
@@ -58,7 +56,7 @@ class Candidate:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is a training report as it stands, but for sentences that were left out."""
+        """Tell if it is a training report, perhaps without some of its sentences."""
         return not self.is_composed
 
     @property
@@ -68,7 +66,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class CandidateOptions:
-    """How many templates, and how many sentences per finding; ``marks`` keeps de-identification marks.
+    """Numbers of templates and of sentences per finding; ``marks`` keeps de-identification marks.
 
     ``consistent``: no report that contradicts itself (``radweave.labels.contradictions``); sentences that deny what
     another one states are left out of it.
@@ -101,40 +99,40 @@ def build_candidates(
     labels = SentenceLabels(labeler)
     if options.consistent:
         # Where all contradict themselves, a draft still has to say something.
-        whole = _distinct(reconciled(candidate) for candidate in whole) or whole
+        whole = _distinct(without_contradictions(candidate) for candidate in whole) or whole
     if options.composites:
         labels.read(sentence.text for candidate in whole for sentence in candidate.sentences)
     return [*whole, *(_composites(whole, labels, options) if options.composites else ())]
 
 
-def reconciled(candidate: Candidate) -> Candidate:
+def without_contradictions(candidate: Candidate) -> Candidate:
     """The candidate without sentences that only deny what another one states; nothing where that does not make it
     consistent, or leaves a part of it empty.
     """
-    kept = candidate.sentences
-    while found := contradictions([sentence.text for sentence in kept]):
-        denying = {one.denies for one in found if not states_something(kept[one.denies].text)}
+    remaining = candidate.sentences
+    while conflicts := contradictions([sentence.text for sentence in remaining]):
+        denying = {one.denies for one in conflicts if not states_something(remaining[one.denies].text)}
         if not denying:
             return Candidate(())
-        kept = tuple(sentence for number, sentence in enumerate(kept) if number not in denying)
-    whole = {sentence.part for sentence in kept} == {sentence.part for sentence in candidate.sentences}
-    return candidate if len(kept) == len(candidate.sentences) else Candidate(kept if whole else ())
+        remaining = tuple(sentence for number, sentence in enumerate(remaining) if number not in denying)
+    whole = {sentence.part for sentence in remaining} == {sentence.part for sentence in candidate.sentences}
+    return candidate if len(remaining) == len(candidate.sentences) else Candidate(remaining if whole else ())
 
 
 def names_device(candidate: Candidate) -> bool:
-    """Whether a sentence says that a device, a wire or a clip is there."""
-    said = (claim for sentence in candidate.sentences for claim in claims_of(sentence.text))
-    return any(claim.topic == "devices" and not claim.denied for claim in said)
+    """Tell if a sentence affirms a device, a wire or a clip."""
+    claims = (claim for sentence in candidate.sentences for claim in claims_of(sentence.text))
+    return any(claim.topic == "devices" and not claim.denied for claim in claims)
 
 
 def _usable(row: int, report: str, options: CandidateOptions, clean: Callable[[str], str]) -> Candidate:
     """The sentences of a report that may be used; none where a part of it has none left."""
     all_of_it = sentences_by_part(report)
     texts = [(part, clean(text)) for part, text in all_of_it]
-    kept = [(part, text) for part, text in texts if text and (options.marks or not MARK.search(text))]
-    if {part for part, _ in kept} < {part for part, _ in all_of_it}:
+    usable = [(part, text) for part, text in texts if text and (options.marks or not MARK.search(text))]
+    if {part for part, _ in usable} < {part for part, _ in all_of_it}:
         return Candidate(())
-    return Candidate(tuple(Sentence(text, "report", row, part) for part, text in kept))
+    return Candidate(tuple(Sentence(text, "report", row, part) for part, text in usable))
 
 
 def _distinct(candidates: Iterable[Candidate]) -> list[Candidate]:
@@ -178,7 +176,7 @@ def _composites(whole: Sequence[Candidate], labels: SentenceLabels, options: Can
     normal = [c for c in whole if not any(labels.affirmed(sentence.text) for sentence in c.sentences)]
     templates = _templates(normal, options.num_templates)
     stated = _finding_sentences(whole, labels, options.sentences_per_class)
-    sets = [said for variants in stated.values() for said in variants]
+    sets = [variant for variants in stated.values() for variant in variants]
     if options.pairs:
         sets += [one + other for one, other in itertools.combinations([each[0] for each in stated.values()], 2)]
     known = {candidate.text for candidate in whole}
@@ -216,11 +214,13 @@ def _finding_sentences(
     In reports of two parts each is one of the findings and, where there is one, the best of the impressions.
     """
     parts = dict.fromkeys(sentence.part for candidate in whole for sentence in candidate.sentences)
-    found = {part: _finding_sentences_of(part, whole, labels, most) for part in parts}
+    by_part = {part: _finding_sentences_of(part, whole, labels, most) for part in parts}
     if len(parts) == 1:
-        return {name: [(one,) for one in said] for said_of in found.values() for name, said in said_of.items()}
-    findings, impressions = (found.get(part, {}) for part in SECTIONS)
-    return {name: [(one, *impressions.get(name, [])[:1]) for one in said] for name, said in findings.items()}
+        return {
+            name: [(one,) for one in sentences] for by_class in by_part.values() for name, sentences in by_class.items()
+        }
+    findings, impressions = (by_part.get(part, {}) for part in SECTIONS)
+    return {name: [(one, *impressions.get(name, [])[:1]) for one in sentences] for name, sentences in findings.items()}
 
 
 def _finding_sentences_of(
@@ -231,7 +231,7 @@ def _finding_sentences_of(
     counts = Counter(sentence.text for sentences in own_part for sentence in sentences)
     first = {sentence.text: sentence for sentences in reversed(own_part) for sentence in sentences}
     short = [text for text in counts if _FEWEST_WORDS <= len(text.split()) <= _MOST_WORDS]
-    found: dict[str, list[Sentence]] = {}
+    by_class: dict[str, list[Sentence]] = {}
     for name in labels.labeler.classes:
         own = [text for text in short if labels.affirmed(text) == {name}]
         if not own:
@@ -240,8 +240,8 @@ def _finding_sentences_of(
         likeness = PairwiseWording(words, words).rouge_l(slice(0, len(words)))
         central = likeness @ np.array([counts[text] for text in own], dtype=np.float32)
         best = [first[own[index]] for index in np.argsort(-central, kind="stable")[:most].tolist()]
-        found[name] = [replace(s, kind="finding") for s in best]
-    return found
+        by_class[name] = [replace(s, kind="finding") for s in best]
+    return by_class
 
 
 def compose(
@@ -256,32 +256,32 @@ def compose(
     sentences = [replace(s, kind="template") if s.kind == "report" else s for s in template.sentences]
     parts = {sentence.part for sentence in sentences}
 
-    def gives_way(old: Sentence, names: frozenset[str], said: Sequence[Sentence]) -> bool:
+    def gives_way(old: Sentence, names: frozenset[str], others: Sequence[Sentence]) -> bool:
         denies = bool(labels.denied(old.text) & names)
         return denies or (
-            consistent and not states_something(old.text) and any(takes_back(old.text, new.text) for new in said)
+            consistent and not states_something(old.text) and any(takes_back(old.text, new.text) for new in others)
         )
 
     for new in reversed(stated):
         names = labels.affirmed(new.text)
         places = [i for i, old in enumerate(sentences) if old.part == new.part and gives_way(old, names, [new])]
-        kept = [old for i, old in enumerate(sentences) if i not in places]
-        kept.insert(places[0] if places else start_of(new.part, kept), new)
-        sentences = kept
+        remaining = [old for i, old in enumerate(sentences) if i not in places]
+        remaining.insert(places[0] if places else section_start(new.part, remaining), new)
+        sentences = remaining
     if len(parts) > 1:
         names = frozenset().union(*(labels.affirmed(new.text) for new in stated))
         sentences = [old for old in sentences if old.kind == "finding" or not gives_way(old, names, stated)]
     made = Candidate(tuple(sentences) if {sentence.part for sentence in sentences} == parts else ())
-    return reconciled(made) if consistent else made
+    return without_contradictions(made) if consistent else made
 
 
-def start_of(part: str, sentences: Sequence[Sentence]) -> int:
-    """Where a part begins among the sentences of a report, or would."""
+def section_start(part: str, sentences: Sequence[Sentence]) -> int:
+    """Index at which a part begins among the sentences of a report, or would."""
     order = (NO_SECTION, *SECTIONS)
     return next((i for i, one in enumerate(sentences) if order.index(one.part) >= order.index(part)), len(sentences))
 
 
-# Candidates with what they state and what their words are worth, made from training reports.
+# Candidates of a run, with the classes they state and the utilities of their words.
 
 
 def candidate_options(config: ExpectedUtilityConfig, *, marks: bool = False) -> dict[str, bool]:
@@ -291,11 +291,11 @@ def candidate_options(config: ExpectedUtilityConfig, *, marks: bool = False) -> 
 
 
 def keeps_places(config: ExpectedUtilityConfig) -> bool:
-    """Whether findings keep the places that they have in the training reports."""
+    """Tell if findings keep the sides, lobes and sizes of the training reports."""
     return not config.consistent or config.unsupported_places == "keep"
 
 
-def cleaned(text: str, labeler: Labeler, *, compares: bool, places: bool) -> str:
+def clean_sentence(text: str, labeler: Labeler, *, compares: bool, places: bool) -> str:
     """A sentence as a draft may have it: without comparisons unless ``compares``, and without a place unless
     ``places`` or where it only denies; empty where that cannot be had.
     """
@@ -306,8 +306,8 @@ def cleaned(text: str, labeler: Labeler, *, compares: bool, places: bool) -> str
     return without_place(now, labeler) or ""
 
 
-def wording_options(config: ExpectedUtilityConfig) -> dict[str, float]:
-    """The options that decide what words are worth."""
+def utility_options(config: ExpectedUtilityConfig) -> dict[str, float]:
+    """The options that decide utilities of words."""
     return {"cider": config.cider, "rouge_l": config.rouge_l, "bleu": config.bleu}
 
 
@@ -328,12 +328,12 @@ class CandidatePool:
             ValueError: if no report has a sentence that can be used.
         """
         options = CandidateOptions(composites=config.composites, consistent=config.consistent, marks=marks)
-        clean = partial(cleaned, labeler=labeler, compares=False, places=keeps_places(config))
+        clean = partial(clean_sentence, labeler=labeler, compares=False, places=keeps_places(config))
         candidates = build_candidates(reports, labeler, options=options, clean=clean)
-        return cls(candidates, stated([candidate.text for candidate in candidates], labeler))
+        return cls(candidates, affirmed_classes([candidate.text for candidate in candidates], labeler))
 
 
-def stated(texts: Sequence[str], labeler: Labeler) -> NDArray[np.float64]:
+def affirmed_classes(texts: Sequence[str], labeler: Labeler) -> NDArray[np.float64]:
     """Classes that texts affirm (N, K), 0 and 1; an uncertain mention affirms nothing."""
     read = labeler.label(texts)
     rows = [[mentions[name].state is LabelState.POSITIVE for name in labeler.classes] for mentions in read]
@@ -343,7 +343,7 @@ def stated(texts: Sequence[str], labeler: Labeler) -> NDArray[np.float64]:
 def utilities(
     candidates: Sequence[Candidate], reports: Sequence[str], config: ExpectedUtilityConfig, point: BleuPoint | None
 ) -> NDArray[np.float32]:
-    """What the words of candidates are worth for reports (M, J). Without a point BLEU counts for nothing."""
+    """Utilities of the words of candidates for reports (M, J). Without a point BLEU does not count."""
     weights = WordingWeights(config.cider, config.rouge_l, config.bleu if point is not None else 0.0)
     return np.concatenate([block for _, block in _wording(candidates, reports).blocks(weights, point)])
 

@@ -1,8 +1,8 @@
-"""What a draft may say of change: sentences of training reports that compare, put into a draft where it has a prior.
+"""Change from the prior study in drafts, stated by comparing sentences of training reports.
 
 A sentence states a change if it affirms one class, or denies one and calls it resolved, and speaks of one change alone.
 Stating the change s of class c is worth q_cs - t, its probability less the threshold, beside what a draft is worth
-without: so a change is stated where the evidence has it, and never without a prior.
+without: a change is stated where the evidence supports it, and never without a prior.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from radweave.drafting.candidates import Candidate, Sentence, SentenceLabels, cleaned, start_of
+from radweave.drafting.candidates import Candidate, Sentence, SentenceLabels, clean_sentence, section_start
 from radweave.drafting.smoothers import Changes, Floats
 from radweave.labels import NO_FINDING, Labeler
 from radweave.labels.comparisons import MARK, PRESENT, STATES, State, stated_changes, words_of_change
@@ -23,12 +23,12 @@ from radweave.labels.text import sentences_by_part
 
 MOST_WORDS, FEWEST_WORDS = 18, 3
 MOST = 12
-"""Sentences for each change of a class: the first that are found, which differ in side, grade and wording."""
-Stated = tuple[str, State]
-"""A class and what became of it."""
+"""Sentences for each change of a class: the first ones, which differ in side, grade and wording."""
+Change = tuple[str, State]
+"""A class and its state relative to the prior study."""
 
 
-class Comparing:
+class ComparisonPool:
     """The sentences of training reports that state one change of one class, and drafts that they are put into."""
 
     def __init__(
@@ -38,20 +38,20 @@ class Comparing:
         first: dict[str, tuple[int, str]] = {}
         for row, report in enumerate(reports):
             for part, written in sentences_by_part(report):
-                text = cleaned(written, labeler, compares=True, places=places)
+                text = clean_sentence(written, labeler, compares=True, places=places)
                 fits = FEWEST_WORDS <= len(text.split()) <= MOST_WORDS and (marks or not MARK.search(text))
                 if fits and words_of_change(text):
                     first.setdefault(text, (row, part))
         self.labels.read(first)
-        self.sentences: Mapping[Stated, list[Sentence]] = defaultdict(list)
-        for (text, source), said in zip(first.items(), stated_changes(list(first), labeler), strict=True):
-            one = self._states_one(text, said)
+        self.sentences: Mapping[Change, list[Sentence]] = defaultdict(list)
+        for (text, source), changes in zip(first.items(), stated_changes(list(first), labeler), strict=True):
+            one = self._states_one(text, changes)
             if one is not None and len(self.sentences[one]) < MOST:
                 self.sentences[one].append(Sentence(text, "comparison", *source))
 
-    def _states_one(self, text: str, said: Mapping[str, frozenset[State]]) -> Stated | None:
+    def _states_one(self, text: str, changes: Mapping[str, frozenset[State]]) -> Change | None:
         """The change that a sentence states, if it is one alone and nothing else is affirmed or left open."""
-        stated = [(name, state) for name, states in said.items() for state in states if name != NO_FINDING]
+        stated = [(name, state) for name, states in changes.items() for state in states if name != NO_FINDING]
         if len(stated) != 1:
             return None
         name, state = stated[0]
@@ -84,39 +84,41 @@ class Comparing:
 
     def _with(self, draft: Candidate, new: Sentence, name: str) -> Candidate | None:
         """None too where another part than that of the new sentence would be empty."""
-        places = []
+        removed = []
         for number, old in enumerate(draft.sentences):
             affirmed = self.labels.affirmed(old.text)
             if name in affirmed and affirmed != {name}:
                 return None  # Another finding would go with it.
             gone = name in affirmed or name in self.labels.denied(old.text)
             if gone or (self.consistent and not states_something(old.text) and takes_back(old.text, new.text)):
-                places.append(number)
-        kept = [old for number, old in enumerate(draft.sentences) if number not in places]
-        own = [place for place in places if draft.sentences[place].part == new.part]
-        before = sum(place < own[0] for place in places) if own else 0
-        kept.insert(own[0] - before if own else start_of(new.part, kept), new)
-        same = {sentence.part for sentence in kept} == {sentence.part for sentence in draft.sentences}
-        return Candidate(tuple(kept)) if same else None
+                removed.append(number)
+        remaining = [old for number, old in enumerate(draft.sentences) if number not in removed]
+        own = [place for place in removed if draft.sentences[place].part == new.part]
+        before = sum(place < own[0] for place in removed) if own else 0
+        remaining.insert(own[0] - before if own else section_start(new.part, remaining), new)
+        same = {sentence.part for sentence in remaining} == {sentence.part for sentence in draft.sentences}
+        return Candidate(tuple(remaining)) if same else None
 
 
 @dataclass(frozen=True, slots=True)
-class ChangeWorth:
-    """What the changes that texts state are worth under the evidence of one study."""
+class ChangeUtility:
+    """Utility of the changes that texts state, under the evidence of one study."""
 
     changes: Changes
     classes: Sequence[str]
     labeler: Labeler
 
-    def stated(self, texts: Sequence[str]) -> list[tuple[Stated, ...]]:
+    def stated(self, texts: Sequence[str]) -> list[tuple[Change, ...]]:
         """The changes of findings that each text states."""
         return [
-            tuple((name, state) for name in self.classes if name != NO_FINDING for state in sorted(said.get(name, ())))
-            for said in stated_changes(texts, self.labeler)
+            tuple(
+                (name, state) for name in self.classes if name != NO_FINDING for state in sorted(stated.get(name, ()))
+            )
+            for stated in stated_changes(texts, self.labeler)
         ]
 
-    def __call__(self, stated: Sequence[tuple[Stated, ...]]) -> Floats:
+    def __call__(self, stated: Sequence[tuple[Change, ...]]) -> Floats:
         """Sum of q - t over the changes that each of N texts states (N,)."""
-        place = {name: number for number, name in enumerate(self.classes)}
+        column = {name: number for number, name in enumerate(self.classes)}
         q, t = self.changes.probabilities, self.changes.threshold
-        return np.array([sum(q[place[name], STATES.index(state)] - t for name, state in each) for each in stated])
+        return np.array([sum(q[column[name], STATES.index(state)] - t for name, state in each) for each in stated])

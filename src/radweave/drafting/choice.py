@@ -1,10 +1,10 @@
-"""The choice: the candidate with the highest expected utility under what a model saw.
+"""The choice of the candidate with the highest expected utility under the evidence.
 
     i* = argmax_i  sum_j W_j u(i, j)  +  beta sum_{c asserted by i} (p_c - t_c)
 
-W_j says how much training report j speaks for what the study's report would say, p_c how likely class c is. Asserting c
-pays off where p_c is above t_c; with t = F*/2, F* the best F1 that p reaches, that is the rule that maximises F1.
-Without the second term a draft says what most reports say, which is that all is well.
+W_j is the weight of training report j, p_c the probability of class c. Asserting c pays off where p_c is above t_c;
+with t = F*/2, F* the best F1 that p reaches, that is the rule that maximises F1. Without the second term a draft says
+what most reports say: a normal study.
 
 Sources: Kumar and Byrne, "Minimum Bayes-risk decoding for statistical machine translation", NAACL 2004; Lipton, Elkan
 and Narayanaswamy, "Optimal thresholding of classifiers to maximize F1 measure", ECML 2014.
@@ -29,7 +29,7 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A draft with what speaks for it. ``wording`` and ``findings`` are the two terms of its expected utility.
+    """A draft with the terms of its choice. ``wording`` and ``findings`` are the two terms of its expected utility.
 
     ``compared`` are the changes since the prior that it states, which are worth ``changes``.
     """
@@ -46,7 +46,7 @@ class ExpectedUtility:
     """Chooses among M candidates given evidence over J training reports and K classes.
 
     Args:
-        candidates: what may be said.
+        candidates: the possible drafts.
         asserts: (M, K) above 0 where a candidate states a class: what that counts, 1 for each where all count alike.
         wording: (M, J) utility of each candidate's words for each training report.
         classes: names of the K classes.
@@ -97,11 +97,11 @@ class ExpectedUtility:
         best = int(total.argmax())
         if total[best] == -np.inf:
             return None
-        asserted = tuple(name for name, said in zip(self.classes, self.asserts[best], strict=True) if said)
+        asserted = tuple(name for name, affirmed in zip(self.classes, self.asserts[best], strict=True) if affirmed)
         return Choice(self.candidates[best], asserted, float(wording[best]), float(findings[best]))
 
 
-# The choice in a bank that is too large for all pairs: the nearest reports, what they suggest, utilities on the fly.
+# The choice in a bank that is too large for all pairs: among the nearest reports, with utilities on the fly.
 #
 # Of J training reports the K with the greatest weights count, found among all of them. Candidates are the reports of
 # these K, and the composites whose findings have the greatest expected utility. With K and the number of composites at
@@ -171,7 +171,7 @@ class NearbyUtility:
         total = wording + gains[pool]
         best = int(total.argmax())
         chosen = int(pool[best])
-        asserted = tuple(name for name, said in zip(self.classes, self.asserts[chosen], strict=True) if said)
+        asserted = tuple(name for name, affirmed in zip(self.classes, self.asserts[chosen], strict=True) if affirmed)
         return Choice(self.candidates[chosen], asserted, float(wording[best]), float(gains[chosen]))
 
     def _suggested(self, rows: NDArray[np.int64], gains: Doubles, barred: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -184,8 +184,8 @@ class NearbyUtility:
 
     def _wording(self, pool: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.float32]:
         texts = prepared([self.candidates[number].text for number in pool])
-        said = [self.bank.encode(words) for words in texts]
-        pairs = PairwiseWording.within(said, [self.bank.words_of(row) for row in rows.tolist()], self.bank)
+        affirmed = [self.bank.encode(words) for words in texts]
+        pairs = PairwiseWording.within(affirmed, [self.bank.words_of(row) for row in rows.tolist()], self.bank)
         bleu = self.weights.bleu if self.point is not None else 0.0
         weights = WordingWeights(self.weights.cider, self.weights.rouge_l, bleu)
         return np.concatenate([block for _, block in pairs.blocks(weights, self.point)])
@@ -205,10 +205,10 @@ def nearest_rows(weights: Doubles, barred: NDArray[np.bool_], most: int) -> NDAr
 
 def shares(weights: Doubles, barred: NDArray[np.bool_], rows: NDArray[np.int64]) -> Doubles:
     """Weights of the rows, scaled to the sum that all allowed rows have; equal ones where they sum to nothing."""
-    kept, whole = weights[rows].sum(), np.where(barred, 0, weights).sum()
+    chosen, whole = weights[rows].sum(), np.where(barred, 0, weights).sum()
     if len(rows) == int((~barred).sum()):
         return np.asarray(weights[rows])
-    return np.asarray(weights[rows] * (whole / kept)) if kept > 0 else np.full(len(rows), whole / max(len(rows), 1))
+    return np.asarray(weights[rows] * (whole / chosen)) if chosen > 0 else np.full(len(rows), whole / max(len(rows), 1))
 
 
 def _candidates_of_rows(

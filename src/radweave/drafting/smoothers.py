@@ -1,4 +1,4 @@
-"""Kernel ridge smoothers: what training reports say of a study by how near they are, each weight in closed form.
+"""Kernel ridge smoothers: weights of training reports for a study by distance, in closed form.
 
     f(x) = mean + k(x) (K + ridge I)^-1 (y - mean)
 
@@ -36,15 +36,16 @@ class Kernel:
 
 
 FINDINGS = (Kernel("rbf", 0.5, 1.5), Kernel("exponential", 0.5, 1.0), Kernel("rbf", 0.15, 1.0))
-"""The smoothers whose mean says how likely a finding is."""
+"""The smoothers whose mean is the score of a finding."""
 WORDING = Kernel("rbf", 0.15, 3.0)
-"""The smoother whose weights say how a report would be worded."""
+"""The smoother whose weights decide the wording."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What became of each class since a study's prior: probabilities (K, 6) of ``radweave.labels.comparisons.STATES``, and
-    from which on stating one pays off.
+    """Change of each class from the prior study: probabilities (K, 6) of ``radweave.labels.comparisons.STATES``.
+
+    Stating a change pays off from ``threshold`` on.
     """
 
     probabilities: Floats
@@ -53,9 +54,10 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What speaks for one study: ``scores`` (K,) of the classes, higher for likelier, and ``weights`` (J,) over the
-    training reports, which sum to 1. ``shown`` is what else a draft's evidence says of where they are from. ``changes``
-    are there where the study has a prior that was compared with.
+    """Evidence for one study.
+
+    ``scores`` (K,) of the classes are higher for likelier ones; ``weights`` (J,) over the training reports sum to 1.
+    ``shown`` joins the evidence of the draft. ``changes`` are those from the prior study, if one was compared.
     """
 
     scores: Floats
@@ -70,13 +72,13 @@ def weights_of(kernel: Kernel, inverse: Floats, distance: Floats) -> Floats:
     return np.asarray(raw + (1 - raw.sum()) / len(raw))
 
 
-def without(weights: Floats, barred: Mask) -> Floats:
+def exclude_rows(weights: Floats, barred: Mask) -> Floats:
     """Weights (J,) with none on the ``barred`` rows; 0 throughout where nothing is left."""
     if not barred.any():
         return weights
     rest = 1 - weights[barred].sum()
     allowed = np.where(barred, 0.0, 1.0)
-    if abs(rest) < 1e-6:  # all of it was theirs: the others know nothing
+    if abs(rest) < 1e-6:  # all weight was on barred rows
         return np.asarray(allowed / max(float(allowed.sum()), 1.0))
     return np.asarray(weights * allowed / rest if allowed.any() else allowed)
 
@@ -92,18 +94,18 @@ class Smoothers:
     inverses: tuple[Floats, ...]
 
     @classmethod
-    def fit(cls, looks: Floats, wording: Floats, labels: Floats) -> Smoothers:
+    def fit(cls, distance: Floats, wording: Floats, labels: Floats) -> Smoothers:
         """From squared distances (J, J) among the training studies, for findings and for the wording."""
-        return cls(labels, (*(kernel.inverse(looks) for kernel in FINDINGS), WORDING.inverse(wording)))
+        return cls(labels, (*(kernel.inverse(distance) for kernel in FINDINGS), WORDING.inverse(wording)))
 
-    def evidence_for(self, looks: Floats, wording: Floats, barred: Mask) -> Evidence:
-        """What the training studies say of one at these squared distances (J,); ``barred`` ones say nothing."""
+    def evidence_for(self, distance: Floats, wording: Floats, barred: Mask) -> Evidence:
+        """Evidence for a study at these squared distances (J,), without the ``barred`` rows."""
         shares = [
-            without(weights_of(kernel, inverse, looks), barred)
+            exclude_rows(weights_of(kernel, inverse, distance), barred)
             for kernel, inverse in zip(FINDINGS, self.inverses, strict=False)
         ]
         scores = np.mean(shares, axis=0) @ self.labels
-        return Evidence(scores, without(weights_of(WORDING, self.inverses[-1], wording), barred))
+        return Evidence(scores, exclude_rows(weights_of(WORDING, self.inverses[-1], wording), barred))
 
 
 def squared_distances(left: Floats, right: Floats) -> Floats:
@@ -119,7 +121,7 @@ def typical(distance: Floats) -> float:
     return middle if middle > 0 else 1.0
 
 
-# Training studies as vectors of an encoder: the evidence of a method that has no better of its own.
+# Embeddings of the training studies: the evidence of methods without an evidence source of their own.
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,7 @@ class EmbeddedStudies:
         return cls(vectors, centre, spread, scale, smoothers)
 
     def evidence_for(self, embedding: Floats, barred: Mask) -> Evidence:
-        """What they say of a study with this embedding (D,)."""
+        """Evidence for a study with this embedding (D,)."""
         vector = (embedding - self.centre) / self.spread
         # Each study for itself: a product of many rows may round otherwise than that of one.
         distance = ((self.vectors - vector) ** 2).sum(axis=1) / self.scale

@@ -1,6 +1,6 @@
-"""What a run keeps to draft by expected utility, all of it from the training split.
+"""Files of a run for drafts by expected utility, all of them from the training split.
 
-DRAFTING/bank/                   a bank (see ``radweave.nn.memory.bank``): reports, their labels, and embeddings if needed
+DRAFTING/bank/                   a bank (``radweave.nn.memory.bank``): reports, their labels, and embeddings if needed
 DRAFTING/facts.json              classes, and the options it was made with
 DRAFTING/candidates.jsonl        a candidate per line: its sentences, the rows they are from, the classes it states
 DRAFTING/utilities.safetensors   (M, J) utilities of candidates for reports, where the run drafts this way by itself
@@ -50,7 +50,7 @@ class DraftingFacts(Record):
 
     @property
     def bleu_point(self) -> BleuPoint | None:
-        """Where corpus BLEU is made linear."""
+        """The point around which corpus BLEU is linear."""
         return BleuPoint(self.bleu_matches, self.bleu_candidates, self.bleu_reference) if self.bleu_matches else None
 
 
@@ -116,7 +116,7 @@ def load_drafting(folder: Path) -> DraftingStore:
     path = folder / CANDIDATES
     lines = [_candidate(path, number, row, len(bank), len(facts.classes)) for number, row in read_jsonl(path)]
     if not lines:
-        raise InputError("there is no candidate, so that nothing could be said", file=path)
+        raise InputError("there is no candidate, so that no draft is possible", file=path)
     asserts = np.zeros((len(lines), len(facts.classes)))
     for number, (_, stated) in enumerate(lines):
         asserts[number, stated] = 1
@@ -160,17 +160,17 @@ def _utilities(path: Path, num_candidates: int, num_reports: int) -> NDArray[np.
     if not path.is_file():
         return None
     try:
-        found = load_file(str(path)).get("utilities")
+        utilities = load_file(str(path)).get("utilities")
     except SafetensorError as error:
         raise InputError(f"file of utilities is broken: {error}", file=path) from None
-    if found is None or found.shape != (num_candidates, num_reports) or found.dtype != np.float32:
+    if utilities is None or utilities.shape != (num_candidates, num_reports) or utilities.dtype != np.float32:
         raise InputError(
             "the utilities do not belong to these candidates and reports",
             file=path,
-            got=None if found is None else list(found.shape),
+            got=None if utilities is None else list(utilities.shape),
             expected=[num_candidates, num_reports],
         )
-    return np.asarray(found)
+    return np.asarray(utilities)
 
 
 def labels_tensor(labels: NDArray[np.float64]) -> torch.Tensor:

@@ -1,12 +1,12 @@
-"""Drafts from evidence: what a run kept, what a model saw of a study, and the options, in one place."""
+"""Drafts by expected utility, from the drafting store of a run, the evidence for a study, and the options."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from functools import cached_property
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,17 +18,17 @@ from radweave.drafting.candidates import (
     CandidatePool,
     Sentence,
     SentenceLabels,
+    affirmed_classes,
     candidate_options,
-    cleaned,
+    clean_sentence,
     compose,
     keeps_places,
     names_device,
-    reconciled,
-    stated,
     utilities,
-    wording_options,
+    utility_options,
+    without_contradictions,
 )
-from radweave.drafting.changes import ChangeWorth, Comparing, Stated
+from radweave.drafting.changes import Change, ChangeUtility, ComparisonPool
 from radweave.drafting.choice import (
     NEAREST,
     Choice,
@@ -39,6 +39,7 @@ from radweave.drafting.choice import (
     prepared,
     shares,
 )
+from radweave.drafting.evidence import DraftEvidence, RecalledEvidence, SentenceEvidence, UtilityEvidence
 from radweave.drafting.smoothers import Changes, Evidence, Floats
 from radweave.drafting.store import DraftingStore
 from radweave.labels import NO_FINDING, Labeler, get_labeler
@@ -48,27 +49,25 @@ from radweave.metrics.ngrams import ReportStatistics
 from radweave.metrics.pairwise import MAX_ORDER, BleuPoint, PairwiseWording, WordingWeights
 from radweave.nn.decoding import ExpectedUtilityConfig
 
-# Composites of more findings, made for one study: the chosen report takes up sentences that state further ones.
-#
-# Candidates are made before a study is seen, so that a composite states two findings at most: of three there would be too
-# many. Here what a study's evidence speaks for is added to its draft, one finding after the other.
+# Composites of more findings, for one study. Candidates are made before any study, so that a composite states two
+# findings at most: of three there would be too many. Further findings are added to the draft one after the other.
 
 
-class Growing:
-    """The sentences that composites state one finding with, and drafts that they are put into.
+class FindingSentences:
+    """The sentences of composites that state one finding, and drafts with one of them more.
 
     Args:
         candidates: as ``build_candidates`` makes them; without composites there is nothing to add.
-        consistent: whether a sentence that all is well gives way to a finding.
+        consistent: a sentence that calls the organ normal gives way to a finding.
     """
 
     def __init__(self, candidates: Sequence[Candidate], labeler: Labeler, *, consistent: bool) -> None:
         self.labels, self.consistent = SentenceLabels(labeler), consistent
-        found = (
+        groups = (
             tuple(sentence for sentence in candidate.sentences if sentence.kind == "finding")
             for candidate in candidates
         )
-        stated = [group for group in dict.fromkeys(found) if group]
+        stated = [group for group in dict.fromkeys(groups) if group]
         self.labels.read(sentence.text for group in stated for sentence in group)
         self.sentences: Mapping[str, list[tuple[Sentence, ...]]] = defaultdict(list)
         for group in stated:
@@ -92,13 +91,13 @@ class Growing:
                         yield made
 
 
-# Reports that a language model wrote for one study, held against the best that the training reports have to say.
+# Reports that a language model wrote for one study, compared with the best draft of the training reports.
 
 
 FURTHER = 0.5
-"""What a finding beside those of the chosen report counts, a rare one as any other: docs/drafting.md has the choice."""
+"""Weight of a finding beside those of the chosen report, rare or not; see docs/drafting.md."""
 NO_ROW = -1
-"""Of a sentence that is from no training report."""
+"""The row of a sentence that is from no training report."""
 
 
 class Proposals:
@@ -146,17 +145,17 @@ class Proposals:
     ) -> Choice:
         """The best of a draft and of these texts; the draft where none is better.
 
-        A language model is told nothing of a prior: what it compares is taken out, but where the study was compared
-        with one, which says how likely its changes are.
+        A language model gets no prior: its comparisons are taken out, unless the study was compared with a prior, which
+        gives probabilities of changes.
 
         Args:
             draft: the best of the training reports and composites.
-            texts: what the language model wrote.
+            texts: reports of the language model.
             probabilities: (K,) of the classes.
             weights: (J,) of the training reports.
             barred: (J,) reports of the study's own patient.
-            changes: what became of the classes since the prior, where the study was compared with one.
-            devices: whether the evidence bears a sentence on one.
+            changes: those from the prior, where the study was compared with one.
+            devices: the evidence supports a sentence on a device.
         """
         made = (self._candidate(text, compares=changes is not None) for text in texts)
         written = [one for one in made if one is not None and (devices or not names_device(one))]
@@ -175,57 +174,58 @@ class Proposals:
     ) -> Choice:
         """The best of a draft and of other candidates; the draft where none is better.
 
-        ``further``: they state findings beside those of the draft, which have to be worth their words with less.
+        ``further``: they state findings beside those of the draft, which count ``FURTHER``.
         """
         candidates = list(dict.fromkeys([draft.candidate, *self._allowed(others)]))
         if len(candidates) == 1:
             return draft
-        said = [candidate.text for candidate in candidates]
+        texts = [candidate.text for candidate in candidates]
         rows = nearest_rows(weights, barred, NEAREST)
-        wording = self._worth(said, rows) @ shares(weights, barred, rows).astype(np.float32)
-        asserts = stated(said, self.labeler) * self.counts
+        wording = self._utilities(texts, rows) @ shares(weights, barred, rows).astype(np.float32)
+        asserts = affirmed_classes(texts, self.labeler) * self.counts
         gains = self.beta * (asserts @ (probabilities - self.thresholds))
-        compared: list[tuple[Stated, ...]] = [()] * len(said)
-        moved = np.zeros(len(said))
+        compared: list[tuple[Change, ...]] = [()] * len(texts)
+        change = np.zeros(len(texts))
         if changes is not None:
-            worth = ChangeWorth(changes, self.labeler.classes, self.labeler)
-            compared = worth.stated(said)
-            moved = self.beta * worth(compared)
+            utility = ChangeUtility(changes, self.labeler.classes, self.labeler)
+            compared = utility.stated(texts)
+            change = self.beta * utility(compared)
         counted = FURTHER * np.minimum(asserts, 1) if further else asserts
         paid = self.beta * (counted @ (probabilities - self.thresholds))
-        best = int((wording + paid + moved).argmax())
+        best = int((wording + paid + change).argmax())
         if best == 0:
             return draft
-        asserted = tuple(name for name, said in zip(self.labeler.classes, asserts[best], strict=True) if said)
+        asserted = tuple(name for name, count in zip(self.labeler.classes, asserts[best], strict=True) if count)
         return Choice(
             candidates[best],
             asserted,
             float(wording[best]),
             float(gains[best]),
             compared[best],
-            float(moved[best]),
+            float(change[best]),
         )
 
     def _allowed(self, others: Sequence[Candidate]) -> Sequence[Candidate]:
         """Without sentences that deny what they state; as they are, where that is not asked."""
         if not self.consistent:
             return others
-        return [one for one in map(reconciled, others) if one.sentences]
+        return [one for one in map(without_contradictions, others) if one.sentences]
 
     def _candidate(self, text: str, *, compares: bool) -> Candidate | None:
-        said = split_sections(text) if NO_SECTION not in self.parts else {NO_SECTION: text}
-        kept = [(part, sentence) for part, own in said.items() for sentence in split_sentences(own)]
-        kept = [
-            (part, cleaned(sentence, self.labeler, compares=compares, places=self.places)) for part, sentence in kept
-        ]
+        sections = split_sections(text) if NO_SECTION not in self.parts else {NO_SECTION: text}
+        cleaned = (
+            (part, clean_sentence(sentence, self.labeler, compares=compares, places=self.places))
+            for part, own in sections.items()
+            for sentence in split_sentences(own)
+        )
         sentences = tuple(
             Sentence(sentence, "language_model", NO_ROW, part)
-            for part, sentence in kept
+            for part, sentence in cleaned
             if sentence and (self.marks or not MARK.search(sentence))
         )
         return Candidate(sentences) if {sentence.part for sentence in sentences} == self.parts else None
 
-    def _worth(self, texts: Sequence[str], rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    def _utilities(self, texts: Sequence[str], rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """Utilities (M, N) of texts for reports of the bank."""
         numbers = [self.bank.encode(words) for words in prepared(texts)]
         pairs = PairwiseWording.within(numbers, [self.bank.words_of(row) for row in rows.tolist()], self.bank)
@@ -233,17 +233,17 @@ class Proposals:
 
 
 MOST_IN_PAIRS = 4096
-"""Training reports of which all pairs with candidates are made; of more, the nearest are looked at (``nearby``)."""
+"""Training reports up to which all pairs with candidates are computed; of more, the nearest (``NearbyUtility``)."""
 DEVICES = frozenset({"Support Devices", "Medical material"})
-"""Classes whose probability bears a sentence on a device."""
+"""Classes whose probability supports a sentence on a device."""
 RECALLED = 3
-"""Training reports that are shown with a draft: those that spoke most for its wording."""
+"""Training reports that are shown with a draft: those with the greatest weights."""
 NOTHING_LEFT = "no draft: every training report is of the study's own patient"
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """A draft, its evidence, and what a reader must be told."""
+class UtilityDraft:
+    """A draft, its evidence, and warnings."""
 
     text: str
     evidence: dict[str, Any]
@@ -251,7 +251,7 @@ class Written:
 
 
 class UtilityWriter:
-    """Writes drafts from testimonies over the reports of a store.
+    """Writes drafts from evidence over the reports of a store.
 
     Candidates and utilities that were made with other options than these are made again, which takes seconds.
     """
@@ -271,7 +271,7 @@ class UtilityWriter:
         same = facts.candidates == candidate_options(config, marks=marks)
         if not same:
             pool = CandidatePool.build(store.texts, get_labeler(facts.label_set), config, marks=marks)
-        # That nothing was found is no finding: it follows from the others, and asserting it pays for nothing.
+        # "No Finding" follows from the others: asserting it does not count.
         counts = np.minimum(calibration.weights(config.thresholds, config.macro), config.heaviest)
         self.counts = np.array([name != NO_FINDING for name in facts.classes]) * counts
         self.consistent = config.consistent
@@ -282,28 +282,34 @@ class UtilityWriter:
         self.devices = [k for k, name in enumerate(facts.classes) if name in DEVICES]
         named = np.array([config.consistent and names_device(candidate) for candidate in pool.candidates], dtype=bool)
         self.naming_device = named if named.any() else None
-        self._proposals: Proposals | None = None
-        self._comparing: Comparing | None = None
-        self._growing: Growing | None = None
-        labeler = get_labeler(facts.label_set)
-        self._hold = partial(
-            Proposals,
-            store.texts,
-            labeler,
+        self.labeler = get_labeler(facts.label_set)
+        self.config, self.marks, self.point, self.weights = config, marks, facts.bleu_point, weights
+        self.texts, self.candidates = store.texts, pool.candidates
+
+    @cached_property
+    def proposals(self) -> Proposals:
+        return Proposals(
+            self.texts,
+            self.labeler,
             counts=self.counts,
             thresholds=self.thresholds,
-            weights=weights,
-            point=facts.bleu_point,
-            beta=config.findings,
-            marks=marks,
-            consistent=config.consistent,
-            places=keeps_places(config),
+            weights=self.weights,
+            point=self.point,
+            beta=self.config.findings,
+            marks=self.marks,
+            consistent=self.consistent,
+            places=keeps_places(self.config),
             bank=self.chooser.bank if isinstance(self.chooser, NearbyUtility) else None,
         )
-        self._hold_comparing = partial(
-            Comparing, store.texts, labeler, marks=marks, consistent=config.consistent, places=keeps_places(config)
-        )
-        self._hold_growing = partial(Growing, pool.candidates, labeler, consistent=config.consistent)
+
+    @cached_property
+    def comparisons(self) -> ComparisonPool:
+        places = keeps_places(self.config)
+        return ComparisonPool(self.texts, self.labeler, marks=self.marks, consistent=self.consistent, places=places)
+
+    @cached_property
+    def finding_sentences(self) -> FindingSentences:
+        return FindingSentences(self.candidates, self.labeler, consistent=self.consistent)
 
     def _chooser(
         self,
@@ -327,7 +333,7 @@ class UtilityWriter:
                 point=facts.bleu_point,
                 beta=config.findings,
             )
-        wording = store.utilities if ready and facts.wording == wording_options(config) else None
+        wording = store.utilities if ready and facts.wording == utility_options(config) else None
         if wording is None:
             wording = utilities(pool.candidates, store.texts, config, facts.bleu_point)
         return ExpectedUtility(
@@ -339,93 +345,93 @@ class UtilityWriter:
             beta=config.findings,
         )
 
-    def write(self, testimony: Evidence, barred: NDArray[np.bool_], proposed: Sequence[str] = ()) -> Written:
-        """The draft of a study whose own and whose patient's rows are ``barred`` (J,). A language model ``proposed``
-        reports of it.
+    def write(self, evidence: Evidence, barred: NDArray[np.bool_], proposed: Sequence[str] = ()) -> UtilityDraft:
+        """The draft of a study whose own and whose patient's rows are ``barred`` (J,).
 
-        Evidence: calibrated probabilities, each sentence's source, the two terms of the expected utility, and the
-        training reports that spoke most for the wording.
+        ``proposed`` are reports of a language model. The draft's evidence: calibrated probabilities, the source of each
+        sentence, the terms of the expected utility, and the training reports with the greatest weights.
         """
-        probabilities = self.calibration(testimony.scores[None])[0]
-        evidence: dict[str, Any] = {
-            **self.calibration.evidence(testimony.scores, self.rule, self.macro),
-            **testimony.shown,
-            "recalled": self._recalled(testimony, barred),
+        probabilities = self.calibration(evidence.scores[None])[0]
+        shown: dict[str, Any] = {
+            **self.calibration.evidence(evidence.scores, self.rule, self.macro),
+            **evidence.shown,
+            "recalled": self._recalled(evidence, barred),
         }
         devices = not self.consistent or bool((probabilities >= self.thresholds)[self.devices].any())
         refused = None if devices else self.naming_device
-        choice = self.chooser.choose(probabilities, testimony.weights, barred, refused)
+        choice = self.chooser.choose(probabilities, evidence.weights, barred, refused)
         if choice is None:
-            return Written("", evidence, (NOTHING_LEFT,))
-        choice = self._grow(choice, testimony, probabilities, barred)
+            return UtilityDraft("", shown, (NOTHING_LEFT,))
+        choice = self._add_findings(choice, evidence, probabilities, barred)
         if proposed:
-            written = self._held().choose(
+            written = self.proposals.choose(
                 choice,
                 proposed,
                 probabilities,
-                testimony.weights,
+                evidence.weights,
                 barred,
-                testimony.changes,
+                evidence.changes,
                 devices=devices,
             )
-            choice = choice if written is choice else self._grow(written, testimony, probabilities, barred)
-        choice = self._compare(choice, testimony, probabilities, barred)
-        return Written(choice.candidate.text, {**evidence, **self._of(choice)})
+            choice = choice if written is choice else self._add_findings(written, evidence, probabilities, barred)
+        choice = self._add_changes(choice, evidence, probabilities, barred)
+        return UtilityDraft(choice.candidate.text, {**shown, **self._of(choice)})
 
-    def _held(self) -> Proposals:
-        """What holds other texts against a draft; made when the first are there."""
-        self._proposals = self._proposals or self._hold()
-        return self._proposals
-
-    def _grow(self, choice: Choice, testimony: Evidence, probabilities: Floats, barred: NDArray[np.bool_]) -> Choice:
-        """The draft with findings that pay off and that it does not state, one after the other while one is better."""
+    def _add_findings(
+        self, choice: Choice, evidence: Evidence, probabilities: Floats, barred: NDArray[np.bool_]
+    ) -> Choice:
+        """The draft with further findings that pay off, one after the other while that makes it better."""
         gains = self.counts * (probabilities - self.thresholds)
         names = [name for name, gain in zip(self.calibration.classes, gains, strict=True) if gain > 0]
         if not self.further or {*names} <= {*choice.asserted}:
             return choice
-        growing = self._growing = self._growing or self._hold_growing()
-        held, said = self._held(), (probabilities, testimony.weights, barred, testimony.changes)
-        for _ in range(self.further):
-            better = held.best(choice, list(growing.variants(choice, names, barred)), *said, further=True)
-            if better is choice:
-                break
-            choice = better
-        return choice
 
-    def _compare(self, choice: Choice, testimony: Evidence, probabilities: Floats, barred: NDArray[np.bool_]) -> Choice:
-        """The draft with sentences on what changed since the prior, one after the other while one more is better."""
-        changes, classes = testimony.changes, tuple(self.calibration.classes)
+        def better(choice: Choice) -> Choice:
+            variants = list(self.finding_sentences.variants(choice, names, barred))
+            return self.proposals.best(
+                choice, variants, probabilities, evidence.weights, barred, evidence.changes, further=True
+            )
+
+        return _improved(choice, better, self.further)
+
+    def _add_changes(
+        self, choice: Choice, evidence: Evidence, probabilities: Floats, barred: NDArray[np.bool_]
+    ) -> Choice:
+        """The draft with sentences on changes from the prior, one after the other while that makes it better."""
+        changes, classes = evidence.changes, tuple(self.calibration.classes)
         if changes is None:
             return choice
-        comparing = self._comparing = self._comparing or self._hold_comparing()
-        held, said = self._held(), (probabilities, testimony.weights, barred, changes)
-        for _ in classes:
-            better = held.best(choice, list(comparing.variants(choice.candidate, changes, classes, barred)), *said)
-            if better is choice:
-                break
-            choice = better
-        return choice
 
-    def _of(self, choice: Choice) -> dict[str, Any]:
-        sources = [
-            {
-                "text": sentence.text,
-                "source": {"kind": sentence.kind, "study_id": self._study_of(sentence)},
-                **({"section": sentence.part} if sentence.part else {}),
-            }
+        def better(choice: Choice) -> Choice:
+            variants = list(self.comparisons.variants(choice.candidate, changes, classes, barred))
+            return self.proposals.best(choice, variants, probabilities, evidence.weights, barred, changes)
+
+        return _improved(choice, better, len(classes))
+
+    def _of(self, choice: Choice) -> DraftEvidence:
+        sentences: list[SentenceEvidence] = [
+            cast(
+                SentenceEvidence,
+                {
+                    "text": sentence.text,
+                    "source": {"kind": sentence.kind, "study_id": self._study_of(sentence)},
+                    **({"section": sentence.part} if sentence.part else {}),
+                },
+            )
             for sentence in choice.candidate.sentences
         ]
         terms: dict[str, Any] = {"wording": choice.wording, "findings": choice.findings}
         if choice.compared:
-            terms |= {"changes": choice.changes, "compared": [list(one) for one in choice.compared]}
-        return {"sentences": sources, "expected_utility": {**terms, "asserted": list(choice.asserted)}}
+            terms |= {"changes": choice.changes, "compared": [list(change) for change in choice.compared]}
+        utility = cast(UtilityEvidence, {**terms, "asserted": list(choice.asserted)})
+        return {"sentences": sentences, "expected_utility": utility}
 
     def _study_of(self, sentence: Sentence) -> str | None:
         """The training study that a sentence is from; none of one that a language model wrote."""
         return None if sentence.row == NO_ROW else str(self.rows[sentence.row]["study_id"])
 
-    def _recalled(self, testimony: Evidence, barred: NDArray[np.bool_]) -> list[dict[str, Any]]:
-        weights = np.where(barred, -np.inf, testimony.weights)
+    def _recalled(self, evidence: Evidence, barred: NDArray[np.bool_]) -> list[RecalledEvidence]:
+        weights = np.where(barred, -np.inf, evidence.weights)
         best = [row for row in np.argsort(-weights, kind="stable")[:RECALLED].tolist() if np.isfinite(weights[row])]
         return [
             {
@@ -436,3 +442,13 @@ class UtilityWriter:
             }
             for row in best
         ]
+
+
+def _improved(choice: Choice, better: Callable[[Choice], Choice], most: int) -> Choice:
+    """Replace a draft by a better one, at most so many times, until it stays the same."""
+    for _ in range(most):
+        improved = better(choice)
+        if improved is choice:
+            break
+        choice = improved
+    return choice

@@ -30,7 +30,15 @@ from radweave.engine.restore import Run, restore, vary
 from radweave.inference.floors import floor_reports
 from radweave.inference.pictures import Picture, read_pictures, views_for
 from radweave.inference.predictor import Predictor, is_unlike
-from radweave.inference.shards import Compute, Plan, compute_on_ray, held, open_plan, shards_of, shards_to_compute
+from radweave.inference.shards import (
+    Compute,
+    Plan,
+    compute_on_ray,
+    locked_output,
+    open_plan,
+    shards_of,
+    shards_to_compute,
+)
 from radweave.io.dicom import read_dicom
 from radweave.io.images import sniff
 from radweave.methods.experiment import DataConfig
@@ -122,10 +130,10 @@ def _scans(path: Path) -> list[Path]:
 def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
-    found = sorted(file for file in path.iterdir() if file.suffix.lower() in IMAGE_SUFFIXES)
-    if not found:
+    files = sorted(file for file in path.iterdir() if file.suffix.lower() in IMAGE_SUFFIXES)
+    if not files:
         raise InputError("no image in this folder", file=path, expected=", ".join(IMAGE_SUFFIXES))
-    return found
+    return files
 
 
 def generate_files(
@@ -133,9 +141,9 @@ def generate_files(
     groups: Sequence[FileGroup],
     *,
     force: bool = False,
-    told: Mapping[str, str | None] = NO_CONTEXT,
+    context: Mapping[str, str | None] = NO_CONTEXT,
 ) -> Iterator[Report | FileGroup]:
-    """Write one report per group, each file read once; what fails comes back with its reason. ``told`` has sections by
+    """Write one report per group, each file read once; a failure has its reason. ``context`` has sections by
     name, which are of one study.
 
     Of a study that was grouped by headers, the files that can be read are reported on.
@@ -146,10 +154,10 @@ def generate_files(
     """
     if predictor.refusal is not None:
         raise InputError(predictor.refusal)
-    given = next((name for name, text in told.items() if text), None)
-    if given is not None and len(groups) > 1:
+    section = next((name for name, text in context.items() if text), None)
+    if section is not None and len(groups) > 1:
         raise InputError(
-            "a section is of one study, and there are several", field=given, got=f"{len(groups)} studies",
+            "a section is of one study, and there are several", field=section, got=f"{len(groups)} studies",
             expected="the images of one study, or --one-study",
         )  # fmt: skip
     for group in groups:
@@ -162,8 +170,8 @@ def generate_files(
             if not readable.images:
                 continue
             stated = views_for(readable.views, len(pictures))
-            seen, warnings = predictor.settle(readable.images, pictures, force=force, stated=stated)
-            yield predictor.report_on(seen, study_id=group.name, warnings=warnings, force=force, told=told)
+            views, warnings = predictor.settle(readable.images, pictures, force=force, stated=stated)
+            yield predictor.report_on(views, study_id=group.name, warnings=warnings, force=force, context=context)
         except UnusableModelError:
             raise
         except InputError as error:
@@ -179,15 +187,15 @@ def _read(predictor: Predictor, group: FileGroup) -> tuple[FileGroup, list[Pictu
     if group.needs_all:
         return group, read_pictures(group.images, predictor.ct), []
     each = views_for(group.views, len(group.images))
-    kept, pictures, refused = [], [], []
+    readable, pictures, refused = [], [], []
     for path, view in zip(group.images, each, strict=True):
         try:
             pictures += read_pictures([path], predictor.ct)
-            kept.append((path, view))
+            readable.append((path, view))
         except InputError as error:
             refused.append(FileGroup(name=printable(path.name), images=(path,), refused=str(error)))
-    views = tuple(view for _, view in kept if view is not None)
-    return replace(group, images=tuple(path for path, _ in kept), views=views), pictures, refused
+    views = tuple(view for _, view in readable if view is not None)
+    return replace(group, images=tuple(path for path, _ in readable), views=views), pictures, refused
 
 
 # Drafts of image files as one file: JSON lines with the evidence, text to read, or CSV, by the file's suffix.
@@ -213,7 +221,7 @@ def refuse_other_kind(path: Path) -> None:
 
 
 def _is_drafts(path: Path) -> bool:
-    """Whether a file is one that ``generate`` writes, by what it holds; the rows of a split are drafts too."""
+    """Tell by content if ``generate`` wrote a file; the rows of a split are drafts too."""
     try:
         with path.open(encoding="utf-8") as file:
             first = file.readline()
@@ -261,9 +269,9 @@ def _jsonl(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 def _text(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for row in rows:
-        said = f"refused: {row['refused']}" if "refused" in row else row["report"]
+        text = f"refused: {row['refused']}" if "refused" in row else row["report"]
         warnings = [f"warning: {warning}" for warning in row.get("warnings", ())]
-        yield "\n".join([row["study_id"], said, *warnings]) + "\n\n"
+        yield "\n".join([row["study_id"], text, *warnings]) + "\n\n"
     yield f"{RESEARCH_ONLY}\n"
 
 
@@ -276,7 +284,7 @@ def _csv(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class BulkResult:
-    """How many reports were written, and the studies left out with the reason.
+    """Number of reports written, and the studies left out with the reason.
 
     ``unlike`` counts reports on images that are refused where files are given: unlike those the run was trained on.
     ``compared`` counts sentences that compared with an earlier study which was not given.
@@ -307,7 +315,7 @@ def generate_split(
     """Write ``predictions.jsonl``: per study its id, ``hyp``, ``ref`` (null where there is none), evidence, floors.
 
     ``floors`` holds what systems that look at nothing, or only at pixels, would have said (training split only).
-    Shards (``radweave.inference.shards``) lie in ``OUT.shards`` until all are there, so that a job that was stopped goes
+    Shards (``radweave.inference.shards``) lie in ``OUT.shards`` until all are there, so that a stopped job goes
     on where it was; they are shared out among ``ranks``, or over ``ray_workers`` workers of Ray. Images unlike those
     the run was trained on are reported on, with a warning, and counted: a score over a split is one over all of it.
     ``at_test`` are settings that are changed for these reports (``radweave.engine.restore``); the model keeps them.
@@ -319,7 +327,7 @@ def generate_split(
         raise InputError(predictor.refusal, file=run.folder)
     ranks = ranks or Ranks()
     dataset = Dataset.open(dataset_path).aimed(run.experiment.data.target)
-    with held(out, ranks, overwrite=overwrite, ours=DRAFTS):
+    with locked_output(out, ranks, overwrite=overwrite, kind=DRAFTS):
         data = run.experiment.data
         with ranks.first_goes_first():
             cache = build_cache(dataset, size=data.image_size, ct=data.ct, progress=images)
@@ -334,8 +342,8 @@ def generate_split(
             plan = open_plan(shards_of(out), study_ids, shard_size=shard_size, identity=identity)
         count = _counter(plan, progress if ranks.is_first else None)
         if ray_workers:
-            decoding, asked = predictor.decoding.model_dump(mode="json"), tuple(at_test)
-            recipe = ReportRecipe(run.folder, dataset_path, split, batch_size, decoding, predictor.warnings, asked)
+            decoding, settings = predictor.decoding.model_dump(mode="json"), tuple(at_test)
+            recipe = ReportRecipe(run.folder, dataset_path, split, batch_size, decoding, predictor.warnings, settings)
             compute_on_ray(plan, recipe, workers=ray_workers, finished=lambda number: count(len(plan.shards[number])))
         else:
             rows = Rows(predictor, {example.study_id: example for example in prepared.examples}, batch_size, count)
@@ -358,7 +366,7 @@ def _varied(run: Run, predictor: Predictor, dataset: Dataset, at_test: Sequence[
 
 
 def _facts(data: DataConfig, dataset: Dataset) -> dict[str, str]:
-    """What every line of the predictions says of the data set."""
+    """Facts on the data set in every line of the predictions."""
     facts = {"modality": data.modality, "dataset": dataset.card.name}
     if data.target != "as_imported" or dataset.card.target == "both":
         facts["target"] = dataset.card.target
@@ -380,7 +388,7 @@ def _counter(plan: Plan, progress: Callable[[int, int], None] | None) -> Callabl
 
 
 def _identity(run: Run, predictor: Predictor, dataset: Dataset, split: Split, batch_size: int) -> dict[str, Any]:
-    """What decides the text: finished shards are kept as long as none of it changes."""
+    """Everything that decides the text: finished shards are reused while it is the same."""
     return {
         "run": run.card.model_dump(mode="json"),
         "dataset": dataset.fingerprint(),
@@ -443,7 +451,7 @@ def _counted(rows: Iterator[dict[str, Any]], counts: Counter[str]) -> Iterator[d
 
 @dataclass(frozen=True, slots=True)
 class ReportRecipe:
-    """How a worker elsewhere opens a run and a split; see ``radweave.inference.shards``."""
+    """Recipe by which a worker opens a run and a split; see ``radweave.inference.shards``."""
 
     run: Path
     dataset: Path

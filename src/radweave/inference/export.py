@@ -31,13 +31,12 @@ from radweave.core.json_files import read_json_object, write_json
 from radweave.core.replacing import FolderKind
 from radweave.core.storage import remove_leftovers, sha256_file, sha256_json, write_folder, write_text
 from radweave.core.study import RESEARCH_ONLY, Record
-from radweave.data.augmentation import PREPROCESSING_VERSION
+from radweave.data.square import PREPROCESSING_VERSION
 from radweave.data.tokenizer import load_tokenizer
 from radweave.drafting.calibration import load_calibration, save_calibration
 from radweave.drafting.store import BANK as DRAFTING_BANK
-from radweave.engine.drafts import FOLDER as DRAFTING
-from radweave.engine.drafts import rows_of_memories
-from radweave.engine.restore import restore
+from radweave.engine.expected_utility import FOLDER as DRAFTING
+from radweave.engine.restore import restore, rows_of_memories
 from radweave.engine.run_directory import named_files
 from radweave.engine.run_folder import (
     RunCard,
@@ -120,7 +119,7 @@ def model_card(
 def licence_notes(
     card: RunCard, sources: Mapping[str, str], licences: Mapping[str, list[str]], memories: Mapping[str, int]
 ) -> str:
-    """What is known of the licences of data and weights.
+    """The page on licences of data and weights.
 
     Args:
         card: the run's card.
@@ -128,8 +127,8 @@ def licence_notes(
         licences: part -> licence files that were found beside it.
         memories: rows of each memory.
     """
-    found = {part: licences.get(part, []) for part in sources}
-    return _page("licenses.md.j2", dataset=card.dataset.name, sources=sources, licences=found, memories=memories)
+    by_part = {part: licences.get(part, []) for part in sources}
+    return _page("licenses.md.j2", dataset=card.dataset.name, sources=sources, licences=by_part, memories=memories)
 
 
 def _best_figures(figures: StageFigures) -> dict[str, Any] | None:
@@ -208,18 +207,18 @@ def export(run: Path, out: Path, *, overwrite: bool = False, bank: bool = True, 
     if not card.is_trained:
         raise InputError(UNTRAINED.split(":")[0], file=run)
     measured = "" if scores is None else scores_page(scores)
-    kept = _kept(run, card, bank=bank)
+    content = _content(run, card, bank=bank)
     # One that was moved away by an export that was killed has its name again before anything is refused or replaced.
     remove_leftovers(out.parent)
     with write_folder(out, overwrite=overwrite, kind=_OUTPUT) as partial:
-        _fill(run, card, partial, kept, measured)
+        _fill(run, card, partial, content, measured)
         restore(partial)
     return out
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """What an export holds of single training studies: ``reports`` whose words are in it, and ``studies`` at all."""
+class TrainingContent:
+    """Training data in an export: the number of ``reports`` with their words, and of ``studies`` in any form."""
 
     dataset: str
     reports: int
@@ -235,28 +234,28 @@ class Held:
         return f"it holds {of} of {self.dataset}: data of its patients, to be passed on on its terms only"
 
 
-def held(folder: Path) -> Held:
-    """What an export holds."""
+def training_content(folder: Path) -> TrainingContent:
+    """Training data in an export."""
     card = read_card_alone(folder)
     drafting = folder / DRAFTING / DRAFTING_BANK
     banks = [load_bank(drafting if name == DRAFTING else folder / "memories" / name) for name in card.memories]
-    return _held(banks, card)
+    return _training_content(banks, card)
 
 
-def _held(banks: Sequence[Bank], card: RunCard) -> Held:
+def _training_content(banks: Sequence[Bank], card: RunCard) -> TrainingContent:
     rows = [row for bank in banks for row in bank.rows]
     reports = {row["study_id"] for row in rows if row.get("text")}
-    return Held(card.dataset.name, len(reports), len({row["study_id"] for row in rows}), card.without)
+    return TrainingContent(card.dataset.name, len(reports), len({row["study_id"] for row in rows}), card.without)
 
 
 def _refuse_overlap(run: Path, out: Path) -> None:
-    ours, theirs = run.resolve(), out.resolve()
-    if ours.is_relative_to(theirs) or theirs.is_relative_to(ours):
+    source, target = run.resolve(), out.resolve()
+    if source.is_relative_to(target) or target.is_relative_to(source):
         raise InputError("an export cannot lie in its run folder, or around it", file=out)
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ExportContent:
     """The experiment of an export, whether its banks are kept, and what is lost where they are not."""
 
     experiment: Experiment
@@ -265,10 +264,10 @@ class Kept:
     heads_hold: bool = True
 
 
-def _kept(run: Path, card: RunCard, *, bank: bool) -> Kept:
+def _content(run: Path, card: RunCard, *, bank: bool) -> ExportContent:
     experiment = from_yaml(type(load_method(card.method).PRESETS["tiny"]()), run / "config.yaml")
     if bank:
-        return Kept(experiment, bank=True, lost=card.without)
+        return ExportContent(experiment, bank=True, lost=card.without)
     try:
         bare = experiment.model.without_memories()
     except InputError as error:
@@ -278,50 +277,50 @@ def _kept(run: Path, card: RunCard, *, bank: bool) -> Kept:
         lost.append("drafts are not chosen among training reports; the method's own decoder writes them")
     decoding = experiment.decoding.model_copy(update={"kind": "likelihood"})
     experiment = experiment.model_copy(update={"model": bare.config, "decoding": decoding})
-    return Kept(experiment, bank=False, lost=tuple(dict.fromkeys(lost)), heads_hold=bare.heads_hold)
+    return ExportContent(experiment, bank=False, lost=tuple(dict.fromkeys(lost)), heads_hold=bare.heads_hold)
 
 
 def _banks(card: RunCard, place: str) -> list[str]:
     return sorted({name.split("/")[1] for name in card.files if name.startswith(f"{place}/")})
 
 
-def _fill(run: Path, card: RunCard, folder: Path, kept: Kept, measured: str) -> None:
+def _fill(run: Path, card: RunCard, folder: Path, content: ExportContent, measured: str) -> None:
     for name in card.files:
         if name.startswith(AS_THEY_ARE):
             _copy(run / name, folder / name, card.files[name])
-    banks = _copy_banks(run, card, folder) if kept.bank else {}
-    if not kept.bank:
-        _leave_behind(folder, card, kept)
-    public = _without_local_paths(kept.experiment)
+    banks = _copy_banks(run, card, folder) if content.bank else {}
+    if not content.bank:
+        _leave_behind(folder, card, content)
+    public = _without_local_paths(content.experiment)
     rows = {name: len(bank) for name, bank in banks.items()}
     write_text(folder / "config.yaml", to_yaml(public))
     write_json(folder / "preprocessing.json", preprocessing(public, card).model_dump(mode="json"))
     write_text(folder / "LICENSES.md", licence_notes(card, weight_sources(public), licences_of(card.files), rows))
-    card = card.model_copy(update={"without": kept.lost})
-    holds = _held(list(banks.values()), card).sentence
+    card = card.model_copy(update={"without": content.lost})
+    holds = _training_content(list(banks.values()), card).sentence
     write_text(folder / "README.md", model_card(card, public, rows, _sizes(folder), holds, measured))
     files = {path.relative_to(folder).as_posix(): sha256_file(path) for path in _files(folder)}
     values = {name: getattr(card, name) for name in type(card).model_fields}
-    ours = {"files": files, "memories": rows_of_memories(folder), "overrides": (), "validation": _best(card)}
-    write_card(folder, RunCard(**{**values, **ours}))
+    changed = {"files": files, "memories": rows_of_memories(folder), "overrides": (), "validation": _best(card)}
+    write_card(folder, RunCard(**{**values, **changed}))
 
 
-def _leave_behind(folder: Path, card: RunCard, kept: Kept) -> None:
+def _leave_behind(folder: Path, card: RunCard, content: ExportContent) -> None:
     """Cut the weights down to the parts that are left, and say of the calibration whether it still holds."""
     from safetensors import safe_open
     from safetensors.torch import load_file, save_file
 
     tokenizer = load_tokenizer(folder / "tokenizer")
-    data = kept.experiment.data
+    data = content.experiment.data
     context = BuildContext(tokenizer, data.image_size, card.classes, parts=folder / "parts", volume_size=data.ct.size)
     with torch.device("meta"):
-        left = set(kept.experiment.model.build(context).state_dict())
+        left = set(content.experiment.model.build(context).state_dict())
     path = folder / "weights.safetensors"
     with safe_open(str(path), "pt") as file:
         metadata = file.metadata()
     tensors = {name: value for name, value in load_file(str(path)).items() if name in left}
     save_file(tensors, str(path), metadata=metadata)
-    if not kept.heads_hold:
+    if not content.heads_hold:
         calibration = load_calibration(folder, card.classes)
         save_calibration(calibration.model_copy(update={"holds": False}), folder)
 
@@ -366,9 +365,9 @@ def _copy_banks(run: Path, card: RunCard, target: Path) -> dict[str, Bank]:
         places["reports to draft from"] = f"{DRAFTING}/{DRAFTING_BANK}"
     copied = {}
     for name, place in places.items():
-        found = load_bank(run / place).renamed(salt, cases, patients)
-        save_bank(found, target / place)
-        copied[name] = found
+        bank = load_bank(run / place).renamed(salt, cases, patients)
+        save_bank(bank, target / place)
+        copied[name] = bank
     return copied
 
 

@@ -23,7 +23,7 @@ from radweave.data.loader import Example, collate
 from radweave.engine.distributed import Ranks
 from radweave.engine.prepare import prepare
 from radweave.engine.restore import Run, restore
-from radweave.inference.shards import Compute, compute_on_ray, held, open_plan, shards_of, shards_to_compute
+from radweave.inference.shards import Compute, compute_on_ray, locked_output, open_plan, shards_of, shards_to_compute
 from radweave.methods.model import device_of
 from radweave.nn.connector import encode_views
 from radweave.nn.memory.bank import BANK, Bank, load_bank, patient_code, save_bank
@@ -50,7 +50,7 @@ def build_feature_bank(
     """
     ranks = ranks or Ranks()
     recipe = FeatureRecipe(run.folder, dataset_path, split, batch_size)
-    with held(out, ranks, overwrite=overwrite, ours=BANK):
+    with locked_output(out, ranks, overwrite=overwrite, kind=BANK):
         with ranks.first_goes_first():
             examples, pixels, compute = recipe.prepare(run, images)
             if not examples:
@@ -92,7 +92,7 @@ def build_feature_bank(
 
 @dataclass(frozen=True, slots=True)
 class FeatureRecipe:
-    """How a worker opens a run and a split; see ``radweave.inference.shards``."""
+    """Recipe by which a worker opens a run and a split; see ``radweave.inference.shards``."""
 
     run: Path
     dataset: Path

@@ -70,9 +70,9 @@ def _nearest(train: Sequence[Study], cache: PixelCache, examples: Sequence[Examp
         group = examples[start : start + TOGETHER]
         queries = np.stack([_thumbnail(example.source[example.rows[0]]) for example in group])
         others = patients[None] != np.array([example.patient_id for example in group])[:, None]
-        found = nearest_rows(bank, queries, others)
+        rows = nearest_rows(bank, queries, others)
         nearest |= {
-            example.study_id: (train[row].report or "").strip() for example, row in zip(group, found, strict=True)
+            example.study_id: (train[row].report or "").strip() for example, row in zip(group, rows, strict=True)
         }
     return nearest
 
@@ -86,7 +86,7 @@ def nearest_rows(bank: NDArray[np.int16], queries: NDArray[np.int16], allowed: N
     kind = np.dtype(np.float32 if bank.shape[1] <= 1 << 10 else np.float64)
     wanted: NDArray[np.floating] = queries.astype(kind).T
     best = np.full(len(queries), np.inf)
-    found = np.zeros(len(queries), dtype=np.int64)
+    nearest = np.zeros(len(queries), dtype=np.int64)
     for start in range(0, len(bank), AT_ONCE):
         rows: NDArray[np.floating] = bank[start : start + AT_ONCE].astype(kind)
         squares = (rows**2).sum(axis=1, dtype=np.float64)
@@ -95,8 +95,8 @@ def nearest_rows(bank: NDArray[np.int16], queries: NDArray[np.int16], allowed: N
         row = distance.argmin(axis=0)
         least = distance[row, np.arange(len(queries))]
         closer = least < best
-        best[closer], found[closer] = least[closer], start + row[closer]
-    return found
+        best[closer], nearest[closer] = least[closer], start + row[closer]
+    return nearest
 
 
 def _first_row(study: Study, cache: PixelCache) -> int:

@@ -13,9 +13,9 @@ from PIL import Image
 
 from radweave.core.errors import InputError, printable
 from radweave.core.study import View
-from radweave.data.augmentation import covered_by_square, to_square
 from radweave.data.ct import CtPreprocessing, covered, preprocess, to_bytes
 from radweave.data.loader import view_id
+from radweave.data.square import covered_by_square, to_square
 from radweave.io.dicom import DOUBTFUL, NO_CHEST
 from radweave.io.images import Radiograph, read_radiograph
 from radweave.io.volumes import Volume, read_stored, to_standard
@@ -54,7 +54,7 @@ class MixtureError(RefusedError):
 
 
 def view_of(picture: Picture) -> View:
-    """Which view it is; a volume is axial."""
+    """The view of a picture; a volume is axial."""
     return View.AXIAL if isinstance(picture, Volume) else picture.view
 
 
@@ -102,7 +102,7 @@ def _as_ct(path: Path) -> Volume:
 
 
 def _of_this_run(error: InputError, wanted: str) -> InputError:
-    """Where a file is of the other modality, say that it is the run which reads something else."""
+    """Name the run in errors about files of the other modality."""
     if not error.reason.startswith("is a"):
         return error
     reason = f"{error.reason}; this run reads {wanted}"
@@ -110,7 +110,7 @@ def _of_this_run(error: InputError, wanted: str) -> InputError:
 
 
 def model_input(pictures: Sequence[Picture], *, image_size: int, ct: CtPreprocessing) -> NDArray[np.uint8]:
-    """What the model sees, in 256 steps: squares (V, size, size), or one scan (1, D, H, W).
+    """Input of the model in 256 steps: squares (V, size, size), or one scan (1, D, H, W).
 
     Raises:
         InputError: if a scan cannot be prepared.
@@ -128,7 +128,7 @@ def model_input(pictures: Sequence[Picture], *, image_size: int, ct: CtPreproces
 
 
 def covered_by_map(picture: Picture, *, image_size: int, ct: CtPreprocessing) -> tuple[tuple[float, float], ...]:
-    """Where a map lies over a picture: (start, extent) along each of its axes, in shares of its size."""
+    """Extent of a map over a picture: (start, extent) along each of its axes, in shares of its size."""
     if isinstance(picture, Radiograph):
         height, width = picture.pixels.shape
         return covered_by_square(height, width, image_size)
@@ -174,7 +174,7 @@ def refuse_mixture(pictures: Sequence[Picture], files: Sequence[Path]) -> None:
 # A frontal chest is nearly its own mirror image in the middle tones, and brighter in the middle (spine, heart) than at
 # either side of it (lungs). A lateral one is neither.
 #
-# Measured (``bench/bench_view_rule.py``) on the half of IU X-Ray's patients that the two thresholds were not set on, with
+# Measured (``bench/bench_view_rule.py``) on half of IU X-Ray's patients, on whom the thresholds were not set, with
 # 3,028 images: it answers for 94.3 %, and is right in 99.0 % of those. On 326 radiographs from publications, many of
 # patients who lie in bed: it answers for 94.2 % and is right in 94.1 % of those; the 18 it gets wrong are all frontal.
 
@@ -218,13 +218,13 @@ def _blurred(square: NDArray[np.float64]) -> NDArray[np.float64]:
 def _symmetry(square: NDArray[np.float64]) -> float:
     """Correlation with the mirror image, at the best of a few shifts: a chest need not lie in the middle."""
     mirrored = square[:, ::-1]
-    found = []
+    correlations = []
     for shift in range(-_SHIFT, _SHIFT + 1):
         one = square[:, max(0, shift) : SIDE + min(0, shift)]
         other = mirrored[:, max(0, -shift) : SIDE + min(0, -shift)]
         one, other = one - one.mean(), other - other.mean()
-        found.append(float((one * other).sum() / np.sqrt((one**2).sum() * (other**2).sum() + 1e-12)))
-    return max(found)
+        correlations.append(float((one * other).sum() / np.sqrt((one**2).sum() * (other**2).sum() + 1e-12)))
+    return max(correlations)
 
 
 def _brighter_middle(square: NDArray[np.float64]) -> float:
@@ -242,7 +242,7 @@ SAY = "state it with --view, in Python views="
 GUESSED = f"the file states no view; taken as {{view}} by a rule that was right in 99 % of IU X-Ray; {SAY}"
 UNDECIDED = f"the file states no view, and a rule does not tell; {SAY}"
 STATED = ("frontal", "lateral", "pa", "ap")
-"""What a user can say."""
+"""Views that a user can state."""
 
 
 def stated_view(text: str) -> View:

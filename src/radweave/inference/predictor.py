@@ -20,7 +20,8 @@ from radweave.data.loader import VIEW_KINDS, Example, view_id
 from radweave.data.ood import Judgement, OutOfDistribution, Verdict
 from radweave.data.targets import NO_CONTEXT, ContextSections
 from radweave.data.tokenizer import encode
-from radweave.engine.drafts import Drafter, Drafting
+from radweave.engine.drafts import Drafter
+from radweave.engine.expected_utility import Drafting
 from radweave.inference.pictures import (
     Picture,
     UnlikeError,
@@ -92,7 +93,7 @@ def _in_memory(view: Any, name: Path, ct: CtPreprocessing) -> Picture:
     return radiograph_from_picture(view, name) if is_picture else radiograph_from_array(view, name)
 
 
-# Do the images of a study look like those that the run was trained on? What is said of it, and what is refused.
+# Out-of-distribution detection: statements and refusals by the likeness of a study's images to the training images.
 
 
 EVIDENCE = "familiarity"
@@ -123,7 +124,7 @@ def evidence_of(test: OutOfDistribution, judgements: Sequence[Judgement]) -> dic
 
 
 def error_of(test: OutOfDistribution) -> str:
-    """How often a test refuses an image of its run's own kind; empty where it was fitted before that was measured."""
+    """Rate at which a test refuses images of its run's own kind; empty if it was never measured."""
     error, images = test.facts.get("wrongly_refused"), test.facts.get("held_out")
     if not isinstance(error, dict):
         return ""
@@ -140,18 +141,18 @@ def untested(test: OutOfDistribution | None) -> str | None:
 
 
 def is_unlike(evidence: Mapping[str, Any]) -> bool:
-    """Whether a report's evidence says that a view of it would be refused where a file is given."""
+    """Tell from a report's evidence if one of its views would be refused as a file."""
     return Verdict.REFUSED.value in evidence.get(EVIDENCE, {}).get("verdicts", ())
 
 
 def warnings_of(
     test: OutOfDistribution | None, judgements: Sequence[Judgement], names: Sequence[str]
 ) -> tuple[str, ...]:
-    """A warning for each view that is not familiar, with its name."""
+    """A warning for each view out of distribution, with its name."""
     if test is None:
         return ()
     return tuple(
-        f"{name}: {_said(test, judgement)}"
+        f"{name}: {_statement(test, judgement)}"
         for name, judgement in zip(names, judgements, strict=False)
         if judgement.verdict is not Verdict.IN_DISTRIBUTION
     )
@@ -166,11 +167,11 @@ def refuse_outliers(test: OutOfDistribution | None, example: Example, names: Seq
     for name, judgement in zip(names, judge(test, example), strict=False):
         if judgement.verdict is Verdict.REFUSED:
             assert test is not None
-            said = _said(test, judgement)
-            raise UnlikeError(f"{said}; give --force (force=True) to report on it anyway", file=name)
+            statement = _statement(test, judgement)
+            raise UnlikeError(f"{statement}; give --force (force=True) to report on it anyway", file=name)
 
 
-def _said(test: OutOfDistribution, judgement: Judgement) -> str:
+def _statement(test: OutOfDistribution, judgement: Judgement) -> str:
     doubt, refuse = test.thresholds
     strength = "" if judgement.verdict is Verdict.REFUSED else " quite"
     text = _UNLIKE.replace("not look", f"not look{strength}")
@@ -249,16 +250,16 @@ class Predictor:
 
     @property
     def modality(self) -> Modality:
-        """What the model reads."""
+        """Modality that the model reads."""
         return "xray" if self.ct.size is None else "ct"
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """Device of the model."""
         return device_of(self.model)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: what the model reads, where it runs, and what each of its reports says."""
+        """HTML for notebooks: modality, device, and the warnings of every report."""
         from radweave.core.study import html_box, html_paragraph
 
         squares = f"radiographs in squares of {self.image_size} pixels, up to {self.max_views} views of a study"
@@ -297,13 +298,13 @@ class Predictor:
             InputError: for what is no image, a file that cannot be used, images of more than one patient or study, no
                 image at all, a section that is no text, or a run whose weights were never trained.
         """
-        told = {"indication": indication, "technique": technique, "findings": findings}
-        given = [views] if isinstance(views, str) else views
-        stated = [view if isinstance(view, View) else stated_view(view) for view in given]
+        context = {"indication": indication, "technique": technique, "findings": findings}
+        names_of_views = [views] if isinstance(views, str) else views
+        stated = [view if isinstance(view, View) else stated_view(view) for view in names_of_views]
         names, pictures = read_given(images, self.ct)
         each = views_for(stated, len(names))
-        seen, warnings = self.settle(names, pictures, force=force, stated=each)
-        return self.report_on(seen, study_id=study_id, warnings=warnings, force=force, told=told)
+        settled, warnings = self.settle(names, pictures, force=force, stated=each)
+        return self.report_on(settled, study_id=study_id, warnings=warnings, force=force, context=context)
 
     def report_on(
         self,
@@ -312,28 +313,28 @@ class Predictor:
         study_id: str,
         warnings: Sequence[str] = (),
         force: bool = False,
-        told: Mapping[str, str | None] = NO_CONTEXT,
+        context: Mapping[str, str | None] = NO_CONTEXT,
     ) -> Report:
-        """Write the draft of the views that ``read_views`` gave, with its warnings; ``told`` has sections by name.
+        """Write the draft of the views that ``read_views`` gave, with its warnings; ``context`` has sections by name.
 
         Raises:
             InputError: if a view is unlike those the run was trained on and not ``force``, or the run's weights were
                 never trained.
         """
-        unread = self.unread(told)
-        example = self.example(views, study_id, force=force, told=told)
+        unread = self.unread(context)
+        example = self.example(views, study_id, force=force, context=context)
         report = next(iter(self.reports([example], names={study_id: [printable(path.name) for path, _ in views]})))
         # Evidence about views, such as maps, stands in their order, which need not be the order of the files given.
-        seen = [{"file": printable(path.name), "view": view_of(picture).value} for path, picture in views]
+        shown = [{"file": printable(path.name), "view": view_of(picture).value} for path, picture in views]
         return replace(
-            report, evidence={**report.evidence, "views": seen}, warnings=(*report.warnings, *warnings, *unread)
+            report, evidence={**report.evidence, "views": shown}, warnings=(*report.warnings, *warnings, *unread)
         )
 
-    def unread(self, told: Mapping[str, str | None]) -> list[str]:
+    def unread(self, context: Mapping[str, str | None]) -> list[str]:
         """A warning for each section that is given and that the run was not trained to read."""
         return [
             f"the {name} is not looked at: the run was trained without (data.input_sections)"
-            for name, text in told.items()
+            for name, text in context.items()
             if text and name not in self.context_sections.sections
         ]
 
@@ -354,14 +355,14 @@ class Predictor:
         study_id: str,
         *,
         force: bool = False,
-        told: Mapping[str, str | None] = NO_CONTEXT,
+        context: Mapping[str, str | None] = NO_CONTEXT,
     ) -> Example:
-        """What the model gets of the views that ``read_views`` gave, and of the sections that it is told.
+        """Input of the model from the views of ``read_views`` and the sections of its context.
 
         Raises:
             InputError: if a view is unlike those the run was trained on and not ``force``, or a section is no text.
         """
-        example = self._example(views, study_id, told)
+        example = self._example(views, study_id, context)
         if not force:
             refuse_outliers(self.ood, example, [path for path, _ in views])
         return example
@@ -382,7 +383,7 @@ class Predictor:
     def settle(
         self, images: Sequence[Path], pictures: Sequence[Picture], *, force: bool, stated: Sequence[View | None]
     ) -> tuple[list[tuple[Path, Picture]], tuple[str, ...]]:
-        """What ``read_views`` returns of files that were read; ``stated`` has the view of each, or None.
+        """As ``read_views``, for files that were read; ``stated`` has the view of each, or None.
 
         Raises:
             InputError: for images of more than one patient or study, or a doubtful one and not ``force``.
@@ -399,8 +400,10 @@ class Predictor:
         pairs.sort(key=lambda pair: {1: 0, 2: 1, 0: 2}[view_id(view_of(pair[1]))])
         return pairs[: self.max_views], tuple(warnings)
 
-    def _example(self, views: Sequence[tuple[Path, Picture]], study_id: str, told: Mapping[str, str | None]) -> Example:
-        text = self.context_sections.of_texts(told, study_id, [path for path, _ in views])
+    def _example(
+        self, views: Sequence[tuple[Path, Picture]], study_id: str, context: Mapping[str, str | None]
+    ) -> Example:
+        text = self.context_sections.of_texts(context, study_id, [path for path, _ in views])
         return Example(
             study_id=study_id,
             patient_id=study_id,

@@ -28,7 +28,7 @@ Compute = Callable[[Sequence[str], Path], None]
 
 
 class Recipe(Protocol):
-    """What a worker on another machine needs to begin: small, and made of plain values."""
+    """Start values for a worker on another machine: small and plain."""
 
     def open(self) -> Compute: ...
 
@@ -41,7 +41,7 @@ class Plan:
     shards: tuple[tuple[str, ...], ...]
 
     def path(self, number: int) -> Path:
-        """Where a shard lies when it is finished."""
+        """Path of a finished shard."""
         return self.folder / f"{number:05d}"
 
     def missing(self) -> list[int]:
@@ -50,8 +50,8 @@ class Plan:
 
 
 @contextmanager
-def held(out: Path, ranks: Ranks, *, overwrite: bool, ours: Kind | None = None) -> Iterator[None]:
-    """Hold an output for this job, from before the work to its end; what a killed writer left of it is removed.
+def locked_output(out: Path, ranks: Ranks, *, overwrite: bool, kind: Kind | None = None) -> Iterator[None]:
+    """Lock an output for this job, from before the work to its end; leftovers of a killed writer are removed.
 
     Raises:
         InputError: on every rank, if another job writes it, or it is there (see ``refuse_existing``).
@@ -59,19 +59,19 @@ def held(out: Path, ranks: Ranks, *, overwrite: bool, ours: Kind | None = None) 
     with ExitStack() as stack:
         with ranks.first_goes_first():
             if ranks.is_first:
-                stack.enter_context(_held_alone(out, overwrite, ours))
+                stack.enter_context(_locked(out, overwrite, kind))
         yield
 
 
 @contextmanager
-def _held_alone(out: Path, overwrite: bool, ours: Kind | None) -> Iterator[None]:
-    refuse_existing(out, overwrite=overwrite, kind=ours)
+def _locked(out: Path, overwrite: bool, kind: Kind | None) -> Iterator[None]:
+    refuse_existing(out, overwrite=overwrite, kind=kind)
     lock = out.with_name(f".{out.name}.lock")
     try:
         with exclusive(lock, wait=False):
             try:
                 # Whoever held it a moment ago may have finished.
-                refuse_existing(out, overwrite=overwrite, kind=ours)
+                refuse_existing(out, overwrite=overwrite, kind=kind)
                 remove_leftovers(out.parent)
                 remove_leftovers(shards_of(out))
                 yield
@@ -82,7 +82,7 @@ def _held_alone(out: Path, overwrite: bool, ours: Kind | None) -> Iterator[None]
 
 
 def shards_of(out: Path) -> Path:
-    """Where the shards of an output lie until all are there."""
+    """Folder of the shards of an output until all are finished."""
     return out.with_name(f"{out.name}.shards")
 
 

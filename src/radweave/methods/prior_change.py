@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from radweave.core.config import Config
 from radweave.core.errors import InputError
-from radweave.drafting.calibration import pays_off_from
+from radweave.drafting.calibration import f1_threshold
 from radweave.drafting.smoothers import Changes, Floats, Mask
 from radweave.labels.comparisons import PRESENT, STATES
 
@@ -161,7 +161,7 @@ class Change(nn.Module):
             own = folds == fold
             without = state_regressions(features[~own], allowed[~own], self.deviation)
             states[own] = probabilities(features[own], without)
-        self.threshold.fill_(pays_off_from(states[:, counted, 1:], said[:, counted, 1:].astype(np.float64)))
+        self.threshold.fill_(f1_threshold(states[:, counted, 1:], said[:, counted, 1:].astype(np.float64)))
         self.fitted.fill_(True)
         return states
 

@@ -1,8 +1,8 @@
-"""The workstation: a server on this machine that takes studies in, drafts them, and keeps what readers make of it.
+"""The workstation: a local server that receives studies, drafts their reports, and stores edits and signatures.
 
     serve(Settings(run=Path("run"), state=Path("run.workstation")))
 
-One process answers requests, another one holds the model. The database is the queue between them.
+One process answers requests, another holds the model. The database is the queue between them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["check_log", "needed", "report", "serve"]
 
 
 def needed() -> None:
-    """Look for the packages of the extra, before anything else is done.
+    """Refuse to go on without the packages of the extra.
 
     Raises:
         InputError: naming the first that is not installed, and the line that installs all.
@@ -43,7 +43,7 @@ def serve(settings: Settings) -> None:
 
 
 def check_log(settings: Settings) -> str:
-    """Look through the log of a workstation; return what to say of it.
+    """Verify the log of a workstation; return a summary.
 
     Raises:
         InputError: if it was changed, naming the first entry that is wrong, or if what was signed was altered,
@@ -52,17 +52,17 @@ def check_log(settings: Settings) -> str:
     with _reading(settings) as connection:
         from radweave.workstation.drafts import verify
 
-        found = verify(connection)
-    if found.broken is not None:
-        raise InputError("the log was changed", field="entry", got=found.broken)
-    if found.altered:
-        got = ", ".join(map(str, found.altered))
+        checked = verify(connection)
+    if checked.broken is not None:
+        raise InputError("the log was changed", field="entry", got=checked.broken)
+    if checked.altered:
+        got = ", ".join(map(str, checked.altered))
         raise InputError("what was signed was altered: it is not what the log says", field="entry", got=got)
-    return f"{found.entries} entries, each with the hash of the one before; the last is {found.hash}"
+    return f"{checked.entries} entries, each with the hash of the one before; the last is {checked.hash}"
 
 
 def report(settings: Settings) -> tuple[str, str]:
-    """What readers made of the drafts of a workstation: a table to look at, and all signatures as CSV.
+    """Summary table of the signed studies of a workstation, and all signatures as CSV.
 
     Raises:
         InputError: if there is no workstation.

@@ -1,4 +1,4 @@
-"""Who asks: a bearer token of a program, or the cookie of a browser's session, which then needs its CSRF token too."""
+"""Access control: request guard, rate limits, and login by token or by session cookie with a CSRF token."""
 
 from __future__ import annotations
 
@@ -23,16 +23,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from radweave.core.errors import InputError
 from radweave.core.study import RESEARCH_ONLY
 from radweave.workstation import log, store, users
-from radweave.workstation.connections import Proxies, address_of, patient, peer_of
+from radweave.workstation.connections import Proxies, address_of, bounded_body, peer_of
 from radweave.workstation.database import folded
-from radweave.workstation.disk import NoRoomError, Places, Room
-from radweave.workstation.events import Metrics, say, say_failure
+from radweave.workstation.disk import ConcurrencyLimit, DiskSpace, NoRoomError
+from radweave.workstation.events import Metrics, log_event, log_failure
 from radweave.workstation.settings import LOOPBACK, Limits, Settings
 from radweave.workstation.station import Station
 from radweave.workstation.users import User
 
-# What every request and every response goes through: limits, headers, one line in the log, no traceback to anyone.
-
+# Request guard: limits, security headers, one log line per request, no traceback to the client.
 
 UPLOAD: Final = "/api/v1/studies"
 SAFE: Final = ("GET", "HEAD", "OPTIONS")
@@ -55,18 +54,18 @@ HEADERS: Final = {
 }
 
 _DIGITS: Final = 18
-"""Of a length that is stated; none that is allowed has more."""
+"""Most digits of a Content-Length; no allowed length has more."""
 _OWN: Final = (b"cache-control",)
-"""What a response may say itself."""
+"""Headers that a response may override."""
 
 
 class Guard:
     """The outermost layer of the application."""
 
-    def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics, room: Room) -> None:
-        self._app, self._settings, self._metrics, self._room = app, settings, metrics, room
+    def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics, disk: DiskSpace) -> None:
+        self._app, self._settings, self._metrics, self._disk = app, settings, metrics, disk
         self._proxies = Proxies(settings.behind_proxy)
-        self._asking: Counter[str] = Counter()
+        self._open_requests: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -98,48 +97,48 @@ class Guard:
                 else:
                     await self._app(scope, self._patient(scope, receive), guarded)
         except Exception as error:
-            say_failure("request-failed", error, method=_method(scope), route=_route(scope))
+            log_failure("request-failed", error, method=_method(scope), route=_route(scope))
             if not status:
                 await _answer(guarded, 500, "the server failed; its log has the place")
         finally:
             self._metrics.request(_method(scope), _route(scope), status)
             took = round(1000 * (time.monotonic() - begun), 1)
-            say("request", method=_method(scope), route=_route(scope), status=status, milliseconds=took)
+            log_event("request", method=_method(scope), route=_route(scope), status=status, milliseconds=took)
 
     @contextmanager
     def _one_of(self, scope: Scope) -> Iterator[bool]:
-        """Count a request of a client; False where it has as many as it may. Probes are never refused."""
+        """Count a request of a client; yield False above the limit of requests at once. Probes are never refused."""
         client = peer_of(scope["client"][0]) if scope.get("client") else ""
-        self._asking[client] += 1
+        self._open_requests[client] += 1
         try:
-            yield self._asking[client] <= self._settings.limits.connections_of_one or scope["path"] in PROBES
+            yield self._open_requests[client] <= self._settings.limits.connections_of_one or scope["path"] in PROBES
         finally:
-            self._asking[client] -= 1
-            if not self._asking[client]:
-                del self._asking[client]
+            self._open_requests[client] -= 1
+            if not self._open_requests[client]:
+                del self._open_requests[client]
 
     def _full(self, scope: Scope) -> tuple[int, str] | None:
         """Refuse files that will not fit before they are sent."""
         try:
-            self._room.refuse(int(_header(scope, b"content-length") or 0))
+            self._disk.refuse(int(_header(scope, b"content-length") or 0))
         except NoRoomError:
             return 507, "the workstation has no room for so many bytes more"
         return None
 
     def _patient(self, scope: Scope, receive: Receive) -> Receive:
-        return _counted(scope, patient(receive, self._settings.body_s), self._settings.limits)
+        return _counted(scope, bounded_body(receive, self._settings.body_s), self._settings.limits)
 
 
 def _method(scope: Scope) -> str:
-    """A method that there is: what a client calls it goes nowhere."""
+    """The method if it is a known one: text of a client is not logged."""
     method = str(scope["method"])
     return method if method in (*SAFE, "POST", "PATCH", "PUT", "DELETE") else "OTHER"
 
 
 def _route(scope: Scope) -> str:
-    """The pattern of a path, for the path itself may say anything."""
-    found = getattr(scope.get("route"), "path", None)
-    return "unknown" if found is None else str(found)
+    """The route's pattern: a path may hold any text and is not logged."""
+    pattern = getattr(scope.get("route"), "path", None)
+    return "unknown" if pattern is None else str(pattern)
 
 
 def _header(scope: Scope, name: bytes) -> str | None:
@@ -147,7 +146,7 @@ def _header(scope: Scope, name: bytes) -> str | None:
 
 
 def _refusal(scope: Scope, settings: Settings, *, is_passed_on: bool) -> tuple[int, str] | None:
-    """Requests that another site makes a browser send, and bodies that say themselves that they are too large."""
+    """Refuse cross-site requests and bodies whose stated length is too large."""
     host = _header(scope, b"host") or ""
     if not _is_ours(scope, host, settings, is_passed_on=is_passed_on):
         return 400, "unknown host"
@@ -162,10 +161,7 @@ def _refusal(scope: Scope, settings: Settings, *, is_passed_on: bool) -> tuple[i
 
 
 def _is_ours(scope: Scope, host: str, settings: Settings, *, is_passed_on: bool) -> bool:
-    """A name that is made to lead to this machine (DNS rebinding) is another name.
-
-    A machine that probes calls the server by an address; that is no name.
-    """
+    """True for a host name of this server, which guards against DNS rebinding. Probes may use any address."""
     if _place(f"//{host}").hostname in LOOPBACK:
         return True
     if settings.public_url is not None:
@@ -178,7 +174,7 @@ def _is_ours(scope: Scope, host: str, settings: Settings, *, is_passed_on: bool)
 
 
 def _is_same(origin: str, scheme: str, host: str) -> bool:
-    """Whether an origin is this server. Over TLS that is seen here, a page without it is another site."""
+    """True for an origin of this server. Over TLS a page without TLS is another site."""
     stated = _place(origin)
     is_scheme = stated.scheme == scheme if scheme == "https" else stated.scheme in _USUAL
     return is_scheme and _plain(stated.netloc, stated.scheme) == _plain(host, stated.scheme)
@@ -189,7 +185,7 @@ def _plain(host: str, scheme: str) -> str:
 
 
 def _place(address: str) -> SplitResult:
-    """An address in parts; one that is none has none."""
+    """The parts of an address; empty parts where it is invalid."""
     try:
         return urlsplit(address)
     except ValueError:
@@ -205,14 +201,14 @@ def too_large(most: int) -> str:
 
 
 def _counted(scope: Scope, receive: Receive, limits: Limits) -> Receive:
-    """A body that does not say how large it is, or says it wrongly, is counted."""
-    most, seen = _most(scope, limits), 0
+    """Count the bytes of a body whose length is not stated, or stated wrongly."""
+    most, received = _most(scope, limits), 0
 
     async def counted() -> Message:
-        nonlocal seen
+        nonlocal received
         message = await receive()
-        seen += len(message.get("body", b""))
-        if seen > most:
+        received += len(message.get("body", b""))
+        if received > most:
             raise HTTPException(413, too_large(most))
         return message
 
@@ -229,15 +225,15 @@ async def _answer(send: Send, status: int, reason: str, *more: tuple[bytes, byte
 
 
 def error(reason: str, **more: Any) -> dict[str, Any]:
-    """What every refusal looks like."""
+    """JSON body of a refusal."""
     return {"error": {"reason": reason, **{name: value for name, value in more.items() if value is not None}}}
 
 
 class RateLimit:
-    """At most so many failures in a minute for each key.
+    """Limit of failures per key in a sliding window.
 
-    A try is counted when it begins, so that many at once are no way around, and taken back where it succeeds. Keys are
-    bounded in number: the one that was not counted for the longest time goes.
+    An attempt is counted when it begins, so that parallel attempts do not evade the limit, and is removed when it
+    succeeds. The number of keys is bounded; the least recently counted key is evicted.
     """
 
     MOST_KEYS: Final = 10_000
@@ -248,10 +244,10 @@ class RateLimit:
         self._lock = threading.Lock()
 
     def begin(self, tries: Mapping[str, int]) -> int:
-        """Count a try under all keys, each with the most that it may have.
+        """Count an attempt under all keys, each with its limit.
 
         Returns:
-            The seconds to wait where it is one too many for a key, and then it is counted under none; else 0.
+            0, or the seconds to wait where a limit is reached; then the attempt is counted under no key.
         """
         now = time.monotonic()
         with self._lock:
@@ -266,7 +262,7 @@ class RateLimit:
         return 0
 
     def succeed(self, *keys: str) -> None:
-        """Take back the newest try of these keys: it was no failure."""
+        """Remove the newest attempt of these keys, which was no failure."""
         with self._lock:
             for key in keys:
                 times = self._times.get(key)
@@ -285,7 +281,7 @@ class RateLimit:
 
 
 def probes_only(app: ASGIApp) -> ASGIApp:
-    """An application that answers the probes, and everything else with 503."""
+    """An application that answers the probes, and all other requests with 503."""
 
     async def answered(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] in PROBES:
@@ -299,29 +295,29 @@ def probes_only(app: ASGIApp) -> ASGIApp:
 COOKIE = "radweave_session"
 CSRF_HEADER = "X-CSRF-Token"
 DEVICE = "radweave_device"
-"""Cookie of a browser in which a user logged in before: others cannot lock the user out of it."""
+"""Cookie of a browser that a user logged in with before: failures elsewhere do not lock it out."""
 _DEVICE_S = 180 * 86_400
 _LOGGED = 300
-"""Refused logins that the log takes in an hour; the others are counted in the next entry."""
+"""Refused logins logged per hour; the rest are counted in the next entry."""
 _LOGGED_OF_ONE = 10
 router = APIRouter(prefix="/api/v1")
-# A password costs 64 MiB and tens of milliseconds by design; many at once would cost the machine.
-_passwords = Places(2, most_waiting=20, wait_s=20.0)
+# Hashing a password takes 64 MiB and tens of milliseconds by design: bound it.
+_passwords = ConcurrencyLimit(2, most_waiting=20, wait_s=20.0)
 
 
-def station(request: Request) -> Station:
-    found: Station = request.app.state.station
-    return found
+def station_of(request: Request) -> Station:
+    opened: Station = request.app.state.station
+    return opened
 
 
-Here = Annotated[Station, Depends(station)]
+CurrentStation = Annotated[Station, Depends(station_of)]
 
 
-def current_user(request: Request, here: Here) -> User:
-    """The user of a request; refused with 401 where there is none, with 403 where a form is not from our page."""
+def current_user(request: Request, station: CurrentStation) -> User:
+    """The user of a request; 401 without one, 403 without the CSRF token of the session."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     cookie = request.cookies.get(COOKIE)
-    with here.database.reading() as connection:
+    with station.database.reading() as connection:
         if scheme.lower() == "bearer":
             user = users.by_token(connection, token.strip())
         else:
@@ -329,17 +325,17 @@ def current_user(request: Request, here: Here) -> User:
     if user is None:
         raise HTTPException(401, "log in, or send a token", {"WWW-Authenticate": "Bearer"})
     if user.csrf is not None and request.method not in SAFE:
-        given = request.headers.get(CSRF_HEADER, "")
-        if not hmac.compare_digest(given.encode(), user.csrf.encode()):
+        csrf = request.headers.get(CSRF_HEADER, "")
+        if not hmac.compare_digest(csrf.encode(), user.csrf.encode()):
             raise HTTPException(403, f"the header {CSRF_HEADER} is missing or wrong")
     return user
 
 
-Asking = Annotated[User, Depends(current_user)]
+CurrentUser = Annotated[User, Depends(current_user)]
 
 
 def refuse_disabled(connection: Connection, user: User) -> None:
-    """Refuse who was disabled since the request came, in the transaction of what it changes.
+    """Refuse a user disabled since the request began, in the transaction of its change.
 
     Raises:
         HTTPException: 401.
@@ -348,7 +344,7 @@ def refuse_disabled(connection: Connection, user: User) -> None:
         raise HTTPException(401, "log in, or send a token", {"WWW-Authenticate": "Bearer"})
 
 
-def admin(user: Asking) -> User:
+def admin(user: CurrentUser) -> User:
     if not user.is_admin:
         raise HTTPException(403, "this needs the role admin")
     return user
@@ -357,11 +353,13 @@ def admin(user: Asking) -> User:
 Admin = Annotated[User, Depends(admin)]
 
 
-class _Body(BaseModel):
+class Body(BaseModel):
+    """A JSON body without unknown fields."""
+
     model_config = ConfigDict(extra="forbid")
 
 
-class Login(_Body):
+class Login(Body):
     """A name and a password, or a token."""
 
     name: str = Field(default="", max_length=100)
@@ -369,22 +367,22 @@ class Login(_Body):
     token: str = Field(default="", max_length=200)
 
 
-class NewUser(_Body):
-    """A user to be added; without a password only tokens let it in."""
+class NewUser(Body):
+    """A new user; without a password only tokens log it in."""
 
     name: str = Field(max_length=100)
     role: str = "reader"
     password: str | None = Field(default=None, max_length=users.LONGEST_PASSWORD)
 
 
-class Disable(_Body):
-    """True for a user that is not let in any more."""
+class Disable(Body):
+    """True to disable the user."""
 
     disabled: bool
 
 
-class Tries:
-    """What limits failures of logging in, and says of them what the log may hold."""
+class LoginLimits:
+    """Limits of failed logins, and their log entries."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -392,10 +390,10 @@ class Tries:
         self._more, self._lock = 0, threading.Lock()
 
     def begin(self, keys: Mapping[str, int]) -> None:
-        """Count a try.
+        """Count an attempt.
 
         Raises:
-            HTTPException: 429 where it is one too many.
+            HTTPException: 429 above the limit.
         """
         wait = self._failures.begin(keys)
         if wait:
@@ -405,63 +403,65 @@ class Tries:
         self._failures.succeed(*keys)
 
     def keys(self, client: str, name: str, device: str | None) -> dict[str, int]:
-        """What a try is counted under, and how many failures each may have in a minute.
+        """Keys of an attempt, each with its most failures per minute.
 
-        A browser that the user logged in with before has a count of its own. Of all others an address has one for each
-        name and one for all, and a name one for all addresses that takes many of them to fill.
+        A browser that the user logged in with before has its own key. All others share keys per address, per address
+        and name, and per name over all addresses with a limit that takes many addresses to reach.
         """
         if device is not None:
             return {f"device {device}": self.most}
         return {f"client {client}": 4 * self.most, f"{client} {name}": self.most, f"name {name}": 20 * self.most}
 
-    def note(self, here: Station, client: str, user: int | None) -> None:
-        """Log a login that was refused: the address, the user where there is one, never the name that was typed."""
-        here.metrics.count("logins_refused")
+    def note(self, station: Station, client: str, user: int | None) -> None:
+        """Log a refused login: the address and the known user, never the typed name."""
+        station.metrics.count("logins_refused")
         with self._lock:
             if self._entries.begin({"log": _LOGGED, f"log {client}": _LOGGED_OF_ONE}):
                 self._more += 1
                 return
             more, self._more = self._more, 0
-        say("login-refused", client=client)
+        log_event("login-refused", client=client)
         details = {"address": client, "of_user": user, "not_logged_before": more}
-        with here.database.writing() as connection:
+        with station.database.writing() as connection:
             log.append(connection, "login refused", details={name: one for name, one in details.items() if one})
 
 
-def tries(request: Request) -> Tries:
-    found: Tries = request.app.state.tries
-    return found
+def login_limits(request: Request) -> LoginLimits:
+    limits: LoginLimits = request.app.state.login_limits
+    return limits
 
 
 def client_of(request: Request) -> str:
-    """The address of a client, as it is counted; nothing else that a request says comes into a log."""
+    """The address under which a client is counted; no other text of a request is logged."""
     address = request.client.host if request.client else ""
     return peer_of(address) if address_of(address) is not None else "unknown"
 
 
-def _signed(here: Station, user: int, password: str | None, nonce: str) -> str:
-    secret = store.read_secret(here.settings.state)
+def _signed(station: Station, user: int, password: str | None, nonce: str) -> str:
+    secret = store.read_secret(station.settings.state)
     return hmac.new(secret, f"device {user} {nonce} {password}".encode(), "sha256").hexdigest()
 
 
-def _known_device(request: Request, here: Station, row: Any) -> str | None:
-    """What a browser's own count is called; None where this user never logged in with it, or had another password."""
+def _known_device(request: Request, station: Station, row: Any) -> str | None:
+    """Rate-limit key of a browser that this user logged in with, under the same password; else None."""
     nonce, _, signed = request.cookies.get(DEVICE, "").partition(".")
-    if row is None or not hmac.compare_digest(signed.encode(), _signed(here, row.id, row.password, nonce).encode()):
+    if row is None or not hmac.compare_digest(signed.encode(), _signed(station, row.id, row.password, nonce).encode()):
         return None
     return nonce
 
 
-def let_in(request: Request, response: Response, here: Station, connection: Connection, user: User) -> dict[str, Any]:
-    """Open a session, and give the browser its cookies."""
-    secret, csrf = users.open_session(connection, user, seconds=here.settings.session_s)
+def open_session(
+    request: Request, response: Response, station: Station, connection: Connection, user: User
+) -> dict[str, Any]:
+    """Open a session and set the cookies of the browser."""
+    secret, csrf = users.open_session(connection, user, seconds=station.settings.session_s)
     log.append(connection, "login", user=user.id)
     nonce, row = secrets.token_urlsafe(16), users.named(connection, user.name)
     assert row is not None
     is_encrypted = request.url.scheme == "https"
     for name, value, seconds, path in (
-        (COOKIE, secret, int(here.settings.session_s), "/"),
-        (DEVICE, f"{nonce}.{_signed(here, user.id, row.password, nonce)}", _DEVICE_S, "/api/v1/session"),
+        (COOKIE, secret, int(station.settings.session_s), "/"),
+        (DEVICE, f"{nonce}.{_signed(station, user.id, row.password, nonce)}", _DEVICE_S, "/api/v1/session"),
     ):
         response.set_cookie(
             name, value, max_age=seconds, httponly=True, samesite="strict", path=path, secure=is_encrypted
@@ -470,94 +470,94 @@ def let_in(request: Request, response: Response, here: Station, connection: Conn
 
 
 def one_password() -> AbstractContextManager[None]:
-    """What whoever hashes a password holds; refused as busy where so many wait that threads for others would lack."""
-    return _passwords.one()
+    """Slot for hashing one password; too many waiting requests are refused as busy, to leave threads for others."""
+    return _passwords.slot()
 
 
 @router.post("/session", tags=["session"])
-def log_in(given: Login, request: Request, response: Response, here: Here) -> dict[str, Any]:
+def log_in(body: Login, request: Request, response: Response, station: CurrentStation) -> dict[str, Any]:
     """Open a session for a browser: a strict cookie, and the CSRF token that changes must repeat."""
-    client, counted = client_of(request), tries(request)
-    with here.database.reading() as connection:
-        row = None if given.token else users.named(connection, given.name)
-    # A login by token has no name: all of them share one more count.
-    name = "" if given.token else folded(given.name)
-    keys = counted.keys(client, name, _known_device(request, here, row))
+    client, counted = client_of(request), login_limits(request)
+    with station.database.reading() as connection:
+        row = None if body.token else users.named(connection, body.name)
+    # Logins by token have no name and share one key.
+    name = "" if body.token else folded(body.name)
+    keys = counted.keys(client, name, _known_device(request, station, row))
     counted.begin(keys)
     try:
-        with one_password(), here.database.reading() as connection:
-            if given.token:
-                user = users.by_token(connection, given.token)
+        with one_password(), station.database.reading() as connection:
+            if body.token:
+                user = users.by_token(connection, body.token)
             else:
-                user = users.by_password(connection, given.name, given.password)
-    except Exception:  # what nobody looked at, since the server is busy, is no failure of who asks
+                user = users.by_password(connection, body.name, body.password)
+    except Exception:  # an attempt refused because the server is busy is no failed login
         counted.succeed(keys)
         raise
     if user is None:
-        counted.note(here, client, None if row is None else row.id)
+        counted.note(station, client, None if row is None else row.id)
         raise HTTPException(401, "unknown name, password or token")
     counted.succeed(keys)
-    with here.database.writing() as connection:
-        # A password that was changed, and a token that was taken back, meanwhile let nobody in.
-        if given.token:
-            is_still = users.by_token(connection, given.token) is not None
+    with station.database.writing() as connection:
+        # The password may have been changed, or the token revoked, in the meantime.
+        if body.token:
+            is_still = users.by_token(connection, body.token) is not None
         else:
             is_still = row is not None and users.is_password(connection, user.id, row.password)
         if not is_still:
             raise HTTPException(401, "unknown name, password or token")
-        return let_in(request, response, here, connection, user)
+        return open_session(request, response, station, connection, user)
 
 
 @router.get("/session", tags=["session"])
-def who(user: Asking) -> dict[str, Any]:
-    """Who is logged in, and a browser's CSRF token."""
+def read_session(user: CurrentUser) -> dict[str, Any]:
+    """The user who is logged in, and the CSRF token of a browser."""
     return {"id": user.id, "user": user.name, "role": user.role, "csrf": user.csrf}
 
 
 @router.delete("/session", tags=["session"], status_code=204)
-def log_out(request: Request, user: Asking, here: Here) -> Response:
-    """End the browser's session; a provider's user gets where to log out of the provider too."""
-    with here.database.writing() as connection:
+def log_out(request: Request, user: CurrentUser, station: CurrentStation) -> Response:
+    """End the session of the browser; return the logout address of the provider for its users."""
+    with station.database.writing() as connection:
         users.close_session(connection, request.cookies.get(COOKIE, ""))
         log.append(connection, "logout", user=user.id)
         is_of_provider = users.is_of_provider(connection, user.id)
-    end = None if here.provider is None or not is_of_provider else here.provider.end()
+    end = None if station.provider is None or not is_of_provider else station.provider.end()
     answer = Response(status_code=204) if end is None else JSONResponse({"provider": end})
     answer.delete_cookie(COOKIE, path="/")
     return answer
 
 
 @router.get("/users", tags=["users"])
-def list_users(user: Admin, here: Here) -> dict[str, Any]:
+def list_users(user: Admin, station: CurrentStation) -> dict[str, Any]:
     """All users."""
-    with here.database.reading() as connection:
+    with station.database.reading() as connection:
         return {"users": users.all_users(connection)}
 
 
 @router.post("/users", tags=["users"], status_code=201)
-def add_user(given: NewUser, user: Admin, here: Here) -> dict[str, Any]:
+def add_user(body: NewUser, user: Admin, station: CurrentStation) -> dict[str, Any]:
     """Add a reader or another admin."""
-    with here.database.writing() as connection:
+    with station.database.writing() as connection:
         refuse_disabled(connection, user)
-        made = users.add_user(connection, given.name, role=given.role, password=given.password)
-        log.append(connection, "user added", user=user.id, details={"user": made, "role": given.role})
-    return {"id": made, "name": given.name, "role": given.role}
+        made = users.add_user(connection, body.name, role=body.role, password=body.password)
+        log.append(connection, "user added", user=user.id, details={"user": made, "role": body.role})
+    return {"id": made, "name": body.name, "role": body.role}
 
 
 @router.patch("/users/{number}", tags=["users"], status_code=204)
-def disable(number: int, given: Disable, user: Admin, here: Here) -> None:
-    """Let a user in no more: its sessions and tokens end at once. Or let it in again."""
-    with here.database.writing() as connection:
+def disable(number: int, body: Disable, user: Admin, station: CurrentStation) -> None:
+    """Disable a user, whose sessions and tokens end at once, or enable it."""
+    with station.database.writing() as connection:
         refuse_disabled(connection, user)  # two admins at once
-        users.set_disabled(connection, number, is_disabled=given.disabled)
-        action = "user disabled" if given.disabled else "user enabled"
+        users.set_disabled(connection, number, is_disabled=body.disabled)
+        action = "user disabled" if body.disabled else "user enabled"
         log.append(connection, action, user=user.id, details={"user": number})
 
 
 @router.post("/users/{number}/token", tags=["users"], status_code=201)
-def add_token(number: int, user: Admin, here: Here) -> dict[str, Any]:
+def add_token(number: int, user: Admin, station: CurrentStation) -> dict[str, Any]:
     """A token for a program of this user; it is shown once."""
-    with here.database.writing() as connection:
+    with station.database.writing() as connection:
         refuse_disabled(connection, user)
         if number not in [row["id"] for row in users.all_users(connection)]:
             raise InputError("no such user", field="number", got=number)

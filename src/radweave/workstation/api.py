@@ -1,15 +1,15 @@
-"""The work list, drafts, edits and signatures as JSON, under ``/api/v1``. Every answer with a draft has the notice."""
+"""JSON interface under ``/api/v1``: work list, drafts, edits, signatures, priors, accounts and the template."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from typing import Annotated, Any, Final, Literal
 
 import sqlalchemy as sa
 from fastapi import APIRouter, HTTPException, Path, Query, Request
 from fastapi.responses import PlainTextResponse, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
 
@@ -20,14 +20,22 @@ from radweave.inference.explain.support import find_support
 from radweave.io.sandbox import Sandbox
 from radweave.labels import LABELER_OF, get_labeler
 from radweave.workstation import drafts, log, outbox, related, store, users
-from radweave.workstation import drafts as anyway
-from radweave.workstation import drafts as signed
-from radweave.workstation.access import COOKIE, Admin, Asking, Here, one_password, refuse_disabled, station, tries
+from radweave.workstation.access import (
+    COOKIE,
+    Admin,
+    Body,
+    CurrentStation,
+    CurrentUser,
+    login_limits,
+    one_password,
+    refuse_disabled,
+    station_of,
+)
 from radweave.workstation.database import now, templates
 from radweave.workstation.drafts import SECTIONS, Edit
 from radweave.workstation.formats import FORMATS, MAPS, MEDIA_TYPES
 from radweave.workstation.reports import stored_report, with_images
-from radweave.workstation.result import changes, said_before
+from radweave.workstation.result import changes_from_prior, read_prior_states
 from radweave.workstation.station import Station
 from radweave.workstation.uploads import from_stream
 from radweave.workstation.users import User, user_names
@@ -42,135 +50,139 @@ _LONGEST_REASON = 500
 OPENED = "opened"
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class Edits(_Body):
-    """Edits of the version that the reader saw."""
+class Edits(Body):
+    """Edits of the version shown to the reader."""
 
     version: int
     edits: list[Edit] = Field(min_length=1, max_length=500)
 
 
-class Looked(_Body):
-    """Sentences of the version that the reader looked at."""
+class LookedAt(Body):
+    """Keys of the sentences that the reader looked at."""
 
     version: int
     sentences: list[int] = Field(min_length=1, max_length=500)
 
 
-class Signature(_Body):
-    """The version that is signed. ``seconds`` is the time spent on it, else that since it was first opened."""
+class Signature(Body):
+    """The version to sign. ``seconds`` is the reading time, by default since the study was first opened."""
 
     version: int
     seconds: float | None = Field(default=None, ge=0, le=_SECONDS_OF_A_DAY)
 
 
-class Addendum(_Body):
-    """A text for a signed report. ``after`` is the number of addenda that the reader saw."""
+class Addendum(Body):
+    """A text to add to a signed report. ``after`` is the number of addenda shown to the reader."""
 
     after: int = Field(ge=0)
     text: drafts.Words
 
 
-class Rejection(_Body):
-    """Why the version is no report."""
+class Rejection(Body):
+    """The version to reject, and the reason."""
 
     version: int
     reason: drafts.Words = Field(max_length=_LONGEST_REASON)
 
 
-class Reopening(_Body):
-    """The version that was rejected."""
+class Reopening(Body):
+    """The rejected version to reopen."""
 
     version: int
 
 
-class Anyway(_Body):
-    """The refusal that the reader saw, so that nobody confirms another one."""
+class Anyway(Body):
+    """The kind of refusal shown to the reader; another kind is not overridden."""
 
     refusal: str = Field(max_length=20)
 
 
 def find_study(connection: sa.Connection, study: str, user: User) -> sa.Row[Any]:
-    """A study that this user may see; for all others there is none."""
+    """A study visible to the user; else 404."""
     refuse_disabled(connection, user)
-    found = store.find(connection, study, user)
-    if found is None:
+    row = store.find(connection, study, user)
+    if row is None:
         raise HTTPException(404, "no such study")
-    return found
+    return row
+
+
+@contextmanager
+def visible_study(
+    transaction: AbstractContextManager[sa.Connection], study: str, user: User
+) -> Iterator[tuple[sa.Connection, sa.Row[Any]]]:
+    """A transaction with a study visible to the user; else 404."""
+    with transaction as connection:
+        yield connection, find_study(connection, study, user)
 
 
 @router.post("/studies", tags=["studies"], status_code=202)
-async def submit(request: Request, user: Asking) -> dict[str, Any]:
+async def submit(request: Request, user: CurrentUser) -> dict[str, Any]:
     """Files of one or more studies, as the parts ``files`` of a form; a folder's files, or ZIP archives of them.
 
-    ``one_study=true`` says that all of them are views of one study. The header ``Idempotency-Key`` makes a request that
-    is sent twice count once.
+    ``one_study=true`` groups all of them into one study. A request repeated with the same ``Idempotency-Key`` header
+    counts once.
     """
-    here = station(request)
-    await run_in_threadpool(here.refuse_where_full)
+    station = station_of(request)
+    await run_in_threadpool(station.refuse_where_full)
     key = request.headers.get("idempotency-key")
-    async with request.form(max_files=here.settings.limits.files, max_fields=16) as form:
+    async with request.form(max_files=station.settings.limits.files, max_fields=16) as form:
         incoming = [
             from_stream(part.filename or "file", part.file)
             for part in form.getlist("files")
             if isinstance(part, UploadFile)
         ]
         one = form.get("one_study") == "true"
-        await run_in_threadpool(_refuse_disabled, here, user)  # sending files takes time
-        ids = await run_in_threadpool(here.submit, incoming, owner=user.id, one_study=one, key=key)
+        await run_in_threadpool(_refuse_disabled, station, user)  # sending files takes time
+        ids = await run_in_threadpool(station.submit, incoming, owner=user.id, one_study=one, key=key)
     return {"studies": ids}
 
 
-def _refuse_disabled(here: Station, user: User) -> None:
-    with here.database.reading() as connection:
+def _refuse_disabled(station: Station, user: User) -> None:
+    with station.database.reading() as connection:
         refuse_disabled(connection, user)
 
 
 @router.get("/studies", tags=["studies"])
 def work_list(
-    user: Asking,
-    here: Here,
+    user: CurrentUser,
+    station: CurrentStation,
     state: State | None = None,
     search: Annotated[str | None, Query(max_length=200)] = None,
     offset: Offset = 0,
     limit: Limit = 50,
 ) -> dict[str, Any]:
     """The work list, the newest first."""
-    with here.database.reading() as connection:
-        total, found = store.work_list(connection, user, state=state, search=search, offset=offset, limit=limit)
-        found, counts = anyway.mark(connection, found), store.counts(connection, user)
-    return {"total": total, "offset": offset, "studies": found, "counts": counts}
+    with station.database.reading() as connection:
+        total, rows = store.work_list(connection, user, state=state, search=search, offset=offset, limit=limit)
+        rows, counts = drafts.mark_overridden(connection, rows), store.counts(connection, user)
+    return {"total": total, "offset": offset, "studies": rows, "counts": counts}
 
 
 @router.get("/studies/{study}", tags=["studies"])
-def read(study: str, user: Asking, here: Here) -> dict[str, Any]:
-    """A study with its newest draft: each sentence with its origin, its probability, who changed it.
+def read(study: str, user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
+    """A study with its newest draft: each sentence with its origin, probability and editor.
 
-    ``altered_at`` is the log's entry of what was signed, where this is not what was signed.
+    ``altered_at`` is the log entry of the signature where the report differs from the signed one.
     """
-    with here.database.reading() as connection:
-        row = find_study(connection, study, user)
+    with visible_study(station.database.reading(), study, user) as (connection, row):
         answer = {**store.as_json(row), "files": store.file_names(connection, study), "notice": RESEARCH_ONLY}
-        answer.update(anyway.anyway_json(connection, row, user))
+        answer.update(drafts.refusal_json(connection, row, user))
         if row.version == 0:
             return answer
         answer["draft"] = drafts.read(connection, study, row.version, user)
         answer["signature"] = drafts.read_signature(connection, study)
-        answer["addenda"] = signed.as_json(connection, study)
+        answer["addenda"] = drafts.addenda_json(connection, study)
         answer["rejection"] = _rejection(connection, row, user)
         answer["altered_at"] = _altered_at(connection, study)
-        given = drafts.read_evidence(connection, study)
-        assert given is not None, "a draft has its evidence"
-        answer.update({name: given[name] for name in ("findings", "warnings", "model")})
-    log.note_first(here.database, OPENED, user=user.id, study=study, version=row.version)
+        evidence_row = drafts.read_evidence(connection, study)
+        assert evidence_row is not None, "a draft has its evidence"
+        answer.update({name: evidence_row[name] for name in ("findings", "warnings", "model")})
+    log.note_first(station.database, OPENED, user=user.id, study=study, version=row.version)
     return answer
 
 
 def _rejection(connection: sa.Connection, row: sa.Row[Any], user: User) -> dict[str, Any] | None:
-    """Who rejected a draft and when, and whether this user may reopen it; None where it is not rejected."""
+    """Author and time of a rejection, and the permission of ``user`` to reopen it; None if not rejected."""
     entry = drafts.rejection(connection, row.id) if row.state == "rejected" else None
     if entry is None:
         return None
@@ -179,45 +191,46 @@ def _rejection(connection: sa.Connection, row: sa.Row[Any], user: User) -> dict[
 
 
 def _altered_at(connection: sa.Connection, study: str) -> int | None:
-    """The log's entry of what was signed where the database holds something else; None where it is as it was signed."""
+    """Number of the log entry that the stored report contradicts; None if it is as signed."""
     try:
-        signed.check(connection, study)
-    except signed.AlteredError as error:
+        drafts.check_signed(connection, study)
+    except drafts.AlteredError as error:
         return error.entry
     return None
 
 
 @router.get("/studies/{study}/evidence", tags=["studies"])
-def evidence(study: str, user: Asking, here: Here) -> dict[str, Any]:
-    """All that the model gave with its draft: probabilities, recalled cases, maps."""
-    with here.database.reading() as connection:
-        find_study(connection, study, user)
-        given = drafts.read_evidence(connection, study)
-    if given is None:
+def evidence(study: str, user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
+    """Evidence of the model for its draft: probabilities, recalled cases, maps."""
+    with visible_study(station.database.reading(), study, user) as (connection, _):
+        answer = drafts.read_evidence(connection, study)
+    if answer is None:
         raise HTTPException(404, "there is no draft")
-    log.note_first(here.database, OPENED, user=user.id, study=study)
-    return {**given, "notice": RESEARCH_ONLY}
+    log.note_first(station.database, OPENED, user=user.id, study=study)
+    return {**answer, "notice": RESEARCH_ONLY}
 
 
 @router.get("/studies/{study}/report", tags=["studies"])
 def report(
-    study: str, user: Asking, here: Here, format: Annotated[str, Query(pattern="^[a-z0-9-]{1,20}$")] = "pdf"
+    study: str,
+    user: CurrentUser,
+    station: CurrentStation,
+    format: Annotated[str, Query(pattern="^[a-z0-9-]{1,20}$")] = "pdf",
 ) -> Response:
-    """The newest version as other systems read it, with its addenda. 409 of what was rejected, or was altered.
+    """The newest version as a file for other systems, with its addenda. 409 if it was rejected or altered.
 
     pdf, text, fhir, fhir-r5, hl7, sr-basic, sr-tid1500, pdf-dicom or map-dicom.
     """
     if format not in FORMATS:
         raise InputError("no such format", field="format", expected=", ".join(FORMATS))
-    with here.database.reading() as connection:
-        row = find_study(connection, study, user)
+    with visible_study(station.database.reading(), study, user) as (connection, row):
         if row.version == 0:
             raise HTTPException(404, "there is no draft")
-        with _noting_altered(here, study, user):
+        with _noting_altered(station, study, user):
             stored = stored_report(connection, row, row.version)
-    with here.reports.one():
+    with station.report_slots.slot():
         data = FORMATS[format].bytes_of(with_images(stored, maps=format == MAPS))
-    with here.database.writing() as connection:
+    with station.database.writing() as connection:
         details = {"format": format, "version": row.version}
         log.append(connection, "report taken", user=user.id, study=study, details=details)
     name = f"report{FORMATS[format].suffix}"
@@ -229,248 +242,245 @@ def report(
 
 
 @router.get("/studies/{study}/sent", tags=["studies"])
-def sent(study: str, user: Asking, here: Here) -> list[dict[str, Any]]:
-    """What is to be sent of a study to archives, and what has been, with its receipt."""
-    with here.database.reading() as connection:
-        find_study(connection, study, user)
+def sent(study: str, user: CurrentUser, station: CurrentStation) -> list[dict[str, Any]]:
+    """Reports of a study waiting to be sent or sent to archives, with their receipts."""
+    with visible_study(station.database.reading(), study, user) as (connection, _):
         return outbox.of_study(connection, study)
 
 
 @router.get("/studies/{study}/versions/{version}", tags=["studies"])
-def read_version(study: str, version: int, user: Asking, here: Here) -> dict[str, Any]:
-    """An older draft; version 1 is the model's, and ``drafted`` its newest."""
-    with here.database.reading() as connection:
-        find_study(connection, study, user)
-        found = drafts.read(connection, study, version, user)
-    log.note_first(here.database, OPENED, user=user.id, study=study, version=version)
-    return found
+def read_version(study: str, version: int, user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
+    """An older version. Version 1 is the model's first draft, ``drafted`` its newest."""
+    with visible_study(station.database.reading(), study, user) as (connection, _):
+        draft = drafts.read(connection, study, version, user)
+    log.note_first(station.database, OPENED, user=user.id, study=study, version=version)
+    return draft
 
 
 @router.patch("/studies/{study}/sentences", tags=["drafts"])
-def edit(study: str, given: Edits, user: Asking, here: Here) -> dict[str, Any]:
-    """Replace, remove, insert sentences, or restore an older version. 409 where another edit came first."""
-    with here.database.writing() as connection:
-        find_study(connection, study, user)
-        version = drafts.edit(connection, study, given.version, given.edits, user, here.settings.limits)
+def edit(study: str, body: Edits, user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
+    """Replace, remove or insert sentences, or restore an older version. 409 if another edit came first."""
+    with visible_study(station.database.writing(), study, user) as (connection, _):
+        version = drafts.edit(connection, study, body.version, body.edits, user, station.settings.limits)
         return drafts.read(connection, study, version, user)
 
 
 @router.post("/studies/{study}/looked", tags=["drafts"])
-def look(study: str, given: Looked, user: Asking, here: Here) -> dict[str, Any]:
-    """Say that this reader looked at sentences; signing asks that of who signs, for every flagged one."""
-    with here.database.writing() as connection:
-        find_study(connection, study, user)
-        drafts.look(connection, study, given.version, given.sentences, user)
-        return drafts.read(connection, study, given.version, user)
+def look(study: str, body: LookedAt, user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
+    """Record that this reader looked at sentences. Signing requires it for every flagged sentence."""
+    with visible_study(station.database.writing(), study, user) as (connection, _):
+        drafts.mark_reviewed(connection, study, body.version, body.sentences, user)
+        return drafts.read(connection, study, body.version, user)
 
 
 @router.post("/studies/{study}/sign", tags=["drafts"])
-def sign(study: str, given: Signature, user: Asking, here: Here) -> dict[str, Any]:
+def sign(study: str, body: Signature, user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
     """Sign the newest version.
 
-    409 where who signs has not looked at a flagged sentence (``got`` has the keys), or it is signed or rejected; 400
-    where it is empty, or holds signs that are not seen or that an export cannot carry.
+    409 if the user has not looked at a flagged sentence (``got`` has the keys), or the study is signed or rejected; 400
+    if the report is empty, or holds invisible characters or ones that an export cannot carry.
     """
-    with here.database.writing() as connection:
-        find_study(connection, study, user)
-        seconds = given.seconds
+    with visible_study(station.database.writing(), study, user) as (connection, _):
+        seconds = body.seconds
         if seconds is None:
             opened = log.first(connection, OPENED, user=user.id, study=study)
             seconds = 0.0 if opened is None else max(0.0, (now() - opened).total_seconds())
-        kept = drafts.sign(connection, study, given.version, seconds, user)
-    return {"signature": kept, "notice": RESEARCH_ONLY}
+        signature = drafts.sign(connection, study, body.version, seconds, user)
+    return {"signature": signature, "notice": RESEARCH_ONLY}
 
 
 @router.post("/studies/{study}/addenda", tags=["drafts"], status_code=201)
-def add(study: str, given: Addendum, user: Asking, here: Here) -> dict[str, Any]:
-    """Sign an addendum to a signed report, whose own text stays. 409 where another addendum came first.
+def add(study: str, body: Addendum, user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
+    """Sign an addendum to a signed report, which itself does not change. 409 if another addendum came first.
 
-    It is sent, with the report, to where the report was sent.
+    The report with its addendum is sent to the targets of the report.
     """
-    most = here.settings.limits.draft_characters
-    with _noting_altered(here, study, user), here.database.writing() as connection:
-        find_study(connection, study, user)
-        signed.add(connection, study, given.after, given.text, user, most=most)
-        return {"addenda": signed.as_json(connection, study), "notice": RESEARCH_ONLY}
+    most = station.settings.limits.draft_characters
+    with (
+        _noting_altered(station, study, user),
+        visible_study(station.database.writing(), study, user) as (connection, _),
+    ):
+        drafts.add_addendum(connection, study, body.after, body.text, user, most=most)
+        return {"addenda": drafts.addenda_json(connection, study), "notice": RESEARCH_ONLY}
 
 
 @contextmanager
-def _noting_altered(here: Station, study: str, user: User) -> Iterator[None]:
-    """Log a refusal of what is not what was signed."""
+def _noting_altered(station: Station, study: str, user: User) -> Iterator[None]:
+    """Log a refusal of a report that differs from the signed one."""
     try:
         yield
-    except signed.AlteredError as error:
-        with here.database.writing() as connection:
-            signed.note_altered(connection, study, error, user=user.id)
+    except drafts.AlteredError as error:
+        with station.database.writing() as connection:
+            drafts.note_altered(connection, study, error, user=user.id)
         raise
 
 
 @router.post("/studies/{study}/reject", tags=["drafts"])
-def reject(study: str, given: Rejection, user: Asking, here: Here) -> dict[str, Any]:
-    """Reject the newest version of a draft, with the reason. It is not exported; an archive that has it gets a notice.
+def reject(study: str, body: Rejection, user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
+    """Reject the newest version with a reason. It is not exported, and archives that received it get a notice.
 
-    409 where it is not the newest version, or the study is signed.
+    409 if it is not the newest version, or the study is signed.
     """
-    with here.database.writing() as connection:
-        find_study(connection, study, user)
-        drafts.reject(connection, study, given.version, given.reason, user)
+    with visible_study(station.database.writing(), study, user) as (connection, _):
+        drafts.reject(connection, study, body.version, body.reason, user)
         return store.as_json(find_study(connection, study, user))
 
 
 @router.post("/studies/{study}/reopen", tags=["drafts"])
-def reopen(study: str, given: Reopening, user: Asking, here: Here) -> dict[str, Any]:
-    """Take a rejection back: for who rejected the draft, and for admins."""
-    with here.database.writing() as connection:
-        find_study(connection, study, user)
+def reopen(study: str, body: Reopening, user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
+    """Reopen a rejected draft. Allowed to the author of the rejection and to admins."""
+    with visible_study(station.database.writing(), study, user) as (connection, _):
         try:
-            drafts.reopen(connection, study, given.version, user)
+            drafts.reopen(connection, study, body.version, user)
         except PermissionError as error:
             raise HTTPException(403, str(error)) from None
         return store.as_json(find_study(connection, study, user))
 
 
 @router.post("/studies/{study}/cancel", tags=["studies"])
-def cancel(study: str, user: Asking, here: Here) -> dict[str, Any]:
-    """Take a study off the queue, or drop the draft that is being written."""
-    with here.database.reading() as connection:
+def cancel(study: str, user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
+    """Remove a study from the queue, or discard the draft in progress."""
+    with station.database.reading() as connection:
         row = find_study(connection, study, user)
-    if not here.cancel(study, user):
-        raise signed.ConflictError("cannot be cancelled", field="state", got=row.state, expected="waiting or drafting")
+    if not station.cancel(study, user):
+        raise drafts.ConflictError("cannot be cancelled", field="state", got=row.state, expected="waiting or drafting")
     return {"id": study, "state": "refused", "reason": store.CANCELLED}
 
 
 @router.post("/studies/{study}/anyway", tags=["studies"], status_code=202)
-def draft_anyway(study: str, given: Anyway, user: Asking, here: Here) -> dict[str, Any]:
-    """Let a refused study wait for its draft all the same; 403 where the role does not reach, 409 where it cannot."""
-    with here.database.writing() as connection:
-        row = find_study(connection, study, user)
+def draft_anyway(study: str, body: Anyway, user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
+    """Override a refusal and queue the study. 403 if the role does not suffice, 409 if it cannot be overridden."""
+    with visible_study(station.database.writing(), study, user) as (connection, row):
         try:
-            anyway.ask(connection, row, given.refusal, user)
-        except anyway.NotAllowedError as error:
+            drafts.override_refusal(connection, row, body.refusal, user)
+        except drafts.NotAllowedError as error:
             raise HTTPException(403, str(error)) from None
-    here.inference.wake()
+    station.inference.wake()
     return {"id": study, "state": "waiting"}
 
 
 @router.get("/studies/{study}/log", tags=["log"])
-def study_log(study: str, user: Asking, here: Here, offset: Offset = 0, limit: Limit = 50) -> dict[str, Any]:
-    """Who did what with a study."""
-    with here.database.reading() as connection:
-        find_study(connection, study, user)
+def study_log(
+    study: str, user: CurrentUser, station: CurrentStation, offset: Offset = 0, limit: Limit = 50
+) -> dict[str, Any]:
+    """Log entries of a study."""
+    with visible_study(station.database.reading(), study, user) as (connection, _):
         return {"entries": log.entries(connection, study=study, offset=offset, limit=limit)}
 
 
 @router.get("/log", tags=["log"])
 def whole_log(
-    user: Admin, here: Here, offset: Offset = 0, limit: Limit = 50, newest_first: bool = False
+    user: Admin, station: CurrentStation, offset: Offset = 0, limit: Limit = 50, newest_first: bool = False
 ) -> dict[str, Any]:
     """The whole log."""
-    with here.database.reading() as connection:
-        found = log.entries(connection, study=None, offset=offset, limit=limit, newest_first=newest_first)
-    return {"entries": found}
+    with station.database.reading() as connection:
+        entries = log.entries(connection, study=None, offset=offset, limit=limit, newest_first=newest_first)
+    return {"entries": entries}
 
 
 @router.get("/status", tags=["studies"])
-def status(user: Asking, here: Here) -> dict[str, Any]:
-    """Whether studies are drafted now; for an admin also why inference processes were lost, the newest first."""
-    answer: dict[str, Any] = {"ready": here.inference.is_ready, "model": here.model}
+def status(user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
+    """Readiness and model; for admins also storage and the losses of inference processes, the newest first."""
+    answer: dict[str, Any] = {"ready": station.inference.is_ready, "model": station.model}
     if user.is_admin:
-        answer["storage"] = here.room.figures()
-        answer["problem"] = here.inference.problem
+        answer["storage"] = station.disk.figures()
+        answer["problem"] = station.inference.problem
         answer["lost"] = [
             {"time": one.time.isoformat(), "reason": one.reason, "studies": one.studies}
-            for one in reversed(here.inference.reasons)
+            for one in reversed(station.inference.reasons)
         ]
     return answer
 
 
 @router.get("/log/check", tags=["log"])
-def check_log(user: Admin, here: Here) -> dict[str, Any]:
-    """Whether every entry holds the hash of the one before, and what was signed is as the log says (``altered_at``)."""
-    found = here.check_log()
-    return {"entries": found.entries, "hash": found.hash, "broken_at": found.broken, "altered_at": list(found.altered)}
+def check_log(user: Admin, station: CurrentStation) -> dict[str, Any]:
+    """Check the hash chain of the log, and signed reports against it (``altered_at``)."""
+    checked = station.check_log()
+    return {
+        "entries": checked.entries,
+        "hash": checked.hash,
+        "broken_at": checked.broken,
+        "altered_at": list(checked.altered),
+    }
 
 
 @probes.get("/healthz", tags=["probes"])
 async def health() -> dict[str, Any]:
-    """Whether the server answers; without a thread, of which others may hold all."""
+    """Liveness. It needs no thread, since requests may occupy all of them."""
     return {"status": "ok"}
 
 
 @probes.get("/readyz", tags=["probes"])
-def ready(here: Here) -> dict[str, Any]:
-    """Whether it drafts: 503 while the model is loaded, or the server stops."""
-    _states(here)
-    if not here.inference.is_ready:
-        raise HTTPException(503, "stopping" if here.inference.is_stopping else "the model is not loaded")
+def ready(station: CurrentStation) -> dict[str, Any]:
+    """Readiness: 503 while the model is loading, or the server stops."""
+    _states(station)
+    if not station.inference.is_ready:
+        raise HTTPException(503, "stopping" if station.inference.is_stopping else "the model is not loaded")
     return {"status": "ready"}
 
 
 @probes.get("/metrics", tags=["probes"])
-def metrics(here: Here) -> PlainTextResponse:
-    """Figures for Prometheus."""
-    text = here.metrics.text(_states(here), here.room.figures(), ready=here.inference.is_ready)
+def metrics(station: CurrentStation) -> PlainTextResponse:
+    """Metrics for Prometheus."""
+    text = station.metrics.text(_states(station), station.disk.figures(), ready=station.inference.is_ready)
     return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
 
-def _states(here: Station) -> dict[str, int]:
+def _states(station: Station) -> dict[str, int]:
     try:
-        with here.database.reading() as connection:
+        with station.database.reading() as connection:
             return store.counts(connection)
     except sa.exc.SQLAlchemyError:
         raise InputError("the database does not answer") from None
 
 
-# What users change of their own way in: passwords, and tokens that are taken back.
-
+# Accounts: passwords and revoked tokens.
 
 TokenName = Annotated[str, Path(max_length=64)]
 
 
-class _AccountBody(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class NewPassword(_AccountBody):
-    """The password that there is (for one's own, where there is one), and the one to come."""
+class NewPassword(Body):
+    """Current and new password; users changing their own must give both."""
 
     old: str = Field(default="", max_length=users.LONGEST_PASSWORD)
     new: str = Field(max_length=users.LONGEST_PASSWORD)
 
 
 @router.put("/users/{number}/password", tags=["users"], status_code=204)
-def change_password(number: int, given: NewPassword, request: Request, user: Asking, here: Here) -> None:
-    """Change one's own password, or as an admin another user's. All tokens and other sessions of that user end."""
+def change_password(
+    number: int, body: NewPassword, request: Request, user: CurrentUser, station: CurrentStation
+) -> None:
+    """Change one's own password, or as an admin another user's. The user's tokens and other sessions end."""
     _refuse_others(user, number)
-    counted = tries(request)
+    counted = login_limits(request)
     keys = {f"password {user.id}": counted.most}
     counted.begin(keys)
-    with one_password(), here.database.writing() as connection:
+    with one_password(), station.database.writing() as connection:
         refuse_disabled(connection, user)
-        _there(users.user_names(connection), number)
+        _refuse_unknown(users.user_names(connection), number)
         own = number == user.id
         is_asked = own and users.has_password(connection, number)
-        if is_asked and users.by_password(connection, user.name, given.old) is None:
+        if is_asked and users.by_password(connection, user.name, body.old) is None:
             raise InputError("is not the password", field="old")
         counted.succeed(keys)
-        users.set_password(connection, number, given.new, keep=request.cookies.get(COOKIE, "") if own else "")
+        users.set_password(connection, number, body.new, keep=request.cookies.get(COOKIE, "") if own else "")
         log.append(connection, "password changed", user=user.id, details={"user": number})
 
 
 @router.get("/users/{number}/tokens", tags=["users"])
-def list_tokens(number: int, user: Asking, here: Here) -> dict[str, Any]:
-    """The tokens of a user; of each its name and its time, for the token itself is not kept."""
+def list_tokens(number: int, user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
+    """Names and times of a user's tokens. The tokens themselves are not stored."""
     _refuse_others(user, number)
-    with here.database.reading() as connection:
+    with station.database.reading() as connection:
         return {"tokens": users.tokens_of(connection, number)}
 
 
 @router.delete("/users/{number}/tokens/{token}", tags=["users"], status_code=204)
-def revoke(number: int, token: TokenName, request: Request, user: Asking, here: Here) -> None:
-    """Take a token back. All other sessions of that user end, for they may have been opened with it."""
+def revoke(number: int, token: TokenName, request: Request, user: CurrentUser, station: CurrentStation) -> None:
+    """Revoke a token. All other sessions of the user end, since the token may have opened them."""
     _refuse_others(user, number)
     keep = request.cookies.get(COOKIE, "") if number == user.id else ""
-    with here.database.writing() as connection:
+    with station.database.writing() as connection:
         refuse_disabled(connection, user)
         if not users.revoke_token(connection, number, token, keep=keep):
             raise HTTPException(404, "no such token")
@@ -482,120 +492,111 @@ def _refuse_others(user: User, number: int) -> None:
         raise HTTPException(403, "this needs the role admin")
 
 
-def _there(names: dict[int | None, str], number: int) -> None:
+def _refuse_unknown(names: dict[int | None, str], number: int) -> None:
     if number not in names:
         raise InputError("no such user", field="number", got=number)
 
 
-# The template of a report, over the interface: an admin loads one, and the editor offers its headings and texts.
+# Report template: an admin loads one, and the editor offers its headings and texts.
 
-
-template_router = APIRouter(prefix="/api/v1", tags=["template"])
 LONGEST: Final = 256 << 10
-"""Characters of a template; RadReport's have some ten thousand."""
+"""Characters of a template; those of RadReport have about ten thousand."""
 _PARSE_S: Final = 10.0
 _ONE: Final = 1
 
 
-class Loaded(BaseModel):
-    """A template as it came: HTML, of which nothing but text is kept."""
+class NewTemplate(Body):
+    """An MRRT template in HTML, of which only text is kept."""
 
-    model_config = ConfigDict(extra="forbid")
     html: str = Field(max_length=LONGEST)
 
 
-@template_router.get("/template")
-def read_template(user: Asking, here: Here) -> dict[str, Any]:
-    """The template, by sections: headings, and the text that each begins with; null where none was loaded."""
-    with here.database.reading() as connection:
+@router.get("/template", tags=["template"])
+def read_template(user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
+    """The template: headings and default texts by section; null if none is loaded."""
+    with station.database.reading() as connection:
         row = connection.execute(sa.select(templates)).first()
     return {"template": None if row is None else {"title": row.title, "sha256": row.sha256, "sections": row.sections}}
 
 
-@template_router.put("/template")
-def load(given: Loaded, user: Admin, here: Here) -> dict[str, Any]:
-    """Read an MRRT template in place of the one that is there; say what of it was dropped. Nothing in it runs."""
+@router.put("/template", tags=["template"])
+def load(body: NewTemplate, user: Admin, station: CurrentStation) -> dict[str, Any]:
+    """Load an MRRT template and return the elements dropped from it. Scripts in it are not run."""
     with closing(Sandbox("radweave.workstation.mrrt_parse", size=1)) as limited:
-        found, _ = limited.call("template", {"html": given.html}, timeout_s=_PARSE_S)
+        template, _ = limited.call("template", {"html": body.html}, timeout_s=_PARSE_S)
     sections = [
         {"section": name, "lines": [{key: line[key] for key in ("heading", "text")} for line in lines]}
         for name in SECTIONS
-        if (lines := [line for line in found["lines"] if line["section"] == name])
+        if (lines := [line for line in template["lines"] if line["section"] == name])
     ]
-    digest = sha256_bytes(given.html.encode("utf-8", "surrogatepass"))
-    values = {"id": _ONE, "title": found["title"], "sections": sections, "sha256": digest, "loaded": now()}
-    with here.database.writing() as connection:
+    digest = sha256_bytes(body.html.encode("utf-8", "surrogatepass"))
+    values = {"id": _ONE, "title": template["title"], "sections": sections, "sha256": digest, "loaded": now()}
+    with station.database.writing() as connection:
         refuse_disabled(connection, user)
         connection.execute(templates.delete())
         connection.execute(templates.insert().values(values))
         log.append(
-            connection, "template loaded", user=user.id, details={"sha256": digest, "lines": len(found["lines"])}
+            connection, "template loaded", user=user.id, details={"sha256": digest, "lines": len(template["lines"])}
         )
-    kept = {"title": found["title"], "sha256": digest, "sections": sections}
-    return {"template": kept, "dropped": found["dropped"], "left_out": found["left_out"]}
+    loaded = {"title": template["title"], "sha256": digest, "sections": sections}
+    return {"template": loaded, "dropped": template["dropped"], "left_out": template["left_out"]}
 
 
-@template_router.delete("/template", status_code=204)
-def remove(user: Admin, here: Here) -> None:
-    """Work without a template."""
-    with here.database.writing() as connection:
+@router.delete("/template", status_code=204, tags=["template"])
+def remove(user: Admin, station: CurrentStation) -> None:
+    """Remove the template."""
+    with station.database.writing() as connection:
         refuse_disabled(connection, user)
         if connection.execute(templates.delete()).rowcount:
             log.append(connection, "template removed", user=user.id)
 
 
-# The study before one over the interface: which it is, what changed since, and another choice.
+# The prior study, the changes from it, and its choice by a reader.
 
-
-prior_router = APIRouter(prefix="/api/v1", tags=["priors"])
 BY_DATASET, BY_ARCHIVE = "data set", "archive"
 _MOST: Final = 50
 
 
-class Choice(BaseModel):
-    """The study that is the prior; none, where ``prior`` is null."""
+class PriorChoice(Body):
+    """The chosen prior, or null for none."""
 
-    model_config = ConfigDict(extra="forbid")
     prior: str | None = Field(max_length=32)
 
 
-@prior_router.get("/studies/{study}/prior")
-def read_prior(study: str, user: Asking, here: Here) -> dict[str, Any]:
-    """The patient's study before this one, how it was found, its text, and what changed since, read by rules.
+@router.get("/studies/{study}/prior", tags=["priors"])
+def read_prior(study: str, user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
+    """The prior study of the patient, its report, and the changes from it as read by rules.
 
-    ``found_by`` is "headers", "hand", "archive" or "data set"; ``was_used`` whether the draft was made with it.
+    ``found_by`` is "headers", "hand", "archive" or "data set"; ``was_used`` is true if the draft was made with it.
     """
-    with here.database.reading() as connection:
-        row = find_study(connection, study, user)
-        return {"prior": _prior(here, connection, row), "may_choose": _may_choose(row)}
+    with visible_study(station.database.reading(), study, user) as (connection, row):
+        return {"prior": _prior(station, connection, row), "may_choose": _may_choose(row)}
 
 
-@prior_router.get("/studies/{study}/priors")
+@router.get("/studies/{study}/priors", tags=["priors"])
 def list_choices(
-    study: str, user: Asking, here: Here, search: Annotated[str | None, Query(max_length=200)] = None
+    study: str, user: CurrentUser, station: CurrentStation, search: Annotated[str | None, Query(max_length=200)] = None
 ) -> dict[str, Any]:
-    """Studies that may be chosen as the prior: of the same owner, the newest first."""
-    with here.database.reading() as connection:
-        row = find_study(connection, study, user)
+    """Candidates for the prior: studies of the same owner, the newest first."""
+    with visible_study(station.database.reading(), study, user) as (connection, row):
         return {"studies": related.choices(connection, row, search, _MOST) if _may_choose(row) else []}
 
 
-@prior_router.put("/studies/{study}/prior")
-def choose_prior(study: str, given: Choice, user: Asking, here: Here) -> dict[str, Any]:
-    """Choose the prior, or say that there is none. A draft that is there stays as it is."""
-    with here.database.writing() as connection:
-        row = find_study(connection, study, user)
-        related.choose(connection, row, given.prior, user)
-        return {"prior": _prior(here, connection, row), "may_choose": True}
+@router.put("/studies/{study}/prior", tags=["priors"])
+def choose_prior(study: str, body: PriorChoice, user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
+    """Choose the prior, or none. An existing draft does not change."""
+    with visible_study(station.database.writing(), study, user) as (connection, row):
+        related.choose(connection, row, body.prior, user)
+        return {"prior": _prior(station, connection, row), "may_choose": True}
 
 
 def _may_choose(row: sa.Row[Any]) -> bool:
     return row.dataset_study is None and row.state in related.CHANGEABLE
 
 
-def _prior(here: Station, connection: sa.Connection, row: sa.Row[Any]) -> dict[str, Any] | None:
-    given = drafts.read_evidence(connection, row.id)
-    used = ((given or {}).get("evidence", {}).get("study") or {}).get("prior") or {}
+def _prior(station: Station, connection: sa.Connection, row: sa.Row[Any]) -> dict[str, Any] | None:
+    evidence_row = drafts.read_evidence(connection, row.id)
+    used = ((evidence_row or {}).get("evidence", {}).get("study") or {}).get("prior") or {}
     if row.dataset_study is not None:
         if not used:
             return None
@@ -604,17 +605,17 @@ def _prior(here: Station, connection: sa.Connection, row: sa.Row[Any]) -> dict[s
     prior = store.prior_of(connection, row.id)
     if prior is None or not prior.files:
         return None
-    found: dict[str, Any] = {
+    prior_json: dict[str, Any] = {
         "id": None, "name": "prior", "is_signed": True, "found_by": BY_ARCHIVE, "days": prior.days,
         "was_used": related.is_as_drafted(connection, row.id), "report": prior.report, "changes": [],
     }  # fmt: skip
     own = related.prior_of(connection, row.id)
     if own is not None and prior.files == tuple(store.uploaded(connection, own.id)):
         text, is_signed = related.text_of(connection, own)
-        found |= {"id": own.id, "name": own.name, "is_signed": is_signed, "found_by": own.found_by, "report": text}
-    if found["report"] and row.version:
-        labeler = get_labeler(LABELER_OF[here.modality])
+        prior_json |= {"id": own.id, "name": own.name, "is_signed": is_signed, "found_by": own.found_by, "report": text}
+    if prior_json["report"] and row.version:
+        labeler = get_labeler(LABELER_OF[station.modality])
         drafted = drafts.read(connection, row.id, drafts.drafted_version(connection, row.id))["text"]
         now = find_support(Report(drafted, row.id), labeler)
-        found["changes"] = changes(now, said_before(found["report"], labeler))
-    return found
+        prior_json["changes"] = changes_from_prior(now, read_prior_states(prior_json["report"], labeler))
+    return prior_json

@@ -1,4 +1,4 @@
-"""The application: routes, what refusals look like, and the start and stop of all that runs beside them."""
+"""The application: pages, routes, error responses, and the server with its background threads."""
 
 from __future__ import annotations
 
@@ -25,14 +25,20 @@ from radweave import __version__
 from radweave.core.errors import CannotWriteError, InputError, printable
 from radweave.core.study import RESEARCH_ONLY
 from radweave.workstation import access, api, images_api, store
-from radweave.workstation import api as accounts
-from radweave.workstation import api as prior_api
-from radweave.workstation import api as template_api
-from radweave.workstation.access import Guard, Here, client_of, current_user, error, let_in, probes_only, tries
+from radweave.workstation.access import (
+    CurrentStation,
+    Guard,
+    client_of,
+    current_user,
+    error,
+    login_limits,
+    open_session,
+    probes_only,
+)
 from radweave.workstation.connections import Connections, Proxies, handshakes, protocol, tls_context
 from radweave.workstation.disk import BusyError, NoRoomError
 from radweave.workstation.drafts import ConflictError
-from radweave.workstation.events import JsonHandler, say_failure
+from radweave.workstation.events import JsonHandler, log_failure
 from radweave.workstation.openid import (
     BACK,
     NOT_BEGUN,
@@ -47,11 +53,10 @@ from radweave.workstation.settings import LOOPBACK, Limits, Settings
 from radweave.workstation.station import KnownError, QueueFullError, Station, alone
 from radweave.workstation.users import LONGEST_PASSWORD, SHORTEST_PASSWORD, User
 
-# The pages: frames that scripts of ours fill over the interface. Nothing that a file or a user says is put in here.
+# Pages: templates that scripts fill from the JSON interface, without text of files or users.
 #
-# Who is not logged in comes to the login; a study that is not theirs is not there. Frames, scripts and styles lie in the
-# package: nothing is loaded from elsewhere, and nothing stands inline, which the content security policy forbids.
-
+# Users who are not logged in are redirected to the login. Templates, scripts and styles are part of the package:
+# nothing is loaded from elsewhere, and nothing is inline, which the content security policy forbids.
 
 router = APIRouter(include_in_schema=False)
 _HOME = "/studies"
@@ -64,25 +69,25 @@ def _frames() -> Environment:
     return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
 
 
-def _page(name: str, here: Station, *, user: User | None, status: int = 200, **values: Any) -> HTMLResponse:
-    """A frame with what all have: the notice, who looks at it, and what drafts here."""
+def _page(name: str, station: Station, *, user: User | None, status: int = 200, **values: Any) -> HTMLResponse:
+    """A page with the notice, the user and the model."""
     text = _frames().get_template(f"{name}.html.j2").render(
-        notice=RESEARCH_ONLY, user=user, model=here.model, version=__version__, page=name, **values
+        notice=RESEARCH_ONLY, user=user, model=station.model, version=__version__, page=name, **values
     )  # fmt: skip
     return HTMLResponse(text, status)
 
 
-def _looking(request: Request, here: Station) -> User | None:
-    """Who is logged in with a browser: pages know no tokens of programs."""
+def _browser_user(request: Request, station: Station) -> User | None:
+    """The user of a browser session; pages accept no tokens of programs."""
     try:
-        user = current_user(request, here)
+        user = current_user(request, station)
     except HTTPException:
         return None
     return user if user.csrf is not None else None
 
 
 def _to_login(request: Request) -> Response:
-    """To the login, which comes back: our own paths hold nothing that needs to be quoted."""
+    """Redirect to the login, which returns to this page. Paths of pages need no quoting."""
     return RedirectResponse(f"/login?next={request.url.path}", 303)
 
 
@@ -92,126 +97,128 @@ def home() -> Response:
 
 
 @router.get("/login")
-def login(request: Request, here: Here) -> Response:
-    if _looking(request, here) is not None:
+def login(request: Request, station: CurrentStation) -> Response:
+    if _browser_user(request, station) is not None:
         return RedirectResponse(_HOME, 303)
-    return _page("login", here, user=None, has_provider=here.provider is not None)
+    return _page("login", station, user=None, has_provider=station.provider is not None)
 
 
 @router.get("/login/openid")
-def to_provider(request: Request, here: Here, next: Annotated[str, Query(max_length=200)] = "") -> Response:
-    """To the provider, with what this browser must bring back."""
-    if here.provider is None:
+def to_provider(
+    request: Request, station: CurrentStation, next: Annotated[str, Query(max_length=200)] = ""
+) -> Response:
+    """Redirect to the provider, with a cookie that binds the login to this browser."""
+    if station.provider is None:
         raise HTTPException(404)
     try:
-        url, kept = here.provider.begin(next)
+        url, cookie = station.provider.begin(next)
     except NoProviderError:
-        return _no_provider(here)
+        return _no_provider(station)
     answer = RedirectResponse(url, 303)
-    _keep(answer, request, kept)
+    _set_try_cookie(answer, request, cookie)
     return answer
 
 
 @router.get(BACK)
 def from_provider(
     request: Request,
-    here: Here,
+    station: CurrentStation,
     state: Annotated[str, Query(max_length=200)] = "",
     code: Annotated[str, Query(max_length=4_000)] = "",
 ) -> Response:
-    """Whom the provider sent back, let in or refused."""
-    if here.provider is None:
+    """Log in a user who returns from the provider, or refuse."""
+    if station.provider is None:
         raise HTTPException(404)
-    client, counted = client_of(request), tries(request)
+    client, counted = client_of(request), login_limits(request)
     cookie = request.cookies.get(_TRY, "")
-    if not here.provider.began(cookie, state):  # any site makes a browser ask for this: that is no try to log in
-        return _page("problem", here, user=None, status=403, reason=f"You were not logged in: {NOT_BEGUN}.")
-    # Nothing is guessed here: the count bounds what one client has the provider asked, apart from that of passwords.
+    if not station.provider.began(cookie, state):  # any site can send a browser here: no failed login
+        return _page("problem", station, user=None, status=403, reason=f"You were not logged in: {NOT_BEGUN}.")
+    # This count bounds the requests to the provider caused by one client; passwords have another.
     keys = {f"provider {client}": 4 * counted.most}
     claims: dict[str, Any] = {}
     try:
         counted.begin(keys)
-        claims, wanted = here.provider.finish(cookie, state, code)
-        with here.database.writing() as connection:
-            user = user_of(connection, here.provider, claims)
-            answer = _page("entered", here, user=None, wanted=wanted)
-            let_in(request, answer, here, connection, user)
+        claims, wanted = station.provider.finish(cookie, state, code)
+        with station.database.writing() as connection:
+            user = user_of(connection, station.provider, claims)
+            answer = _page("entered", station, user=None, wanted=wanted)
+            open_session(request, answer, station, connection, user)
         counted.succeed(keys)
     except NoProviderError:
         counted.succeed(keys)
-        answer = _no_provider(here)
+        answer = _no_provider(station)
     except RefusedError as error:
         if isinstance(error, NoRoleError):
-            with here.database.writing() as connection:
-                end_access(connection, here.provider, claims)
-        counted.note(here, client, None)
-        answer = _page("problem", here, user=None, status=403, reason=f"You were not logged in: {error}.")
-    _keep(answer, request, "", seconds=0)
+            with station.database.writing() as connection:
+                end_access(connection, station.provider, claims)
+        counted.note(station, client, None)
+        answer = _page("problem", station, user=None, status=403, reason=f"You were not logged in: {error}.")
+    _set_try_cookie(answer, request, "", seconds=0)
     return answer
 
 
-def _no_provider(here: Station) -> HTMLResponse:
+def _no_provider(station: Station) -> HTMLResponse:
     reason = "The service that logs you in does not answer. With a name and a password of this server you can log in."
-    return _page("problem", here, user=None, status=503, reason=reason)
+    return _page("problem", station, user=None, status=503, reason=reason)
 
 
-def _keep(answer: Response, request: Request, kept: str, *, seconds: int = TRY_S) -> None:
-    """A cookie that comes back with the provider's answer, which another site sends: so it is not strict."""
+def _set_try_cookie(answer: Response, request: Request, value: str, *, seconds: int = TRY_S) -> None:
+    """Set the cookie that comes back with the provider's redirect. It is lax, since another site sends it."""
     answer.set_cookie(
-        _TRY, kept, max_age=seconds, httponly=True, samesite="lax", path="/login/openid",
+        _TRY, value, max_age=seconds, httponly=True, samesite="lax", path="/login/openid",
         secure=request.url.scheme == "https",
     )  # fmt: skip
 
 
 @router.get("/studies")
-def studies(request: Request, here: Here) -> Response:
-    user = _looking(request, here)
+def studies(request: Request, station: CurrentStation) -> Response:
+    user = _browser_user(request, station)
     if user is None:
         return _to_login(request)
-    limits: Limits = here.settings.limits
-    return _page("studies", here, user=user, limits=limits, modality=here.modality)
+    limits: Limits = station.settings.limits
+    return _page("studies", station, user=user, limits=limits, modality=station.modality)
 
 
 @router.get("/studies/{study}")
-def study(study: str, request: Request, here: Here) -> Response:
-    user = _looking(request, here)
+def study(study: str, request: Request, station: CurrentStation) -> Response:
+    user = _browser_user(request, station)
     if user is None:
         return _to_login(request)
-    with here.database.reading() as connection:
-        found = store.find(connection, study, user)
-    if found is None:
-        return _page("problem", here, user=user, status=404, reason="There is no such study, or it is not yours.")
-    return _page("study", here, user=user, study=found.id, limits=here.settings.limits)
+    with station.database.reading() as connection:
+        row = store.find(connection, study, user)
+    if row is None:
+        return _page("problem", station, user=user, status=404, reason="There is no such study, or it is not yours.")
+    return _page("study", station, user=user, study=row.id, limits=station.settings.limits)
 
 
 @router.get("/account")
-def account(request: Request, here: Here) -> Response:
-    user = _looking(request, here)
+def account(request: Request, station: CurrentStation) -> Response:
+    user = _browser_user(request, station)
     if user is None:
         return _to_login(request)
-    return _page("account", here, user=user, shortest=SHORTEST_PASSWORD, longest=LONGEST_PASSWORD)
+    return _page("account", station, user=user, shortest=SHORTEST_PASSWORD, longest=LONGEST_PASSWORD)
 
 
 @router.get("/log")
-def log(request: Request, here: Here) -> Response:
-    user = _looking(request, here)
+def log(request: Request, station: CurrentStation) -> Response:
+    user = _browser_user(request, station)
     if user is None:
         return _to_login(request)
     if not user.is_admin:
-        return _page("problem", here, user=user, status=403, reason="The log is for admins.")
-    return _page("log", here, user=user)
+        return _page("problem", station, user=user, status=403, reason="The log is for admins.")
+    return _page("log", station, user=user)
 
 
 def problem_page(request: Request, status: int, reason: str) -> HTMLResponse | None:
-    """A refusal as a page, where a browser asked for one; None where a program did."""
+    """A refusal as a page for browsers; None for programs."""
     if request.url.path.startswith("/api/") or "text/html" not in request.headers.get("accept", ""):
         return None
-    here: Station = request.app.state.station
-    return _page("problem", here, user=_looking(request, here), status=status, reason=reason)
+    station: Station = request.app.state.station
+    return _page("problem", station, user=_browser_user(request, station), status=status, reason=reason)
 
 
 def add_pages(app: FastAPI) -> None:
-    """The pages, and the files that they load."""
+    """Add the pages and their static files."""
     app.include_router(router)
     app.mount(
         "/static", StaticFiles(packages=[("radweave.workstation", "static"), ("radweave.io", "static")]), name="static"
@@ -223,7 +230,7 @@ BUSY_S = 2
 
 
 def create_app(station: Station) -> FastAPI:
-    """The application of a workstation, which it starts and stops."""
+    """The application, which starts and stops ``station``."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -236,14 +243,13 @@ def create_app(station: Station) -> FastAPI:
     app = FastAPI(
         title="Radweave workstation", version=__version__, description=RESEARCH_ONLY, lifespan=lifespan,
         openapi_url="/api/v1/openapi.json",
-        # Their pages load scripts from elsewhere.
+        # The documentation pages would load scripts from elsewhere.
         docs_url=None, redoc_url=None,
     )  # fmt: skip
     app.state.station = station
-    app.state.tries = access.Tries(station.settings.logins)
-    for part in (access, accounts, api, prior_api, template_api, images_api):
-        app.include_router(part.router)
-    app.include_router(api.probes)
+    app.state.login_limits = access.LoginLimits(station.settings.logins)
+    for part in (access.router, api.router, images_api.router, api.probes):
+        app.include_router(part)
     add_pages(app)
     app.add_exception_handler(StarletteHTTPException, _http)
     app.add_exception_handler(RequestValidationError, _invalid)
@@ -252,12 +258,12 @@ def create_app(station: Station) -> FastAPI:
     app.add_exception_handler(BusyError, _busy)
     app.add_exception_handler(NoRoomError, _no_room)
     app.add_exception_handler(OperationalError, _away)
-    app.add_middleware(Guard, settings=station.settings, metrics=station.metrics, room=station.room)
+    app.add_middleware(Guard, settings=station.settings, metrics=station.metrics, disk=station.disk)
     return app
 
 
 def _reply(status: int, content: object, headers: Mapping[str, str] | None = None) -> Response:
-    # In ASCII, for what was sent may be named here, and need not be text.
+    # In ASCII: parts of a request are named here, and need not be valid text.
     return Response(json.dumps(content), status, headers, "application/json")
 
 
@@ -270,7 +276,7 @@ async def _http(request: Request, problem: Exception) -> Response:
 
 
 async def _invalid(request: Request, problem: Exception) -> Response:
-    """A body or a query of another form: which fields and why, without what was sent."""
+    """Fields and reasons of an invalid body or query, without the values sent."""
     assert isinstance(problem, RequestValidationError)
     fields = [{"field": ".".join(map(str, row["loc"])), "reason": row["msg"]} for row in problem.errors()]
     return _reply(422, error("the request has not the form it must have", fields=fields))
@@ -298,19 +304,18 @@ async def _no_room(request: Request, problem: Exception) -> Response:
 
 
 async def _away(request: Request, problem: Exception) -> Response:
-    say_failure("database-failed", problem)
+    log_failure("database-failed", problem)
     return _reply(503, error("the database does not answer; try again later"), {"Retry-After": str(RETRY_S)})
 
 
-# From settings to a listening server.
-
+# Server.
 
 _FILES: Final = 8_192
-"""Open files and connections, where the system lets a process have so many."""
+"""Limit of open files and connections to ask of the system."""
 
 
 def run(settings: Settings) -> None:
-    """Serve until SIGTERM or SIGINT; what is being drafted then is finished first.
+    """Serve until SIGTERM or SIGINT; drafts in progress are finished first.
 
     Raises:
         InputError: as ``Station``, or if another server works on the same state.
@@ -324,7 +329,7 @@ def run(settings: Settings) -> None:
 
 
 def listener(settings: Settings, station: Station) -> uvicorn.Server:
-    """What listens, with the limits of connections; nothing runs yet."""
+    """The server with its connection limits, not started."""
     logger = logging.getLogger("uvicorn")
     logger.handlers, logger.propagate = [JsonHandler(logging.WARNING)], False
     limits, context = settings.limits, tls_context(settings.tls_cert, settings.tls_key)
@@ -356,7 +361,7 @@ def _greet(settings: Settings, token: str | None) -> None:
     print(f"workstation: {place}", flush=True)
     print(f"state: {printable(settings.state)}", flush=True)
     if token is not None:
-        # Behind #, which no browser sends: the token stands in no request's line and in no log.
+        # Browsers do not send the part after #: the token appears in no request and no log.
         print(f"first user, shown this once: {place}login#token={token}", flush=True)
     print(RESEARCH_ONLY, flush=True)
     if settings.host not in LOOPBACK and settings.tls_cert is None and not settings.behind_proxy:

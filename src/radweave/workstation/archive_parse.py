@@ -1,7 +1,7 @@
-"""ZIP archives, parsed in the limited child process: what one holds, and the bytes of its members.
+"""ZIP archives in the sandboxed child process: list of members, and their bytes.
 
-The child can write no file, has a memory and a time limit, and answers with bytes; the names of members never become
-names of files. Nothing here imports torch.
+The child cannot write files and has memory and time limits; names of members never become names of files. Nothing here
+imports torch.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _LARGE_END_BYTES, _LOCATOR_BYTES = 56, 20
 _HEADER = b"PK\x03\x04"
 _HEADER_BYTES = 30
 _CODED = 0x1 | 0x20 | 0x40 | 0x2000
-"""Flags of members that are encrypted, in one way or another, or patches of others (APPNOTE.TXT 4.4.4)."""
+"""Flags of encrypted members and patches (APPNOTE.TXT 4.4.4)."""
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _DAMAGED = "is no ZIP archive, or a damaged one"
 
 
 def list_members(request: dict[str, Any]) -> worker.Message:
-    """Names and sizes of an archive's files. Each limit of ``request`` is named where it is passed."""
+    """Names and sizes of an archive's files. A refusal names the exceeded limit of ``request``."""
     path, most = request["path"], int(request["files"])
     start, count = _directory(path, most)
     try:
@@ -60,11 +60,10 @@ def list_members(request: dict[str, Any]) -> worker.Message:
 
 
 def _directory(path: str, most: int) -> tuple[int, int]:
-    """Where the list of members begins, and how many it has, by the end records alone.
+    """Start and length of the central directory by the end records alone.
 
-    The library would make an object of each of millions of members first. Of two end records it takes the larger kind
-    (ZIP64) whenever there is one, so that is the one looked at here. The list must lie where it is said to, right
-    before them: the library would else look elsewhere.
+    The library would first make an object of each of millions of members. Like the library this prefers the ZIP64 end
+    record. The directory must end right before the end records: the library would otherwise search elsewhere.
     """
     with open(path, "rb") as file:
         size = file.seek(0, 2)
@@ -119,7 +118,7 @@ def _refuse(member: zipfile.ZipInfo) -> None:
 
 
 def read_members(request: dict[str, Any]) -> worker.Message:
-    """The bytes of some members, by their place in the list; none has more than the archive says."""
+    """Bytes of members by their index; each must have the stated size."""
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     with zipfile.ZipFile(request["path"]) as archive:
         members = [member for member in archive.infolist() if not member.is_dir()]

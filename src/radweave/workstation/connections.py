@@ -1,11 +1,10 @@
-"""How many connections there may be, in all and of one client, and which go where one more comes.
+"""Limits of connections per client and in all, trusted proxies, time limits and TLS.
 
-A new connection is always let in. Where its client has as many as one may have, or all have as many as there may be, an
-older one goes: first one that says nothing, then one that sends its request slowly, then one that takes its answer
-slowly. So who holds connections loses them to who uses them. Where none can go, the new one answers the probes of
-health alone; of such there are ``RESERVE``, and the oldest goes.
+A new connection is always accepted. Above a limit an older one is cut: first silent ones, then those that send their
+request slowly, then those that receive their response slowly. So idle connections give way to used ones. If none can
+be cut, the new connection serves health probes only; there are ``RESERVE`` of these, and the oldest is cut.
 
-Connections of trusted proxies are counted in all only: the clients behind them are counted by ``guard``.
+Connections of trusted proxies count towards the total only: ``access.Guard`` counts the clients behind them.
 """
 
 from __future__ import annotations
@@ -31,13 +30,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from radweave.core.errors import InputError
 
-# Who a request is from, where a trusted proxy passed it on: X-Forwarded-For, -Proto and -Host of its addresses alone.
+# Trusted proxies: X-Forwarded-For, -Proto and -Host are read from their addresses alone.
 #
-# Every proxy appends to X-Forwarded-For the address that it was called from. So the list is read from its right end, as
-# long as its entries are trusted themselves: the first that is not is the client, and what stands left of it is the
-# client's own claim. The header ``Forwarded`` (RFC 7239) is not read: a proxy that sets the others passes a client's
-# ``Forwarded`` on unchanged.
-
+# Every proxy appends its peer's address to X-Forwarded-For. The list is read from the right while entries are trusted
+# proxies; the first other entry is the client, and entries left of it are the client's own claim. The header
+# ``Forwarded`` (RFC 7239) is not read: a proxy that sets the others passes a client's ``Forwarded`` on unchanged.
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _MOST_HOPS: Final = 32
@@ -47,26 +44,26 @@ _DROPPED: Final = (b"forwarded", b"x-real-ip")
 
 
 def address_of(text: str) -> Address | None:
-    """An address, perhaps with a port; None for anything else. One of IPv4 may be written as one of IPv6."""
+    """The address in a text, with or without a port; None if there is none. IPv4-mapped IPv6 counts as IPv4."""
     text = text.strip()
     stated = _PORT.fullmatch(text)
     if stated is not None:
         text = stated["six"] or stated["four"] or ""
     try:
-        found = ipaddress.ip_address(text)
+        address = ipaddress.ip_address(text)
     except ValueError:
         return None
-    if isinstance(found, ipaddress.IPv6Address):
-        return None if found.scope_id else found.ipv4_mapped or found
-    return found
+    if isinstance(address, ipaddress.IPv6Address):
+        return None if address.scope_id else address.ipv4_mapped or address
+    return address
 
 
 def peer_of(text: str) -> str:
-    """What counts as one client: an address of IPv4, or the network of 64 bits that one of IPv6 lies in."""
-    found = address_of(text)
-    if isinstance(found, ipaddress.IPv6Address):
-        return str(ipaddress.ip_network((found, 64), strict=False))
-    return text if found is None else str(found)
+    """Key under which a client is counted: the IPv4 address, or the /64 network of the IPv6 address."""
+    address = address_of(text)
+    if isinstance(address, ipaddress.IPv6Address):
+        return str(ipaddress.ip_network((address, 64), strict=False))
+    return text if address is None else str(address)
 
 
 class Proxies:
@@ -76,15 +73,15 @@ class Proxies:
         self._networks = [ipaddress.ip_network(network) for network in networks]
 
     def __contains__(self, address: object) -> bool:
-        found = address_of(str(address))
-        return found is not None and any(
-            found in network for network in self._networks if network.version == found.version
+        parsed = address_of(str(address))
+        return parsed is not None and any(
+            parsed in network for network in self._networks if network.version == parsed.version
         )
 
     def seen_through(self, scope: Scope) -> tuple[Scope, bool]:
-        """The request as the client sent it, and True where a trusted proxy passed it on.
+        """The request as the client sent it, and True if it came through a trusted proxy.
 
-        Forwarded headers of all others are taken out, so that nothing further in can read them.
+        Forwarded headers of all others are removed.
         """
         peer = scope["client"][0] if scope.get("client") else ""
         headers = [(name, value) for name, value in scope["headers"] if not _is_forwarded(name)]
@@ -101,13 +98,13 @@ class Proxies:
         return {**scope, **changed}, True
 
     def _client(self, peer: str, chain: Sequence[str]) -> tuple[str, int]:
-        """The client's address, and how many trusted proxies its request came through."""
+        """Address of the client, and the number of trusted proxies in between."""
         client, hops = peer, 1
         for entry in reversed(chain[-_MOST_HOPS:]):
-            found = address_of(entry)
-            if found is None:  # who passed it on is the last that is known
+            address = address_of(entry)
+            if address is None:  # the proxy is the last known address
                 break
-            client = str(found)
+            client = str(address)
             if client not in self:
                 break
             hops += 1
@@ -119,13 +116,13 @@ def _is_forwarded(name: bytes) -> bool:
 
 
 def _listed(scope: Scope, name: bytes) -> list[str]:
-    """The entries of a header that may stand more than once (RFC 9110, 5.3)."""
+    """The entries of a header that may be repeated (RFC 9110, 5.3)."""
     lines = [value.decode("latin-1") for key, value in scope["headers"] if key == name]
     return [entry.strip() for line in lines for entry in line.split(",") if entry.strip()]
 
 
 def _at_hop(entries: Sequence[str], hops: int) -> str:
-    """What the outermost trusted proxy said: so many from the right, or the first where inner ones replace it."""
+    """Entry of the outermost trusted proxy: ``hops`` from the right, or the first if inner proxies replace it."""
     return entries[-min(hops, len(entries))] if entries else ""
 
 
@@ -133,7 +130,7 @@ RESERVE: Final = 32
 
 
 class Use(IntEnum):
-    """What a connection is kept for; the least goes first, and one that is worked for never goes."""
+    """Activity of a connection. The least active is cut first, and one in processing never."""
 
     SILENT = 0
     SENDING = 1
@@ -142,14 +139,14 @@ class Use(IntEnum):
 
 
 class Connection(Protocol):
-    """What is known of a connection."""
+    """A connection that can be counted and cut."""
 
     def use(self) -> Use: ...
     def cut(self) -> None: ...
 
 
 class Connections:
-    """All connections of a server; of one event loop, in the order in which they came."""
+    """All connections of a server, in the order of arrival; used from one event loop."""
 
     def __init__(self, most: int, most_of_one: int, proxies: Proxies, count: Callable[[str], None]) -> None:
         self._most, self._most_of_one, self._proxies, self._count = most, most_of_one, proxies, count
@@ -161,7 +158,7 @@ class Connections:
         return len(self._peers) + len(self._spare)
 
     def enter(self, connection: Connection, address: str) -> bool:
-        """Let a connection in; False where it may ask for the probes only."""
+        """Accept a connection; False if it may use the probes only."""
         peer = peer_of(address)
         is_bounded = address not in self._proxies
         while (is_bounded and self._held[peer] >= self._most_of_one) or len(self._peers) >= self._most:
@@ -185,10 +182,10 @@ class Connections:
                 del self._held[peer]
 
     def _first_to_go(self, of: str | None, newcomer: str) -> Connection | None:
-        """The connection that makes room: of one client, or of the one that has most.
+        """The connection to cut: one of the client ``of``, or of the client with the most.
 
-        Of another client only silent ones go, unless it has more than the newcomer: else two clients would end each
-        other's requests for ever.
+        Of another client only silent connections are cut, unless it has more than the newcomer: else two clients would
+        end each other's requests forever.
         """
         fair = self._held[newcomer] + 1
 
@@ -214,29 +211,28 @@ class Connections:
         connection.cut()
 
 
-# Time limits of a connection: who sends slowly, or nothing, does not keep it.
+# Time limits against slow clients.
 #
-# uvicorn waits for ever for a request that was begun. A few hundred such connections cost their owner nothing, and
-# nobody else gets one. Here a request's head must come within ``head_s``, its body at ``LEAST_RATE`` bytes a second on
-# average (after ``body_s``), and an answer must be taken as fast (after ``ANSWER_S``), else the connection is cut.
-
+# uvicorn waits forever for a request that was begun, so that a few hundred idle connections would block all others.
+# Here the head of a request must arrive within ``head_s``, its body at an average of ``LEAST_RATE`` bytes a second
+# (after ``body_s``), and a response must be received as fast (after ``ANSWER_S``), else the connection is cut.
 
 ANSWER_S: Final = 120.0
 LINGER_S: Final = 2.0
-"""How long a body is read that nobody wants any more: whoever sends it reads the answer after it."""
+"""Time for which a rejected body is still read: clients read the response after sending it."""
 STOP_S: Final = 3.0
-"""How long a server that stops waits for who sends or takes slowly."""
+"""Time for which a stopping server waits for slow clients."""
 LEAST_RATE: Final = 16 << 10
-"""Bytes a second: a slow radio link, and some 18 hours for the largest body that there is."""
+"""Bytes a second: a slow radio link, and 18 hours for the largest body allowed."""
 
 
 def protocol(head_s: float, connections: Connections, spare: Callable[[ASGIApp], ASGIApp]) -> type[H11Protocol]:
-    """Uvicorn's protocol with a limit for the head of a request; ``spare`` is what a connection of the reserve gets."""
+    """Protocol class with time limits; ``spare`` makes the application of reserve connections."""
     names = {"head_s": head_s, "all_connections": connections, "spare": staticmethod(spare)}
-    return type("PatientProtocol", (_Protocol,), names)
+    return type("PatientProtocol", (_TimedProtocol,), names)
 
 
-class _Protocol(H11Protocol):
+class _TimedProtocol(H11Protocol):
     head_s: float
     all_connections: Connections
     spare: Callable[[Any], Any]
@@ -247,7 +243,7 @@ class _Protocol(H11Protocol):
         self._answer_begun, self._written, self._is_answering = 0.0, 0, False
 
     def connection_made(self, transport: Any) -> None:
-        counted: Any = _Counted(transport, self._writes)
+        counted: Any = _CountedTransport(transport, self._writes)
         super().connection_made(counted)
         if not self.all_connections.enter(self, self.client[0] if self.client else ""):
             self.app = self.spare(self.app)
@@ -264,7 +260,7 @@ class _Protocol(H11Protocol):
         super().connection_lost(exc)
 
     def use(self) -> Use:
-        """What the connection is kept for."""
+        """Current activity."""
         if self.cycle is None or self.cycle.response_complete:
             return Use.TAKING if self.transport.get_write_buffer_size() else Use.SILENT
         if self.conn.their_state is h11.SEND_BODY:
@@ -275,7 +271,7 @@ class _Protocol(H11Protocol):
         self.transport.abort()
 
     def shutdown(self) -> None:
-        """Stop: what is worked for is finished, and nobody else is waited for long."""
+        """Stop: requests in processing are finished, slow clients are cut soon."""
         super().shutdown()
         self._begin("stop", STOP_S, self._cut_unless_worked_for)
 
@@ -293,7 +289,7 @@ class _Protocol(H11Protocol):
         super().on_response_complete()
 
     def _writes(self, size: int) -> None:
-        """Before bytes of an answer are written: its time begins with the first, if nothing of older ones waits."""
+        """Count bytes of a response; its time begins with the first, once older bytes are sent."""
         if not self._is_answering and not self.transport.get_write_buffer_size():
             self._end("answer")
         self._is_answering = True
@@ -303,10 +299,10 @@ class _Protocol(H11Protocol):
         self._written += size
 
     def _refuse_slow(self) -> None:
-        """Cut the connection where too little was taken in the time; else look again when that would be so."""
+        """Cut the connection if too little was received in time; else set the timer anew."""
         self._end("answer")
         waiting = self.transport.get_write_buffer_size()
-        if not waiting:  # the client has all that there is so far
+        if not waiting:  # the client has received all bytes so far
             return
         taken = max(0, self._written - waiting)
         left = self._answer_begun + ANSWER_S + taken / LEAST_RATE - self.loop.time()
@@ -316,7 +312,7 @@ class _Protocol(H11Protocol):
             self._begin("answer", left, self._refuse_slow)
 
     def _watch(self) -> None:
-        """Wait for a head that is not there yet. Between two requests uvicorn's own limit holds."""
+        """Time an incomplete head. Between two requests uvicorn's own limit applies."""
         if self.conn.their_state is h11.IDLE:
             self._begin("head", self.head_s, self.transport.abort)
         else:
@@ -334,8 +330,8 @@ class _Protocol(H11Protocol):
             timer.cancel()
 
 
-class _Counted:
-    """A transport that tells how much is to be written."""
+class _CountedTransport:
+    """A transport that reports the bytes to be written."""
 
     def __init__(self, transport: Any, writes: Callable[[int], None]) -> None:
         self._transport, self._writes = transport, writes
@@ -348,35 +344,34 @@ class _Counted:
         return getattr(self._transport, name)
 
 
-def patient(receive: Receive, body_s: float) -> Receive:
-    """Wait for a body as long as its size so far allows.
+def bounded_body(receive: Receive, body_s: float) -> Receive:
+    """Receive a body, waiting as long as its size so far allows.
 
     Raises:
-        HTTPException: 408 from the call that waited too long.
+        HTTPException: 408 if it takes longer.
     """
-    begun, seen, whole = time.monotonic(), 0, False
+    begun, received_bytes, whole = time.monotonic(), 0, False
 
     async def received() -> Message:
-        nonlocal seen, whole
-        if whole:  # what is waited for now is the client's end
+        nonlocal received_bytes, whole
+        if whole:  # the next message is the disconnection
             return await receive()
-        left = begun + body_s + seen / LEAST_RATE - time.monotonic()
+        left = begun + body_s + received_bytes / LEAST_RATE - time.monotonic()
         try:
             message = await asyncio.wait_for(receive(), max(0.0, left))
         except TimeoutError:
             raise HTTPException(408, "the request came too slowly", {"Connection": "close"}) from None
-        seen += len(message.get("body", b""))
+        received_bytes += len(message.get("body", b""))
         whole = not message.get("more_body", False)
         return message
 
     return received
 
 
-# TLS in the server itself: what a certificate must be, and a handshake that is as bounded as a request's head.
+# TLS: certificate checks, and a handshake with the time limit of a request's head.
 #
-# A connection is counted from its first packet on, not from the end of its handshake: who never shakes hands holds no
-# more than who says nothing. Who speaks HTTP to this port is answered in HTTP, once, with where to go.
-
+# A connection counts from its first packet, not from the end of its handshake. Plain HTTP to this port is answered once
+# in HTTP, with a hint to use https.
 
 _HANDSHAKE: Final = b"\x16"
 """The first byte of a TLS record that begins a handshake (RFC 8446, 5.1)."""
@@ -389,7 +384,7 @@ _NO_TLS: Final = (
 
 
 def tls_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    """What connections are encrypted with, TLS 1.2 or newer; None where neither file is named.
+    """Context for TLS 1.2 or newer; None without certificate and key.
 
     Raises:
         InputError: if one of them is missing, is no PEM, does not fit the other, is encrypted, or is out of date.
@@ -429,14 +424,14 @@ def _refuse_outdated(chain: bytes, file: Path | None) -> None:
     from cryptography import x509
 
     try:
-        found = x509.load_pem_x509_certificates(chain)[0]
+        leaf = x509.load_pem_x509_certificates(chain)[0]
     except ValueError:
         raise InputError("is no certificate", file=file, field="--tls-cert", expected="PEM") from None
     now = datetime.now(UTC)
-    if found.not_valid_after_utc < now:
-        raise InputError(f"is out of date since {found.not_valid_after_utc:%Y-%m-%d}", file=file, field="--tls-cert")
-    if found.not_valid_before_utc > now:
-        raise InputError(f"holds from {found.not_valid_before_utc:%Y-%m-%d} on", file=file, field="--tls-cert")
+    if leaf.not_valid_after_utc < now:
+        raise InputError(f"is out of date since {leaf.not_valid_after_utc:%Y-%m-%d}", file=file, field="--tls-cert")
+    if leaf.not_valid_before_utc > now:
+        raise InputError(f"holds from {leaf.not_valid_before_utc:%Y-%m-%d} on", file=file, field="--tls-cert")
 
 
 def handshakes(
@@ -451,9 +446,9 @@ def handshakes(
 
 
 class _Handshake(asyncio.Protocol):
-    """A connection before it is encrypted. It reads nothing itself: the handshake finds all bytes where they were.
+    """A connection before encryption. It reads nothing, so that the handshake receives all bytes.
 
-    What comes with the last packet of the handshake is kept for the protocol within.
+    Data that arrives with the last packet of the handshake is passed to the inner protocol.
     """
 
     def __init__(
@@ -476,7 +471,7 @@ class _Handshake(asyncio.Protocol):
         transport.pause_reading()
         peer = transport.get_extra_info("peername")
         self._connections.enter(self, str(peer[0]) if peer else "")
-        self._known.add(self)  # uvicorn ends what is known to it when it stops
+        self._known.add(self)  # uvicorn closes known connections when it stops
         self._task = asyncio.get_running_loop().create_task(self._shake())
 
     def use(self) -> Use:
@@ -518,7 +513,7 @@ class _Handshake(asyncio.Protocol):
 
 
 async def _first_byte(loop: asyncio.AbstractEventLoop, transport: Any) -> bytes:
-    """The first byte that came, which stays where it is; none where the other side hung up."""
+    """The first byte, without consuming it; empty if the peer closed the connection."""
     with socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as same:
         readable = asyncio.Event()
         loop.add_reader(same.fileno(), readable.set)

@@ -2,9 +2,9 @@
 
     with database.writing() as connection: ...
 
-One writer writes at a time and takes its lock when it begins, so that it never finds out in the middle that another one
-was faster; readers see the last commit meanwhile. SQLite does so by itself (WAL, ``BEGIN IMMEDIATE``); on PostgreSQL a
-writer holds an advisory lock, and a reader has one snapshot (``REPEATABLE READ``).
+One writer at a time takes its lock at the beginning of a transaction, so that no write fails half-way; readers see the
+last commit. SQLite offers this (WAL, ``BEGIN IMMEDIATE``); on PostgreSQL a writer holds an advisory lock, and a reader
+has one snapshot (``REPEATABLE READ``).
 """
 
 from __future__ import annotations
@@ -23,20 +23,17 @@ from radweave.core.errors import InputError
 from radweave.core.extras import refuse_without
 from radweave.core.storage import exclusive
 
-# Names of users: what one may be, and which of them look alike and so are one.
-#
-# ``folded`` follows the skeletons of Unicode (UTS 39, 4), with a table of our own for the letters that are taken from one
-# alphabet for those of another: two names of one skeleton are one name.
-
+# Names of users. ``folded`` follows the skeletons of Unicode (UTS 39, 4), with a table of confusable letters: two names
+# with one skeleton are one name.
 
 LONGEST: Final = 100
 _INVISIBLE: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
-_LOOKS: Final = (
+_LOOKALIKES: Final = (
     "aаαɑ bьƅв cсϲς dԁɗ eєеҽ gցɡ hһհн jјյϳ kкκĸ mмμ nпηոռ oоοσօ0 pрρ qԛզ rг sѕƽ tτт uυսц vνѵ wԝωɯшա xхχ yуγү zζ"
     " liıіιӏլ1|ǀ '’`´ -‐‑‒–—−"
 )
-"""The letter that others are taken for, and these: of Cyrillic, Greek, Armenian, phonetics; digits and marks too."""
-_ALIKE: Final = str.maketrans({sign: word[0] for word in _LOOKS.split() for sign in word[1:]})
+"""Groups of confusable characters, each by its first one: Cyrillic, Greek, Armenian, phonetic, digits, marks."""
+_SKELETON: Final = str.maketrans({sign: word[0] for word in _LOOKALIKES.split() for sign in word[1:]})
 _USED: Final = (
     "LATIN GREEK CYRILLIC ARMENIAN HEBREW ARABIC DEVANAGARI BENGALI GURMUKHI GUJARATI ORIYA TAMIL TELUGU KANNADA"
     " MALAYALAM SINHALA THAI LAO TIBETAN MYANMAR GEORGIAN ETHIOPIC KHMER HANGUL CJK HIRAGANA KATAKANA BOPOMOFO"
@@ -44,25 +41,25 @@ _USED: Final = (
 )
 _ALPHABETS: Final = frozenset(_USED.split())
 _TOGETHER: Final = frozenset({"CJK", "HIRAGANA", "KATAKANA", "BOPOMOFO", "HANGUL", "KATAKANA-HIRAGANA"})
-"""Those that one name may have side by side."""
+"""Alphabets that may be mixed in one name."""
 _MARKS: Final = "-_.'@+()·’ "
 
 
 def folded(name: str) -> str:
-    """What two names share that look alike."""
+    """Skeleton of a name, shared by look-alike names."""
     text = unicodedata.normalize("NFKC", name).casefold()
     text = "".join(sign for sign in unicodedata.normalize("NFKC", text) if not _is_invisible(sign))
-    # Marks that no letter takes up: a dot above an i is not seen, others hide behind a letter.
+    # Combining marks that are hard to see, such as a dot above an i.
     text = "".join(sign for sign in text if not unicodedata.name(sign, "").startswith("COMBINING "))
-    text = " ".join(text.translate(_ALIKE).split())
+    text = " ".join(text.translate(_SKELETON).split())
     return text.replace("rn", "m").replace("vv", "w")[:LONGEST]
 
 
 def refuse_unclear(name: str) -> None:
-    """Refuse a name that is none, or that does not show all it has.
+    """Refuse an invalid or ambiguous name.
 
     Raises:
-        InputError: for signs that are not seen, spaces at the ends, other spellings, and alphabets that are mixed.
+        InputError: for invisible characters, surplus spaces, a form other than NFC, and mixed alphabets.
     """
     if not name or len(name) > LONGEST or not name.isprintable():
         raise InputError("no name", field="name", expected="1 to 100 printable characters")
@@ -79,37 +76,34 @@ def _is_invisible(sign: str) -> bool:
 
 
 def _alphabet(sign: str) -> str:
-    """The alphabet of a letter; none of digits of ASCII, marks that stand on letters, and a few signs.
+    """The alphabet of a letter; "" for ASCII digits, combining marks and ``_MARKS``.
 
     Raises:
-        InputError: for a sign that stands in no name.
+        InputError: for a character not allowed in names.
     """
     if sign in _MARKS or (sign.isascii() and sign.isdigit()):
         return ""
     kind, words = unicodedata.category(sign), unicodedata.name(sign, "").split()
-    found = words[0] if words else ""
-    if kind in ("Mn", "Mc") and found == "COMBINING":
+    script = words[0] if words else ""
+    if kind in ("Mn", "Mc") and script == "COMBINING":
         return ""
-    is_known = kind in ("Lu", "Ll", "Lo", "Lm", "Mn", "Mc") and found in _ALPHABETS
-    if found == "LATIN":  # of the others some are signs of phonetics, which look like letters
+    is_known = kind in ("Lu", "Ll", "Lo", "Lm", "Mn", "Mc") and script in _ALPHABETS
+    if script == "LATIN":  # phonetic characters look like letters
         is_known = kind in ("Lu", "Ll") and (sign < "\u0250" or "\u1e00" <= sign <= "\u1eff")
     if not is_known:
         raise InputError("holds a sign that stands in no name", field="name", expected="letters, digits and -_.'@")
-    return found
+    return script
 
 
-# The tables of the workstation, and the way from an older database to this one.
-#
-# A new database gets all tables and the newest version; an older one goes through ``MIGRATIONS`` step by step, each in
-# one transaction. A newer one is refused: an older program would write what it does not understand.
-
+# Tables and migrations. A new database gets all tables and the newest version; an older one runs the ``MIGRATIONS``. A
+# newer one is refused.
 
 STATES: Final = ("waiting", "drafting", "drafted", "edited", "signed", "refused", "rejected")
 ROLES: Final = ("reader", "admin")
 
 
 class Utc(sa.types.TypeDecorator[datetime]):
-    """A time with its zone, UTC, in databases that keep no zone."""
+    """A time in UTC, in databases that store no zone."""
 
     impl = sa.DateTime
     cache_ok = True
@@ -130,8 +124,8 @@ meta = sa.MetaData()
 
 version = sa.Table("schema_version", meta, sa.Column("version", sa.Integer, primary_key=True))
 
-# ``folded`` is what look-alike names share; it is empty of one that looked like another before that was refused.
-# ``subject`` is a digest of whom a provider of log-ins means.
+# ``folded`` is the skeleton of the name, NULL for look-alikes from before they were refused. ``subject`` is a digest of
+# the issuer and subject of an OpenID provider.
 users = sa.Table(
     "users", meta,
     sa.Column("id", sa.Integer, primary_key=True),
@@ -145,7 +139,7 @@ users = sa.Table(
     sa.CheckConstraint(f"role IN {ROLES}", name="known_role"),
 )  # fmt: skip
 
-# ``secret`` is the SHA-256 of a token or of a session's cookie: who reads the database cannot log in with it.
+# ``secret`` is the SHA-256 of a token or a session cookie: reading the database does not allow a login.
 tokens = sa.Table(
     "tokens", meta,
     sa.Column("secret", sa.String(64), primary_key=True),
@@ -162,8 +156,8 @@ sessions = sa.Table(
     sa.Column("ends", Utc, nullable=False),
 )  # fmt: skip
 
-# ``version`` counts the drafts: an edit names the one it was made on. ``source`` is unique where a study must come in
-# once: a watched file, a study of a data set. ``owner_id`` is empty where a study is everybody's.
+# ``version`` counts the drafts: an edit names its base version. ``source`` is a unique key of studies to be taken in
+# once: a watched file, a study of a data set. ``owner_id`` is NULL for studies visible to all.
 studies = sa.Table(
     "studies", meta,
     sa.Column("id", sa.String(32), primary_key=True),
@@ -188,7 +182,7 @@ files = sa.Table(
     sa.Column("name", sa.Text, nullable=False),
 )  # fmt: skip
 
-# ``restores`` is set where a version is an older one again.
+# ``restores`` is the older version that a version restores.
 drafts = sa.Table(
     "drafts", meta,
     sa.Column("study_id", sa.ForeignKey("studies.id"), primary_key=True),
@@ -199,7 +193,7 @@ drafts = sa.Table(
     sa.Column("restores", sa.Integer),
 )  # fmt: skip
 
-# What the model gave with its draft: it belongs to version 1 and never changes.
+# Evidence of the model for its draft.
 evidence = sa.Table(
     "evidence", meta,
     sa.Column("study_id", sa.ForeignKey("studies.id"), primary_key=True),
@@ -209,8 +203,8 @@ evidence = sa.Table(
     sa.Column("model", sa.JSON, nullable=False),
 )  # fmt: skip
 
-# ``key`` stays with a sentence through all versions. ``details`` say why the model's sentence has its verdict.
-# ``looked_at_by`` is of older databases: ``looks`` says who looked.
+# ``key`` identifies a sentence through all versions. ``details`` explain the verdict of a sentence.
+# ``looked_at_by`` is of older databases; ``reviews`` replaces it.
 sentences = sa.Table(
     "sentences", meta,
     sa.Column("study_id", sa.String(32), primary_key=True),
@@ -243,15 +237,15 @@ signoffs = sa.Table(
     sa.Column("draft_sentences", sa.Integer, nullable=False),
 )  # fmt: skip
 
-# Who looked at which sentence: each signs for what was seen with the own eyes. A key is one sentence in all versions.
-looks = sa.Table(
+# Sentences that each reader looked at.
+reviews = sa.Table(
     "looks", meta,
     sa.Column("study_id", sa.ForeignKey("studies.id"), primary_key=True),
     sa.Column("key", sa.Integer, primary_key=True),
     sa.Column("user_id", sa.ForeignKey("users.id"), primary_key=True),
 )  # fmt: skip
 
-# What was added to a signed report, which itself stays as it is.
+# Addenda to signed reports.
 addenda = sa.Table(
     "addenda", meta,
     sa.Column("study_id", sa.ForeignKey("studies.id"), primary_key=True),
@@ -261,14 +255,14 @@ addenda = sa.Table(
     sa.Column("text", sa.Text, nullable=False),
 )  # fmt: skip
 
-# A digest of the patient's id (``workstation/store.py``): whom a study is compared with, not whose it is.
+# A keyed digest of the patient id (``store.py``), to find studies of the same patient.
 patients = sa.Table(
     "patients", meta,
     sa.Column("study_id", sa.ForeignKey("studies.id"), primary_key=True),
     sa.Column("patient", sa.String(64), nullable=False, index=True),
 )  # fmt: skip
 
-# Earlier studies of the same patient, by their headers: days and seconds of the day that lie between.
+# Earlier studies of the same patient by their headers, with the days and seconds of the day in between.
 earlier = sa.Table(
     "earlier", meta,
     sa.Column("study_id", sa.ForeignKey("studies.id"), primary_key=True),
@@ -277,19 +271,19 @@ earlier = sa.Table(
     sa.Column("seconds", sa.Integer, nullable=False),
 )  # fmt: skip
 
-# Why a study whose images can be shown was refused, and who asked for its draft all the same (``workstation/drafts.py``).
-# ``holds`` until other images come.
+# Refusals of studies whose images can be shown, and the user who overrode them (``drafts.py``). ``holds`` becomes false
+# when new images arrive.
 refusals = sa.Table(
     "refusals", meta,
     sa.Column("study_id", sa.ForeignKey("studies.id"), primary_key=True),
     sa.Column("kind", sa.String(20), nullable=False),
     sa.Column("reason", sa.Text, nullable=False),
     sa.Column("asked_by", sa.ForeignKey("users.id")),
-    sa.Column("asked", Utc),
+    sa.Column("asked", Utc, key="asked_at"),
     sa.Column("holds", sa.Boolean, nullable=False, default=True),
 )  # fmt: skip
 
-# The patient's study before one, of those that are here. ``prior_id`` is empty where a reader said that there is none.
+# The prior among the local studies. ``prior_id`` is NULL if a reader chose none.
 links = sa.Table(
     "links", meta,
     sa.Column("study_id", sa.ForeignKey("studies.id"), primary_key=True),
@@ -298,7 +292,7 @@ links = sa.Table(
     sa.CheckConstraint("found_by IN ('headers', 'hand')", name="known_finder"),
 )  # fmt: skip
 
-# A template of a report that an admin loaded: one row, or none.
+# The report template that an admin loaded: one row, or none.
 templates = sa.Table(
     "templates", meta,
     sa.Column("id", sa.Integer, primary_key=True),
@@ -308,14 +302,14 @@ templates = sa.Table(
     sa.Column("loaded", Utc, nullable=False),
 )  # fmt: skip
 
-# Studies that came from an archive or a scanner: reports of these are sent.
+# Studies received from an archive or a scanner: their reports are sent.
 arrivals = sa.Table(
     "arrivals", meta,
     sa.Column("study_id", sa.ForeignKey("studies.id"), primary_key=True),
 )  # fmt: skip
 
-# The earlier study of the same patient that a study is drafted with: its files, and its signed report where there is
-# one. ``outcome`` says what came of looking for it, ``reason`` why a study was not taken for it.
+# The prior retrieved from an archive: its files and its signed report, if any. ``outcome`` is the result of the search,
+# ``reason`` explains why a study was not used as the prior.
 priors = sa.Table(
     "priors", meta,
     sa.Column("study_id", sa.ForeignKey("studies.id"), primary_key=True),
@@ -326,10 +320,10 @@ priors = sa.Table(
     sa.Column("days", sa.Integer),
 )  # fmt: skip
 
-# Studies that an archive named when it was asked for new ones, by a digest of their UID: none is fetched twice.
-# ``instances`` and ``since`` tell when nothing more came to it; ``due`` when it is tried again; ``images`` is a digest
-# of the series that were fetched.
-asked = sa.Table(
+# Studies listed by a queried archive, by a digest of their UID: none is fetched twice. ``instances`` and ``since`` tell
+# since when a study is unchanged; ``due`` is the time of the next attempt; ``images`` is a digest of the fetched
+# series.
+listed_studies = sa.Table(
     "asked", meta,
     sa.Column("query", sa.String(40), primary_key=True),
     sa.Column("study", sa.String(64), primary_key=True),
@@ -342,8 +336,7 @@ asked = sa.Table(
     sa.CheckConstraint("state IN ('seen', 'came', 'nothing')", name="known_asking"),
 )  # fmt: skip
 
-# What is to be sent, once for each study, target, format and event. ``version`` is the draft's; ``receipt`` what the
-# archive said, or why it is not there yet.
+# Reports to be sent, one row per study, target, format and event. ``receipt`` is the archive's answer or the error.
 outbox = sa.Table(
     "outbox", meta,
     sa.Column("study_id", sa.ForeignKey("studies.id"), primary_key=True),
@@ -371,7 +364,7 @@ log = sa.Table(
     sa.Column("hash", sa.String(64), nullable=False),
 )  # fmt: skip
 
-# One row: the last entry. It is what writers of the log wait for, and what tells that the log's end was cut off.
+# One row: the last entry. Writers of the log lock it, and it reveals a truncated log.
 log_head = sa.Table(
     "log_head", meta,
     sa.Column("id", sa.Integer, primary_key=True),
@@ -395,8 +388,8 @@ _APPEND_ONLY: Final = {
 Migration = Callable[[sa.Connection], None]
 
 
-def _sections(connection: sa.Connection) -> None:
-    """Sections and reasons of sentences, and what an undone version is."""
+def _add_sections(connection: sa.Connection) -> None:
+    """Sections and details of sentences, and restored versions."""
     for statement in (
         "ALTER TABLE sentences ADD COLUMN section VARCHAR(20) NOT NULL DEFAULT 'findings'",
         "ALTER TABLE sentences ADD COLUMN details JSON",
@@ -405,31 +398,31 @@ def _sections(connection: sa.Connection) -> None:
         connection.exec_driver_sql(statement)
 
 
-def _sending(connection: sa.Connection) -> None:
-    """What came from an archive, and what goes back."""
+def _add_outbox(connection: sa.Connection) -> None:
+    """Studies from archives, and reports to send."""
     meta.create_all(connection, tables=[arrivals, outbox])
 
 
-def _asking(connection: sa.Connection) -> None:
-    """Priors of studies, and what archives were asked for."""
-    meta.create_all(connection, tables=[priors, asked])
+def _add_priors(connection: sa.Connection) -> None:
+    """Priors of studies, and studies listed by archives."""
+    meta.create_all(connection, tables=[priors, listed_studies])
 
 
-def _earlier(connection: sa.Connection) -> None:
-    """Which studies here come before which, and a template."""
+def _add_relations(connection: sa.Connection) -> None:
+    """Relations between local studies, and the template."""
     meta.create_all(connection, tables=[patients, earlier, links, templates])
 
 
-def _growing(connection: sa.Connection) -> None:
-    """What was fetched of a study, so that what comes later is noticed."""
-    there = {column["name"] for column in sa.inspect(connection).get_columns(asked.name)}
-    if "images" not in there:  # the step that made the table makes it as it is now
+def _add_images_digest(connection: sa.Connection) -> None:
+    """Digest of the fetched series, to notice later images."""
+    columns = {column["name"] for column in sa.inspect(connection).get_columns(listed_studies.name)}
+    if "images" not in columns:  # absent unless the earlier step made the current table
         connection.exec_driver_sql("ALTER TABLE asked ADD COLUMN images VARCHAR(64)")
 
 
-def _addenda(connection: sa.Connection) -> None:
-    """Addenda, looks of each reader, and the state of a draft that was rejected."""
-    meta.create_all(connection, tables=[looks, addenda])
+def _add_addenda(connection: sa.Connection) -> None:
+    """Addenda, reviews of each reader, and the state ``rejected``."""
+    meta.create_all(connection, tables=[reviews, addenda])
     connection.exec_driver_sql(
         "INSERT INTO looks (study_id, key, user_id) SELECT DISTINCT study_id, key, looked_at_by FROM sentences "
         "WHERE flagged AND looked_at_by IS NOT NULL AND NOT EXISTS (SELECT 1 FROM looks AS had WHERE "
@@ -439,8 +432,8 @@ def _addenda(connection: sa.Connection) -> None:
         connection.exec_driver_sql("ALTER TABLE studies DROP CONSTRAINT known_state")
         connection.exec_driver_sql(f"ALTER TABLE studies ADD CONSTRAINT known_state CHECK (state IN {STATES})")
         return
-    # A table of SQLite cannot get another CHECK, and others refer to it: its definition is changed, which the rows of
-    # no state contradict (sqlite.org/lang_altertable.html, section 7).
+    # SQLite cannot alter a CHECK, and other tables refer to this one: the schema text is edited, which no row
+    # contradicts (sqlite.org/lang_altertable.html, section 7).
     number = connection.exec_driver_sql("PRAGMA schema_version").scalar_one()
     connection.exec_driver_sql("PRAGMA writable_schema = ON")
     connection.exec_driver_sql(
@@ -451,11 +444,11 @@ def _addenda(connection: sa.Connection) -> None:
     connection.exec_driver_sql("PRAGMA writable_schema = OFF")
 
 
-def _one_name(connection: sa.Connection) -> None:
-    """Look-alike names, users that are disabled, and users of a provider."""
-    there = {column["name"] for column in sa.inspect(connection).get_columns(users.name)}
+def _add_folded_names(connection: sa.Connection) -> None:
+    """Look-alike names, disabled users, and users of a provider."""
+    columns = {column["name"] for column in sa.inspect(connection).get_columns(users.name)}
     for column, kind in {"folded": "VARCHAR(100)", "disabled": "TIMESTAMP", "subject": "VARCHAR(64)"}.items():
-        if column not in there:
+        if column not in columns:
             connection.exec_driver_sql(f"ALTER TABLE users ADD COLUMN {column} {kind}")
     taken: set[str] = set()
     for row in connection.execute(sa.select(users.c.id, users.c.name).order_by(users.c.id)).all():
@@ -467,13 +460,14 @@ def _one_name(connection: sa.Connection) -> None:
         connection.exec_driver_sql(f"CREATE UNIQUE INDEX IF NOT EXISTS users_{column} ON users ({column})")
 
 
-def _refusals(connection: sa.Connection) -> None:
-    """Refused studies that keep their images."""
+def _add_refusals(connection: sa.Connection) -> None:
+    """Refusals of studies that keep their images."""
     meta.create_all(connection, tables=[refusals])
 
 
 MIGRATIONS: Final[Mapping[int, Migration]] = {
-    2: _sections, 3: _sending, 4: _asking, 5: _earlier, 6: _growing, 7: _addenda, 8: _one_name, 9: _refusals,
+    2: _add_sections, 3: _add_outbox, 4: _add_priors, 5: _add_relations, 6: _add_images_digest, 7: _add_addenda,
+    8: _add_folded_names, 9: _add_refusals,
 }  # fmt: skip
 """Version -> the step from the one before. Version 1 is the first."""
 NEWEST: Final = max(MIGRATIONS, default=1)
@@ -492,25 +486,24 @@ def migrate(connection: sa.Connection, *, steps: Mapping[int, Migration] = MIGRA
         connection.execute(log_head.insert().values(id=1, number=0, hash=FIRST_HASH))
         connection.execute(version.insert().values(version=newest))
         return
-    found = connection.execute(sa.select(version.c.version)).scalar_one()
-    if found > newest:
-        raise InputError("is of a newer radweave", field="--database", got=f"version {found}", expected=newest)
-    for step in sorted(number for number in steps if found < number <= newest):
+    current = connection.execute(sa.select(version.c.version)).scalar_one()
+    if current > newest:
+        raise InputError("is of a newer radweave", field="--database", got=f"version {current}", expected=newest)
+    for step in sorted(number for number in steps if current < number <= newest):
         steps[step](connection)
         connection.execute(version.update().values(version=step))
 
 
-# One server works on a database at a time: another one would take what this one is drafting for left behind.
+# One server per database: a second one would take over studies that the first is drafting.
+
+_SERVER_LOCK: Final = 722_811_302
+"""Number of PostgreSQL's advisory lock of a server."""
 
 
-_HOLD_LOCK: Final = 722_811_302
-"""Of PostgreSQL's advisory lock; any, but always the same."""
+class DatabaseLock:
+    """Lock of one server on one database: a file beside SQLite's, a connection to PostgreSQL. Used by one thread.
 
-
-class Hold:
-    """The lock of one server on one database: a file beside SQLite's, a connection to PostgreSQL. One thread at a time.
-
-    It goes with the process; PostgreSQL's goes with the connection too, so ``keep`` is called again and again.
+    It ends with the process; PostgreSQL's also with the connection, so ``acquire`` is called repeatedly.
     """
 
     def __init__(self, engine: sa.Engine) -> None:
@@ -518,8 +511,8 @@ class Hold:
         self._held: ExitStack | None = None
         self._connection: sa.Connection | None = None
 
-    def keep(self) -> None:
-        """Take the lock, or look whether it is still there and take it again where it is not.
+    def acquire(self) -> None:
+        """Take the lock unless it is still held.
 
         Raises:
             InputError: if another server has it.
@@ -527,7 +520,7 @@ class Hold:
         """
         if self._held is not None and self._is_there():
             return
-        self.end()
+        self.release()
         with ExitStack() as taken:
             if not (self._by_connection if self._engine.dialect.name == "postgresql" else self._by_file)(taken):
                 raise InputError("another server works on it", field="--database")
@@ -544,7 +537,7 @@ class Hold:
 
     def _by_file(self, taken: ExitStack) -> bool:
         file = self._engine.url.database
-        if not file or file == ":memory:":  # nobody else can open it
+        if not file or file == ":memory:":  # no other process can open it
             return True
         try:
             taken.enter_context(exclusive(Path(f"{file}.server"), wait=False))
@@ -554,26 +547,26 @@ class Hold:
 
     def _by_connection(self, taken: ExitStack) -> bool:
         opened = taken.enter_context(self._engine.connect())
-        # Back in the pool it would keep its lock.
+        # In the pool the connection would keep its lock.
         taken.callback(opened.invalidate)
         self._connection = opened.execution_options(isolation_level="AUTOCOMMIT")
-        return bool(self._connection.execute(sa.select(sa.func.pg_try_advisory_lock(_HOLD_LOCK))).scalar_one())
+        return bool(self._connection.execute(sa.select(sa.func.pg_try_advisory_lock(_SERVER_LOCK))).scalar_one())
 
-    def end(self) -> None:
-        """Let another server have it."""
+    def release(self) -> None:
+        """Release the lock."""
         held, self._held, self._connection = self._held, None, None
         if held is not None:
             held.close()
 
 
 BUSY_S = 30
-"""How long a writer waits for another one."""
-_NUMBER: Final = 722_811_301
-"""Of PostgreSQL's advisory lock; any, but always the same."""
+"""Time for which a writer waits for another one."""
+_WRITER_LOCK: Final = 722_811_301
+"""Number of PostgreSQL's advisory lock of writers."""
 _LARGEST: Final = (1 << 31) - 1
 _OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "sqlite": {"connect_args": {"timeout": BUSY_S}},
-    # Connections that a server that was started again has closed are noticed before they are used.
+    # pool_pre_ping notices connections closed by a restarted server.
     "postgresql": {
         "connect_args": {"connect_timeout": 10, "options": f"-c lock_timeout={BUSY_S}s"}, "pool_pre_ping": True,
     },
@@ -588,11 +581,10 @@ class Database:
     """Transactions of one database; safe to use from threads."""
 
     def __init__(self, url: str) -> None:
-        """Open the database, made or brought to the newest version where it is not.
+        """Open the database; create or migrate it if needed.
 
         Raises:
-            InputError: if the URL names none that can be opened, one whose extra is not installed, or one of a newer
-                program.
+            InputError: if it cannot be opened, its extra is not installed, or it is of a newer program.
         """
         try:
             kind = sa.make_url(url).get_backend_name()
@@ -606,7 +598,7 @@ class Database:
             ) from None  # fmt: skip
         self._reading = _READING[kind]
         sa.event.listen(self._engine, "before_cursor_execute", _refuse_unstorable)
-        self.hold = Hold(self._engine)
+        self.server_lock = DatabaseLock(self._engine)
         if kind == "sqlite":
             sa.event.listen(self._engine, "connect", _set_up_sqlite)
             sa.event.listen(self._engine, "begin", _begin_sqlite)
@@ -614,12 +606,12 @@ class Database:
             with self.writing() as connection:
                 migrate(connection)
         except OperationalError:
-            # What the driver says may hold the password of the URL.
+            # The driver's message may hold the password of the URL.
             raise InputError("cannot be opened", field="--database", got=self._engine.url.render_as_string()) from None
 
     @contextmanager
     def reading(self) -> Iterator[sa.Connection]:
-        """One view of the data, which nobody else's writing changes."""
+        """A transaction with one snapshot of the data."""
         with self._engine.connect() as plain:
             connection = plain.execution_options(**self._reading)
             with connection.begin():
@@ -627,26 +619,26 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[sa.Connection]:
-        """All of the block is written, or nothing of it; nobody else writes meanwhile."""
+        """An exclusive write transaction."""
         with self._engine.connect() as plain:
             connection = plain.execution_options(writes=True)
             with connection.begin():
                 if self._engine.dialect.name == "postgresql":
-                    connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_NUMBER)))
+                    connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_WRITER_LOCK)))
                 yield connection
 
     def close(self) -> None:
-        self.hold.end()
+        self.server_lock.release()
         self._engine.dispose()
 
 
 def _refuse_unstorable(
     connection: sa.Connection, cursor: object, statement: str, parameters: Any, context: object, many: bool
 ) -> None:
-    """One rule for all that comes from outside, wherever it goes: text that is text, numbers of usual size.
+    """Refuse values that SQLite and PostgreSQL store differently: invalid text and large numbers.
 
     Raises:
-        InputError: for what one database keeps, the other refuses, and neither finds again.
+        InputError: for NUL, half a surrogate pair, or an integer beyond 31 bits.
     """
     for row in parameters if many else [parameters]:
         for value in row.values() if isinstance(row, Mapping) else row:
@@ -663,7 +655,7 @@ def _is_text(value: str) -> bool:
 
 
 def _set_up_sqlite(connection: Any, record: object) -> None:
-    connection.isolation_level = None  # the driver's own BEGIN comes too late; see ``_begin_sqlite``
+    connection.isolation_level = None  # the driver issues BEGIN too late; see ``_begin_sqlite``
     cursor = connection.cursor()
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
         cursor.execute(f"PRAGMA {pragma}")

@@ -1,6 +1,6 @@
-"""What was decoded once, on disk: bounded in bytes, the longest unused goes first, a folder for each study.
+"""Disk use: a cache of decoded images, concurrency limits, and bounds of the stored bytes.
 
-An entry is two files: the bytes, gzipped, and a description that is written last, so that what has one is whole.
+A cache entry is gzipped files and a description, which is written last: an entry with a description is whole.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ Make = Callable[[], tuple[dict[str, Any], dict[str, Writer]]]
 
 
 class BusyError(Exception):
-    """So many wait already that one more would only wait too long."""
+    """Too many requests wait already."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A description, and where each part lies."""
+    """A cached description, and the path of each part."""
 
     about: dict[str, Any]
     parts: dict[str, Path]
 
 
-class Places:
-    """So many at once, a few more who wait, and nobody else: what takes memory and seconds for each who asks."""
+class ConcurrencyLimit:
+    """Limit of concurrent expensive operations, with a bounded number of waiting ones."""
 
     def __init__(self, at_once: int, *, most_waiting: int = 8, wait_s: float = 60.0) -> None:
         self._doing, self._wait_s = threading.BoundedSemaphore(at_once), wait_s
         self._places = threading.BoundedSemaphore(at_once + most_waiting)
 
     @contextlib.contextmanager
-    def one(self) -> Iterator[None]:
-        """Hold a place.
+    def slot(self) -> Iterator[None]:
+        """Hold a slot.
 
         Raises:
-            BusyError: if too many wait, or it took too long.
+            BusyError: if too many wait, or the wait is too long.
         """
         if not self._places.acquire(blocking=False):
             raise BusyError
@@ -67,24 +67,24 @@ class Places:
             self._places.release()
 
 
-class Kept:
-    """The entries below ``folder``, ``most_bytes`` together. Safe to use from threads; one decodes at a time."""
+class ImageCache:
+    """LRU cache below ``folder`` of at most ``most_bytes``. Thread-safe; one thread decodes at a time."""
 
     def __init__(self, folder: Path, most_bytes: int, *, most_waiting: int = 8, wait_s: float = 60.0) -> None:
         self._folder, self._most = folder, most_bytes
-        self._places = Places(1, most_waiting=most_waiting - 1, wait_s=wait_s)
+        self._places = ConcurrencyLimit(1, most_waiting=most_waiting - 1, wait_s=wait_s)
 
     def get(self, study: str, key: str, make: Make) -> Entry:
-        """The entry, made where it is not there.
+        """Get an entry, or make it.
 
         Raises:
             BusyError: if too many wait.
-            InputError: what ``make`` raises. Nothing is kept then.
+            InputError: from ``make``; nothing is cached then.
         """
-        found = self._find(study, key)
-        if found is not None:
-            return found
-        with self._places.one():
+        entry = self._find(study, key)
+        if entry is not None:
+            return entry
+        with self._places.slot():
             return self._find(study, key) or self._made(study, key, make)
 
     def _find(self, study: str, key: str) -> Entry | None:
@@ -94,7 +94,7 @@ class Kept:
             parts = {name: self._folder / study / f"{key}-{name}{_BYTES}" for name in about["parts"]}
             for path in (*parts.values(), place):
                 os.utime(path)
-        except (OSError, ValueError, KeyError):  # not there, or half removed
+        except (OSError, ValueError, KeyError):  # absent, or half removed
             return None
         return Entry(about["about"], parts)
 
@@ -112,26 +112,26 @@ class Kept:
         return Entry(about, parts)
 
     def _shrink(self, newest: Path) -> None:
-        """Remove the longest unused until the rest fits; what was made just now stays, however large."""
-        found = []
+        """Evict the least recently used entries; the newest stays, however large."""
+        entries = []
         for about in self._folder.glob(f"*/*{_ABOUT}"):
             with contextlib.suppress(OSError):
                 files = [about, *about.parent.glob(f"{about.stem}-*{_BYTES}")]
-                found.append((about.stat().st_mtime_ns, sum(file.stat().st_size for file in files), files))
-        found.sort(key=lambda row: row[0], reverse=True)
+                entries.append((about.stat().st_mtime_ns, sum(file.stat().st_size for file in files), files))
+        entries.sort(key=lambda row: row[0], reverse=True)
         total = 0
-        for _, size, files in found:
+        for _, size, files in entries:
             total += size
             if total > self._most and newest not in files:
                 for file in files:
                     file.unlink(missing_ok=True)
 
     def forget(self, study: str) -> None:
-        """Remove all of a study."""
+        """Remove all entries of a study."""
         shutil.rmtree(self._folder / study, ignore_errors=True)
 
     def sweep(self, studies: set[str]) -> None:
-        """At the start: remove what was being written, and what belongs to none of ``studies``."""
+        """Remove partial files, and entries of studies not in ``studies``; called at the start."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for folder in self._folder.iterdir():
             if folder.name in studies:
@@ -140,40 +140,37 @@ class Kept:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-# Room on the disk: what the workstation's folder holds, the most that it may, and what of the disk stays free.
-#
-# A draft that is edited and a report that is signed need room too. So whatever brings files is refused before the disk
-# is full, and while there is less than ``free_bytes`` nothing is taken in.
-
+# Bounds of disk use. Edits and signatures need space too, so uploads are refused while less than ``free_bytes`` are
+# free.
 
 _LOOK_S: Final = 30.0
-"""How long a count of the folder holds."""
+"""Age at which a count of the folder is repeated."""
 _SHARE: Final = 20
-"""A count that took a second is not repeated for so many."""
+"""A count is repeated after this many times its own duration at the earliest."""
 Take = Callable[[int], None]
 
 
 class NoRoomError(Exception):
-    """The workstation holds as much as it may, or the disk is nearly full."""
+    """The limit of stored bytes is reached, or the disk is nearly full."""
 
 
-class Room:
-    """Counts the bytes of a folder; safe to use from threads."""
+class DiskSpace:
+    """Bytes used by a folder and free on its disk, with reservations. Thread-safe."""
 
     def __init__(self, folder: Path, limits: Limits) -> None:
         self._folder, self._most, self._free = folder, limits.state_bytes, limits.free_bytes
         self._lock = threading.Lock()
-        self._used, self._held, self._counted, self._took = 0, 0, float("-inf"), 0.0
+        self._used, self._reserved, self._counted, self._took = 0, 0, float("-inf"), 0.0
 
     def figures(self) -> dict[str, int]:
-        """What is used, the most that may be (where there is a limit), and what is free on the disk, in bytes."""
+        """Bytes used, the limit (if any), and bytes free on the disk."""
         with self._lock:
             self._count(_LOOK_S)
-            found = {"storage_bytes": self._used, "storage_free_bytes": self._disk()}
-        return found if self._most is None else {**found, "storage_limit_bytes": self._most}
+            usage = {"storage_bytes": self._used, "storage_free_bytes": self._disk()}
+        return usage if self._most is None else {**usage, "storage_limit_bytes": self._most}
 
     def refuse(self, size: int, *, is_counted: bool = True) -> None:
-        """Refuse so many bytes more.
+        """Refuse ``size`` more bytes if they do not fit.
 
         Raises:
             NoRoomError: if they do not fit.
@@ -182,8 +179,8 @@ class Room:
             self._refuse(size, is_counted=is_counted)
 
     @contextmanager
-    def hold(self, *, is_counted: bool = True) -> Iterator[Take]:
-        """Hold room for what the block takes piece by piece; ``is_counted`` is off for what lies in the folder already.
+    def reserve(self, *, is_counted: bool = True) -> Iterator[Take]:
+        """Reserve bytes piece by piece; ``is_counted`` is false for files that are in the folder already.
 
         Raises:
             NoRoomError: from the piece that does not fit.
@@ -194,34 +191,34 @@ class Room:
             nonlocal taken
             with self._lock:
                 self._refuse(size, is_counted=is_counted)
-                self._held += size
+                self._reserved += size
                 taken += size
 
         try:
             yield take
         finally:
             with self._lock:
-                self._held -= taken
+                self._reserved -= taken
                 self._used += taken
 
     @contextmanager
-    def of_device(self) -> Iterator[Take]:
-        """As ``hold``, for code that knows a full disk only."""
+    def reserve_or_oserror(self) -> Iterator[Take]:
+        """Reserve bytes, raising OSError as a full disk does."""
         try:
-            with self.hold() as take:
+            with self.reserve() as take:
                 yield take
         except NoRoomError as error:
             raise OSError(errno.ENOSPC, "no room") from error
 
     def _refuse(self, size: int, *, is_counted: bool) -> None:
-        if self._disk() - self._held - size < self._free:
+        if self._disk() - self._reserved - size < self._free:
             raise NoRoomError
         if not is_counted or self._most is None:
             return
         self._count(_LOOK_S)
-        if self._used + self._held + size > self._most:
+        if self._used + self._reserved + size > self._most:
             self._count(1.0)  # something may have been removed since
-            if self._used + self._held + size > self._most:
+            if self._used + self._reserved + size > self._most:
                 raise NoRoomError
 
     def _disk(self) -> int:
@@ -236,7 +233,7 @@ class Room:
 
 
 def _size(folder: Path) -> int:
-    """The bytes of all files below; what is removed meanwhile counts nothing."""
+    """Bytes of all files below; files removed meanwhile count nothing."""
     total, folders = 0, [os.fspath(folder)]
     while folders:
         with suppress(OSError), os.scandir(folders.pop()) as entries:

@@ -1,7 +1,8 @@
-"""The server's own words: JSON lines on standard error, without patient data.
+"""Server events as JSON lines on standard error, metrics, and periodic threads.
 
-Only the fields named here are written. None of them can hold what a user typed or a file says: a study is its number of
-ours, a path is the route's pattern, an error is its type and the place in our code, a client is its address.
+Events hold no patient data: only the fields named here are written, and none of them can hold text of a user or a file.
+A study is its number, a path is the pattern of its route, an error is its type and place in the code, a client is its
+address.
 """
 
 from __future__ import annotations
@@ -42,24 +43,25 @@ SAME_S: Final = 60.0
 _lock = threading.Lock()
 
 
-def say(event: str, **fields: str | int | float | None) -> None:
-    """Write one line."""
+def log_event(event: str, **fields: str | int | float | None) -> None:
+    """Write one event."""
     assert fields.keys() <= FIELDS, fields.keys() - FIELDS
     line = json.dumps({"time": now().isoformat(), "event": event, **fields})
     with _lock:
         print(line, file=sys.stderr, flush=True)
 
 
-def say_failure(event: str, error: BaseException, **fields: str | int | float | None) -> None:
-    """Write that our code failed: what kind of error, and the innermost place in the package. Not what it says."""
+def log_failure(event: str, error: BaseException, **fields: str | int | float | None) -> None:
+    """Write a failure: the type of the error and the innermost place in the package, without the message."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "radweave" in frame.filename]
     place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else None
-    say(event, error=type(error).__name__, place=place, **fields)
+    log_event(event, error=type(error).__name__, place=place, **fields)
 
 
 class JsonHandler(logging.Handler):
-    """What libraries log, as lines of the same kind: who and how bad, not what, for that may quote a request. ``kind``
-    is a record's own name of its error. The same line is written once a minute, with the count of those since.
+    """Handler that writes records of libraries as events, without their messages, which may quote a request.
+
+    ``kind`` of a record names its error. The same event is written once a minute, with the count of records since.
     """
 
     def __init__(self, level: int) -> None:
@@ -70,21 +72,20 @@ class JsonHandler(logging.Handler):
         error = record.exc_info[1] if record.exc_info else None
         place = f"{record.name}:{record.lineno}"
         kind = type(error).__name__ if error else getattr(record, "kind", None)
-        # All keys are places and kinds in code, so that there are few.
+        # Keys are places in code and error types: few.
         since = self._written.setdefault((record.levelname, place, kind), [-math.inf, 0])
         since[1] += 1
         if time.monotonic() - since[0] < SAME_S:
             return
         count = int(since[1])
         since[:] = time.monotonic(), 0
-        say(f"library-{record.levelname.lower()}", place=place, error=kind, **({} if count == 1 else {"count": count}))
+        log_event(
+            f"library-{record.levelname.lower()}", place=place, error=kind, **({} if count == 1 else {"count": count})
+        )
 
 
-def quiet(*names: str) -> None:
-    """Let these libraries write lines as above alone, and let nothing of this process quote what a peer sent.
-
-    Python would print a warning with the value that it is about, and keep it for good; and a thread's traceback.
-    """
+def silence_loggers(*names: str) -> None:
+    """Write records of these loggers as events only, and suppress warnings and tracebacks, which may quote peers."""
     handler = JsonHandler(logging.ERROR)
     for name in names:
         logger = logging.getLogger(name)
@@ -99,15 +100,14 @@ def _thread_failed(failed: threading.ExceptHookArgs) -> None:
         logging.getLogger(__name__).error("a thread failed", exc_info=error)
 
 
-# Figures for Prometheus, in its text format (version 0.0.4).
-
+# Metrics in the text format of Prometheus (version 0.0.4).
 
 _PREFIX: Final = "radweave_"
 BUCKETS_S: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 
 
 class Metrics:
-    """Counters of one server; safe to use from threads."""
+    """Counters of one server. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -126,7 +126,7 @@ class Metrics:
             self._counts[name] += by
 
     def drafted(self, seconds: float) -> None:
-        """A draft that took so long, from when its batch went to the inference process."""
+        """Count a draft with its time since its batch was sent to the inference process."""
         with self._lock:
             self._drafts += 1
             self._seconds += seconds
@@ -134,7 +134,7 @@ class Metrics:
                 self._buckets[bound] += seconds <= bound
 
     def text(self, states: Mapping[str, int], gauges: Mapping[str, int] | None = None, *, ready: bool) -> str:
-        """All figures; ``states`` are the studies of each state, ``gauges`` figures that are read now."""
+        """All metrics; ``states`` are the studies per state, ``gauges`` current values."""
         with self._lock:
             requests, counts = dict(self._requests), dict(self._counts)
             buckets, drafts, seconds = dict(self._buckets), self._drafts, self._seconds
@@ -160,18 +160,14 @@ class Metrics:
         return "\n".join(lines) + "\n"
 
 
-# A thread that looks again and again, whatever goes wrong once.
-
-
 STOP_S: Final = 8.0
-"""How long a look that is under way may go on when the server stops. What it leaves is as after a kill."""
+"""Time for which a stopping server waits for a run in progress."""
 
 
-class Again(ABC):
-    """Looks every ``pause_s`` seconds, and at once where there is more to do.
+class PeriodicThread(ABC):
+    """Thread that calls ``run_once`` every ``pause_s`` seconds, and at once if there is more to do.
 
-    An error does not end it: a disk that is full, a folder or a database that is away may come back. It is said as
-    the event ``failed``.
+    Errors do not end it, since a full disk or an unreachable database may recover; they are logged as event ``failed``.
     """
 
     def __init__(self, name: str, *, pause_s: float, failed: str) -> None:
@@ -180,14 +176,14 @@ class Again(ABC):
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     @abstractmethod
-    def look(self) -> int:
-        """Look once; 0 if there is nothing more to do now."""
+    def run_once(self) -> int:
+        """Do the work once; return 0 if there is nothing more to do now."""
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """End after the look that is under way, or after ``STOP_S`` without it."""
+        """End after the run in progress, or after ``STOP_S``."""
         self._stopping.set()
         if self._thread.ident:
             self._thread.join(STOP_S)
@@ -196,8 +192,8 @@ class Again(ABC):
         while not self._stopping.is_set():
             more = 0
             try:
-                more = self.look()
+                more = self.run_once()
             except Exception as error:
-                say_failure(self._failed, error)
+                log_failure(self._failed, error)
             if not more:
                 self._stopping.wait(self._pause_s)

@@ -1,4 +1,4 @@
-"""A study's images, maps and prior over the interface, under ``/api/v1/studies/ID``."""
+"""JSON and binary interface of a study's images, maps and prior, under ``/api/v1/studies/ID``."""
 
 from __future__ import annotations
 
@@ -23,40 +23,37 @@ from radweave.core.storage import sha256_json
 from radweave.core.study import RESEARCH_ONLY, Study, View
 from radweave.io import viewer
 from radweave.workstation import drafts, log, related, store
-from radweave.workstation import drafts as anyway
-from radweave.workstation.access import Asking, Here
-from radweave.workstation.api import find_study
+from radweave.workstation.access import CurrentStation, CurrentUser
+from radweave.workstation.api import visible_study
 from radweave.workstation.disk import Entry, Make
 from radweave.workstation.map_objects import on_grid, stack
 from radweave.workstation.station import Station
 from radweave.workstation.users import User
 
-# The maps that a method gave with its draft, small, in 256 steps, with where they lie on the images.
-#
-# A map says where the model looked. It is no outline of a lesion, and there is one for absent findings too.
-
+# Maps of a draft in 256 steps, with their position on the images. A map shows the attention of the model: it is no
+# outline of a lesion, and absent findings have maps too.
 
 Grid = NDArray[np.uint8]
 
 
 def names(evidence: Mapping[str, Any]) -> list[str]:
-    """The findings that have a map which fits the study's images."""
+    """Findings with a map that fits the images of the study."""
     return [name for name in evidence.get("attention_maps") or {} if stack(evidence, name) is not None]
 
 
 def read_maps(evidence: Mapping[str, Any], name: str, method: str) -> dict[str, Any] | None:
-    """A map as JSON values: for each image its values, 0 to 255 of ``peak``, and what of the image they lie over.
+    """A map as JSON values: per image its values, 0 to 255 of ``peak``, and the part of the image it covers.
 
     ``covers`` is (start, extent) along each axis, in shares of the image's size.
     """
-    found = stack(evidence, name)
-    if found is None:
+    maps = stack(evidence, name)
+    if maps is None:
         return None
     grids = [
         {"image": view["image"], "shape": list(grid.shape), "covers": view["covers"], "values": grid.ravel().tolist()}
-        for view, grid in zip(evidence["views"], _steps(found), strict=False)
+        for view, grid in zip(evidence["views"], _steps(maps), strict=False)
     ]
-    peak = max(float(values.max()) for values in found)
+    peak = max(float(values.max()) for values in maps)
     return {"name": name, "method": method, "note": kind_of(evidence).note, "peak": peak, "grids": grids}
 
 
@@ -65,17 +62,16 @@ def on_scan(
 ) -> tuple[Grid, NDArray[np.float64]] | None:
     """A map (z, y, x) of a scan, and its affine (voxel x, y, z to mm) where that of the scan is ``affine``.
 
-    It has ``FINE`` voxels along each axis, linear between the middles of the map's cells, for viewers show each voxel
-    as a block.
+    It has ``FINE`` voxels along each axis, interpolated linearly, since viewers show each voxel as a block.
 
     Args:
         affine: of the scan. ``shape``: its voxels (z, y, x).
     """
-    found = stack(evidence, name)
-    if found is None or found[0].ndim != 3:
+    grids = stack(evidence, name)
+    if grids is None or grids[0].ndim != 3:
         return None
-    fine, placed = on_grid(found[0], evidence["views"][0]["covers"], shape)
-    return np.rint(fine * (255 / float(found[0].max()))).astype(np.uint8), affine @ placed
+    fine, placed = on_grid(grids[0], evidence["views"][0]["covers"], shape)
+    return np.rint(fine * (255 / float(grids[0].max()))).astype(np.uint8), affine @ placed
 
 
 def _steps(maps: list[NDArray[np.float64]]) -> list[Grid]:
@@ -83,22 +79,22 @@ def _steps(maps: list[NDArray[np.float64]]) -> list[Grid]:
     return [np.rint(values * (255 / peak)).astype(np.uint8) for values in maps]
 
 
-images_router = APIRouter(prefix="/api/v1", tags=["images"])
+router = APIRouter(prefix="/api/v1", tags=["images"])
 
 FORMAT: Final = 1
-"""Part of every key; raise it when what is kept changes."""
+"""Version of cached entries, part of every key."""
 PRIOR: Final = "prior-"
 PRIOR_CALLED: Final = "prior"
 Name = Annotated[str, InPath(pattern=r"^(prior-)?\d{1,5}$")]
 _AT_ONCE = 1 << 20
 _LOOKED: Final = "images opened"
 _HEADERS: Final = {"Cache-Control": "private, no-cache", "Vary": "Accept-Encoding"}
-"""A browser may keep them, and asks each time: who has logged out sees them no more."""
+"""Browsers may cache the data but must revalidate it, so that it is not shown after a logout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """An image file: its name in the interface, what it was called, where it lies, how it was stretched."""
+    """An image file: its name in the interface, upload name, path, view and original size."""
 
     name: str
     called: str
@@ -107,91 +103,90 @@ class Source:
     original_size_wh: tuple[int, int] | None = None
 
 
-@images_router.get("/studies/{study}/images")
-def list_images(study: str, user: Asking, here: Here) -> dict[str, Any]:
-    """The images of a study and of the one before it, with all that a viewer needs; which findings have a map.
+@router.get("/studies/{study}/images")
+def list_images(study: str, user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
+    """The images of a study and its prior as a viewer needs them, and the findings with a map.
 
-    Where a file cannot be shown, ``problem`` says why. A scan is described with its ``volume``.
+    ``problem`` is the reason if a file cannot be shown. A scan is described with its ``volume``.
     """
-    with here.database.reading() as connection:
-        row = find_study(connection, study, user)
-        own, prior = _sources(here, connection, row)
-        given = drafts.read_evidence(connection, study) or {}
-    log.note_first(here.database, _LOOKED, user=user.id, study=study)
-    evidence = given.get("evidence") or {}
+    with visible_study(station.database.reading(), study, user) as (connection, row):
+        own, prior = _sources(station, connection, row)
+        draft_evidence = drafts.read_evidence(connection, study) or {}
+    log.note_first(station.database, _LOOKED, user=user.id, study=study)
+    evidence = draft_evidence.get("evidence") or {}
     views = {str(view["image"]): view["view"] for view in evidence.get("views") or () if "image" in view}
-    most = here.settings.limits.images
+    most = station.settings.limits.images
     return {
-        "images": [_described(here, study, one, views.get(one.name)) for one in own[:most]],
-        "prior": [_described(here, study, one, None) for one in prior[:most]],
+        "images": [_described(station, study, one, views.get(one.name)) for one in own[:most]],
+        "prior": [_described(station, study, one, None) for one in prior[:most]],
         "left_out": max(0, len(own) - most),
         "maps": names(evidence), "map_note": kind_of(evidence).note,
-        "method": (given.get("model") or {}).get("method"), "notice": RESEARCH_ONLY,
+        "method": (draft_evidence.get("model") or {}).get("method"), "notice": RESEARCH_ONLY,
     }  # fmt: skip
 
 
-@images_router.get("/studies/{study}/images/{name}/pixels")
-def read_pixels(study: str, name: Name, user: Asking, here: Here, request: Request) -> Response:
+@router.get("/studies/{study}/images/{name}/pixels")
+def read_pixels(study: str, name: Name, user: CurrentUser, station: CurrentStation, request: Request) -> Response:
     """The stored values of a radiograph: unsigned 16-bit little-endian words, row by row from the top.
 
-    The list of images says what a word stands for.
+    The list of images describes the words.
     """
-    return _part(study, name, "words", user, here, request)
+    return _part(study, name, "words", user, station, request)
 
 
-@images_router.get("/studies/{study}/images/{name}/table")
-def read_table(study: str, name: Name, user: Asking, here: Here, request: Request) -> Response:
-    """The file's own table from values to grey (VOI LUT), where it has one: unsigned 16-bit little-endian words."""
-    return _part(study, name, "table", user, here, request)
+@router.get("/studies/{study}/images/{name}/table")
+def read_table(study: str, name: Name, user: CurrentUser, station: CurrentStation, request: Request) -> Response:
+    """The VOI LUT of the file, if it has one: unsigned 16-bit little-endian words."""
+    return _part(study, name, "table", user, station, request)
 
 
-@images_router.get("/studies/{study}/images/{name}/volume")
-def read_volume(study: str, name: Name, user: Asking, here: Here, request: Request) -> Response:
-    """A CT scan in Hounsfield units as a NIfTI-1 file, turned upright, no voxel resampled but for a gantry's tilt."""
-    return _part(study, name, "volume", user, here, request)
+@router.get("/studies/{study}/images/{name}/volume")
+def read_volume(study: str, name: Name, user: CurrentUser, station: CurrentStation, request: Request) -> Response:
+    """A CT scan in Hounsfield units as an upright NIfTI-1 file, resampled only to correct a gantry tilt."""
+    return _part(study, name, "volume", user, station, request)
 
 
-@images_router.get("/studies/{study}/maps/{finding:path}")
-def read_map(study: str, finding: str, user: Asking, here: Here, form: str = "json") -> Any:
-    """The map of a finding. ``form=nifti`` gives that of a scan as a gzipped NIfTI-1 file that lies over its volume."""
-    with here.database.reading() as connection:
-        row = find_study(connection, study, user)
-        given = drafts.read_evidence(connection, study)
-        own, _ = _sources(here, connection, row)
-    found = given and read_maps(given["evidence"], finding, str(given["model"].get("method")))
-    if not given or not found:
+@router.get("/studies/{study}/maps/{finding:path}")
+def read_map(study: str, finding: str, user: CurrentUser, station: CurrentStation, form: str = "json") -> Any:
+    """The map of a finding. ``form=nifti`` returns that of a scan as a gzipped NIfTI-1 file aligned with its volume."""
+    with visible_study(station.database.reading(), study, user) as (connection, row):
+        draft_evidence = drafts.read_evidence(connection, study)
+        own, _ = _sources(station, connection, row)
+    map_json = draft_evidence and read_maps(
+        draft_evidence["evidence"], finding, str(draft_evidence["model"].get("method"))
+    )
+    if not draft_evidence or not map_json:
         raise HTTPException(404, "no such map")
-    log.note_first(here.database, _LOOKED, user=user.id, study=study)
+    log.note_first(station.database, _LOOKED, user=user.id, study=study)
     if form != "nifti":
-        return {**found, "notice": RESEARCH_ONLY}
-    scan = next((one for one in own if one.name == str(found["grids"][0]["image"])), None)
-    if here.modality != "ct" or scan is None:
+        return {**map_json, "notice": RESEARCH_ONLY}
+    scan = next((one for one in own if one.name == str(map_json["grids"][0]["image"])), None)
+    if station.modality != "ct" or scan is None:
         raise HTTPException(404, "no map of a scan")
-    about = _entry(here, study, scan).about
-    laid = on_scan(given["evidence"], finding, np.array(about["affine_ras"]), tuple(about["shape_zyx"]))
+    about = _entry(station, study, scan).about
+    laid = on_scan(draft_evidence["evidence"], finding, np.array(about["affine_ras"]), tuple(about["shape_zyx"]))
     assert laid is not None, "a scan's map has three axes"
     return Response(viewer.nifti_bytes(*laid), media_type="application/gzip")
 
 
-def _part(study: str, name: str, part: str, user: User, here: Station, request: Request) -> Response:
-    with here.database.reading() as connection:
-        row = find_study(connection, study, user)
-        sources = [one for both in _sources(here, connection, row) for one in both]
+def _part(study: str, name: str, part: str, user: User, station: Station, request: Request) -> Response:
+    with visible_study(station.database.reading(), study, user) as (connection, row):
+        sources = [one for both in _sources(station, connection, row) for one in both]
     source = next((one for one in sources if one.name == name), None)
     if source is None:
         raise HTTPException(404, "no such image")
-    log.note_first(here.database, _LOOKED, user=user.id, study=study)
+    log.note_first(station.database, _LOOKED, user=user.id, study=study)
     packed = part != "volume" and _takes_gzip(request)
     tag = f'"{_key(source)}-{part}{"-gzip" if packed else ""}"'
-    if tag in [given.strip() for given in request.headers.get("if-none-match", "").split(",")]:
+    if tag in [known.strip() for known in request.headers.get("if-none-match", "").split(",")]:
         return Response(status_code=304, headers={**_HEADERS, "ETag": tag})
-    entry = _entry(here, study, source)
+    entry = _entry(station, study, source)
     try:
         file = entry.parts[part].open("rb")
     except KeyError:
         raise HTTPException(404, f"this image has no {part}") from None
-    except FileNotFoundError:  # others' images needed its place a moment ago
-        file = _entry(here, study, source).parts[part].open("rb")
+    except FileNotFoundError:  # evicted from the cache meanwhile
+        file = _entry(station, study, source).parts[part].open("rb")
     headers = {**_HEADERS, "ETag": tag}
     if packed:
         headers["Content-Encoding"] = "gzip"
@@ -207,8 +202,8 @@ def _media(part: str) -> str:
 
 
 def _takes_gzip(request: Request) -> bool:
-    given = (one.replace(" ", "").lower() for one in request.headers.get("accept-encoding", "").split(","))
-    return any(one.split(";")[0] in ("gzip", "*") and not one.endswith((";q=0", ";q=0.0")) for one in given)
+    codings = (one.replace(" ", "").lower() for one in request.headers.get("accept-encoding", "").split(","))
+    return any(one.split(";")[0] in ("gzip", "*") and not one.endswith((";q=0", ";q=0.0")) for one in codings)
 
 
 def _chunks(file: IO[bytes] | gzip.GzipFile) -> Iterator[bytes]:
@@ -217,49 +212,49 @@ def _chunks(file: IO[bytes] | gzip.GzipFile) -> Iterator[bytes]:
             yield chunk
 
 
-def _sources(here: Station, connection: sa.Connection, row: sa.Row[Any]) -> tuple[list[Source], list[Source]]:
-    """The files of a study, and those of the one before it; none of a refused study that cannot be shown."""
-    if row.state == "refused" and not anyway.shows_images(connection, row.id):
+def _sources(station: Station, connection: sa.Connection, row: sa.Row[Any]) -> tuple[list[Source], list[Source]]:
+    """The files of a study and of its prior; none of a refused study that cannot be shown."""
+    if row.state == "refused" and not drafts.shows_images(connection, row.id):
         return [], []
     if row.dataset_study is None:
-        return _of_upload(connection, row.id), _before(connection, row.id)
-    study, before = here.dataset_studies(row.dataset_study)
-    return _of_dataset(here, study, ""), _of_dataset(here, before, PRIOR)
+        return _upload_sources(connection, row.id), _prior_sources(connection, row.id)
+    study, before = station.dataset_studies(row.dataset_study)
+    return _dataset_sources(station, study, ""), _dataset_sources(station, before, PRIOR)
 
 
-def _before(connection: sa.Connection, study: str) -> list[Source]:
-    """The prior's files: those of a study that is here have their names."""
-    prior, here = store.prior_of(connection, study), related.prior_of(connection, study)
+def _prior_sources(connection: sa.Connection, study: str) -> list[Source]:
+    """Files of the prior; those of a local study keep their names."""
+    prior, local = store.prior_of(connection, study), related.prior_of(connection, study)
     if prior is None:
         return []
-    own = [] if here is None else _of_upload(connection, here.id, PRIOR)
+    own = [] if local is None else _upload_sources(connection, local.id, PRIOR)
     if tuple(str(one.path) for one in own) == prior.files:
         return own
     return [Source(f"{PRIOR}{number}", PRIOR_CALLED, Path(path)) for number, path in enumerate(prior.files)]
 
 
-def _of_upload(connection: sa.Connection, study: str, prefix: str = "") -> list[Source]:
+def _upload_sources(connection: sa.Connection, study: str, prefix: str = "") -> list[Source]:
     pairs = zip(store.uploaded(connection, study), store.file_names(connection, study), strict=True)
     return [Source(f"{prefix}{number}", called, Path(path)) for number, (path, called) in enumerate(pairs)]
 
 
-def _of_dataset(here: Station, study: Study | None, prefix: str) -> list[Source]:
-    found = []
+def _dataset_sources(station: Station, study: Study | None, prefix: str) -> list[Source]:
+    sources = []
     for number, ref in enumerate(() if study is None else study.images):
-        if ref.modality == here.modality and here.dataset is not None:
-            path = here.dataset.path / ref.path
-            found.append(Source(f"{prefix}{number}", path.name, path, ref.view, ref.original_size_wh))
-    return found
+        if ref.modality == station.modality and station.dataset is not None:
+            path = station.dataset.path / ref.path
+            sources.append(Source(f"{prefix}{number}", path.name, path, ref.view, ref.original_size_wh))
+    return sources
 
 
-def _described(here: Station, study: str, source: Source, view: str | None) -> dict[str, Any]:
-    """An image for the list. A scan is not decoded for that."""
+def _described(station: Station, study: str, source: Source, view: str | None) -> dict[str, Any]:
+    """Description of an image for the list; a scan is not decoded."""
     known = {"name": source.name, "file": printable(source.called)}
-    known["kind"] = "volume" if here.modality == "ct" else "radiograph"
-    if here.modality == "ct":
+    known["kind"] = "volume" if station.modality == "ct" else "radiograph"
+    if station.modality == "ct":
         return {**known, "presets": [*viewer.SCAN_PRESETS]}
     try:
-        about = _entry(here, study, source).about
+        about = _entry(station, study, source).about
     except InputError as error:
         return {**known, "problem": error.reason}
     if view is None and source.view is not View.UNKNOWN:
@@ -268,7 +263,7 @@ def _described(here: Station, study: str, source: Source, view: str | None) -> d
 
 
 def _key(source: Source) -> str:
-    """Of a file as it is now; a series' folder changes where a slice comes or goes."""
+    """Cache key of a file in its present state. The folder of a series changes with its slices."""
     try:
         state = source.path.stat()
     except OSError:
@@ -276,26 +271,26 @@ def _key(source: Source) -> str:
     return sha256_json([FORMAT, str(source.path), state.st_mtime_ns, state.st_size, source.original_size_wh])[:32]
 
 
-def _entry(here: Station, study: str, source: Source) -> Entry:
-    make: Make = partial(_scan if here.modality == "ct" else _radiograph, here, source)
-    return here.kept.get(study, _key(source), make)
+def _entry(station: Station, study: str, source: Source) -> Entry:
+    make: Make = partial(_scan if station.modality == "ct" else _radiograph, station, source)
+    return station.image_cache.get(study, _key(source), make)
 
 
-def _path(here: Station, source: Source) -> Path:
-    """The file; one of a data set is looked at first, as its readers do."""
-    if here.dataset is None or not source.path.is_relative_to(here.dataset.path):
+def _path(station: Station, source: Source) -> Path:
+    """Path of the file; one of a data set is checked by the data set."""
+    if station.dataset is None or not source.path.is_relative_to(station.dataset.path):
         return source.path
-    return here.dataset.image_path(source.path.relative_to(here.dataset.path).as_posix())
+    return station.dataset.image_path(source.path.relative_to(station.dataset.path).as_posix())
 
 
-def _radiograph(here: Station, source: Source) -> tuple[dict[str, Any], dict[str, Any]]:
-    read = viewer.read_words(_path(here, source), original_size_wh=source.original_size_wh)
+def _radiograph(station: Station, source: Source) -> tuple[dict[str, Any], dict[str, Any]]:
+    read = viewer.read_words(_path(station, source), original_size_wh=source.original_size_wh)
     writers = {"words": partial(viewer.write_words, read.words)}
     if read.table is not None:
         writers["table"] = partial(viewer.write_words, read.table)
     return read.about, writers
 
 
-def _scan(here: Station, source: Source) -> tuple[dict[str, Any], dict[str, Any]]:
-    volume, about = viewer.read_scan(_path(here, source))
+def _scan(station: Station, source: Source) -> tuple[dict[str, Any], dict[str, Any]]:
+    volume, about = viewer.read_scan(_path(station, source))
     return about, {"volume": partial(viewer.write_nifti, volume.hu, viewer.affine_ras(volume))}

@@ -1,8 +1,7 @@
-"""The thread that feeds the inference process from the work list, and keeps what comes back.
+"""Inference: the process that holds the model, and the thread that feeds it from the work list and stores its drafts.
 
-The database is the queue: what waits there is drafted, whichever process or server ends in between. A process that ends
-or takes too long is replaced; its studies wait again, each alone, so that the one that ends it is found and refused and
-the others are not.
+The database is the queue, so that no study is lost with a process or server. A process that ends or takes too long is
+replaced; its studies are retried one by one, so that only the one that ends it is refused.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ from radweave.core.errors import InputError, UnusableModelError
 from radweave.core.study import Modality, Report, Study, View
 from radweave.workstation import drafts, store
 from radweave.workstation.database import Database, now
-from radweave.workstation.events import Metrics, say, say_failure
-from radweave.workstation.result import Known, result_of
+from radweave.workstation.events import Metrics, log_event, log_failure
+from radweave.workstation.result import StudyContext, result_of
 from radweave.workstation.settings import Settings
 
 if TYPE_CHECKING:
@@ -38,23 +37,20 @@ if TYPE_CHECKING:
     from radweave.inference.pictures import Picture
     from radweave.inference.predictor import Predictor
 
-# The inference process: it holds the model, and answers a batch of studies with drafts or reasons.
-#
-# It speaks JSON over one pipe. It ends when the pipe does, so that none stays behind where the server was killed.
-
+# The inference process answers batches of studies as JSON over one pipe, and ends with the pipe.
 
 PRIOR = "prior"
-"""What the study before is called, whose own name nobody needs."""
+"""Study id of the prior, whose own id is not needed."""
 NO_MODEL = "model"
-"""The kind of refusal where the images are fine and no draft came of them."""
-UNSEEN = "a prior was found; this model was trained without any and does not look at it"
-UNREPORTED = "the prior has no signed report: the model sees its image alone"
+"""Kind of a refusal of valid images of which the model makes no draft."""
+PRIOR_NOT_USED = "a prior was found; this model was trained without any and does not look at it"
+PRIOR_UNREPORTED = "the prior has no signed report: the model sees its image alone"
 
 
 def main(pipe: Connection, run: str, data: str | None, untrained: bool) -> None:
     """Serve until the pipe ends."""
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    # A stop is the server's to handle: it lets a draft be finished, then closes the pipe.
+    # The server handles signals: it lets a draft be finished, then closes the pipe.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
@@ -72,7 +68,7 @@ def main(pipe: Connection, run: str, data: str | None, untrained: bool) -> None:
         except (EOFError, BrokenPipeError):
             return
         except Exception as error:  # the server gives the studies to a new process, each alone
-            say_failure("inference-failed", error)
+            log_failure("inference-failed", error)
             return
 
 
@@ -81,17 +77,17 @@ def _send(pipe: Connection, value: dict[str, Any]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
-    """A study as the model gets it, the readers' warnings, and its views in the model's order.
+class _LoadedStudy:
+    """A study as input of the model, with warnings, and its views in the order of the model.
 
-    Of a view, ``image`` is its place among the study's files, and ``covers`` what part of it a map lies over: (start,
-    extent) along each of its axes, in shares of its size.
+    Of a view, ``image`` is its index among the files of the study, and ``covers`` the part of it covered by a map:
+    (start, extent) along each axis, as fractions of its size.
     """
 
     example: Example
     warnings: tuple[str, ...]
     views: list[dict[str, Any]]
-    known: Known
+    known: StudyContext
 
 
 class InferenceModel:
@@ -110,15 +106,15 @@ class InferenceModel:
         self._dataset = None if data is None else Dataset.open(data).aimed(target)
 
     def answers(self, jobs: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """A draft or a reason for each job: those that can be read are drafted as one batch."""
+        """A draft or a refusal for each job; readable studies are drafted as one batch."""
         from radweave.labels import get_labeler
 
-        read: list[tuple[str, _Read]] = []
+        read: list[tuple[str, _LoadedStudy]] = []
         for job in jobs:
             try:
                 read.append((job["id"], self._read(job)))
             except InputError as error:
-                yield _refused(job["id"], _said(error), getattr(error, "kind", None))
+                yield _refused(job["id"], _reason_of(error), getattr(error, "kind", None))
         try:
             reports = self._reports([one.example for _, one in read])
         except UnusableModelError as error:
@@ -126,7 +122,7 @@ class InferenceModel:
             return
         for report, (study, one) in zip(reports, read, strict=True):
             if isinstance(report, InputError):
-                yield _refused(study, _said(report), NO_MODEL)
+                yield _refused(study, _reason_of(report), NO_MODEL)
                 continue
             evidence = {**report.evidence, "views": one.views}
             whole = replace(report, study_id=study, evidence=evidence, warnings=(*report.warnings, *one.warnings))
@@ -134,7 +130,7 @@ class InferenceModel:
             yield {"kind": "drafted", "id": study, **result_of(whole, self.run.card, labeler, one.known)}
 
     def _reports(self, examples: list[Example]) -> list[Report | InputError]:
-        """A report of each, or why there is none: where one refuses a batch, each is drafted alone.
+        """A report or an error of each example. If a batch is refused, each example is drafted alone.
 
         Raises:
             UnusableModelError: if none can be drafted.
@@ -146,57 +142,57 @@ class InferenceModel:
         except InputError as error:
             if len(examples) == 1:
                 return [error]
-            return [found for one in examples for found in self._reports([one])]
+            return [report for one in examples for report in self._reports([one])]
 
-    def _read(self, job: dict[str, Any]) -> _Read:
+    def _read(self, job: dict[str, Any]) -> _LoadedStudy:
         from radweave.inference.pictures import UnlikeError, view_of
 
-        # What was set aside is what was seen: images that merely look unlike are no damaged ones.
+        # An override of the out-of-distribution check does not override checks of integrity.
         unlike = job.get("anyway") is not None
         rest = unlike and job["anyway"] != UnlikeError.kind
         if job["dataset_study"] is not None:
             return self._of_dataset(job["dataset_study"], unlike=unlike, rest=rest)
         files = [Path(path) for path in job["files"]]
-        seen, warnings = self.predictor.read_views(files, force=rest)
-        example = self.predictor.example(seen, job["id"], force=unlike)
-        views = [self._view(path.name, files.index(path), view_of(picture), picture) for path, picture in seen]
+        images, warnings = self.predictor.read_views(files, force=rest)
+        example = self.predictor.example(images, job["id"], force=unlike)
+        views = [self._view(path.name, files.index(path), view_of(picture), picture) for path, picture in images]
         if job.get("prior") is None:
-            return _Read(example, warnings, views, Known())
-        return self._with_prior(_Read(example, warnings, views, Known()), job["prior"])
+            return _LoadedStudy(example, warnings, views, StudyContext())
+        return self._with_prior(_LoadedStudy(example, warnings, views, StudyContext()), job["prior"])
 
-    def _with_prior(self, read: _Read, given: dict[str, Any]) -> _Read:
-        """A study with the patient's one before it, as in training; without it, where that one cannot be read.
+    def _with_prior(self, read: _LoadedStudy, prior: dict[str, Any]) -> _LoadedStudy:
+        """Add the prior to a study as in training, if it can be read and the run was trained with priors.
 
-        A run that was not trained with priors does not get it: what it writes would compare with what it cannot see.
+        Another run does not get it: its comparisons would refer to images that it does not read.
         """
-        report = given["report"] or ""
-        known = Known(prior=Study(study_id=PRIOR, patient_id=PRIOR, report=report or None))
+        report = prior["report"] or ""
+        known = StudyContext(prior=Study(study_id=PRIOR, patient_id=PRIOR, report=report or None))
         if not self.run.experiment.data.priors:
-            return replace(read, known=known, warnings=(*read.warnings, UNSEEN))
+            return replace(read, known=known, warnings=(*read.warnings, PRIOR_NOT_USED))
         try:
-            seen, _ = self.predictor.read_views([Path(path) for path in given["files"]])
-            before = self._as_trained(self.predictor.example(seen, PRIOR), report)
+            images, _ = self.predictor.read_views([Path(path) for path in prior["files"]])
+            before = self._as_trained(self.predictor.example(images, PRIOR), report)
         except InputError as error:
             return replace(read, warnings=(*read.warnings, f"the prior cannot be read: {error.reason}"))
-        said = () if report else (UNREPORTED,)
-        # Who laid it here saw to it that it is the same patient's.
+        missing = () if report else (PRIOR_UNREPORTED,)
+        # The search for priors has checked that it is the same patient.
         example = replace(read.example, prior=replace(before, patient_id=read.example.patient_id))
-        return replace(read, example=example, known=known, warnings=(*read.warnings, *said))
+        return replace(read, example=example, known=known, warnings=(*read.warnings, *missing))
 
     def _as_trained(self, before: Example, report: str) -> Example:
-        """A prior with its report as tokens and as label states, as those of the training split have it."""
+        """A prior with its report as tokens and label states, as in training."""
         from radweave.core.ontology import LABEL_SETS
         from radweave.data.loader import class_states
         from radweave.data.tokenizer import encode
         from radweave.labels import get_labeler
 
         tokenizer, data = self.run.tokenizer, self.run.experiment.data
-        said = {name: one.state for name, one in get_labeler(data.label_set).label([report])[0].items()}
+        states = {name: one.state for name, one in get_labeler(data.label_set).label([report])[0].items()}
         return replace(
             before,
             report=report,
             token_ids=(*encode(tokenizer, report)[: data.max_tokens - 1], int(tokenizer.eos_token_id)),
-            class_states=class_states(said, LABEL_SETS[data.label_set].classes) if report else None,
+            class_states=class_states(states, LABEL_SETS[data.label_set].classes) if report else None,
         )
 
     def _view(self, file: str, image: int, view: View, picture: Picture) -> dict[str, Any]:
@@ -205,22 +201,24 @@ class InferenceModel:
         covers = covered_by_map(picture, image_size=self.predictor.image_size, ct=self.predictor.ct)
         return {"file": file, "image": image, "view": view.value, "covers": covers}
 
-    def _of_dataset(self, name: str, *, unlike: bool, rest: bool) -> _Read:
-        """A study under its own name and with its own patient, so that no memory answers with either."""
+    def _of_dataset(self, name: str, *, unlike: bool, rest: bool) -> _LoadedStudy:
+        """A study with its own id and patient id, so that retrieval excludes both."""
         from radweave.inference.explain import read_dataset_study
         from radweave.inference.predictor import refuse_outliers
 
         if self._dataset is None:
             raise InputError("is of a data set, and the server was started without one", field="--data")
-        found = read_dataset_study(self.run, self._dataset, name, force=rest)
-        files = [Path(ref.path) for ref, _ in found.views]
+        loaded = read_dataset_study(self.run, self._dataset, name, force=rest)
+        files = [Path(ref.path) for ref, _ in loaded.views]
         if not unlike:
-            refuse_outliers(self.predictor.ood, found.example, files)
-        places = [ref.path for ref in found.study.images]
+            refuse_outliers(self.predictor.ood, loaded.example, files)
+        places = [ref.path for ref in loaded.study.images]
         views = [
-            self._view(Path(ref.path).name, places.index(ref.path), ref.view, picture) for ref, picture in found.views
+            self._view(Path(ref.path).name, places.index(ref.path), ref.view, picture) for ref, picture in loaded.views
         ]
-        return _Read(found.example, found.warnings, views, Known(found.study, self._prior(found.study)))
+        return _LoadedStudy(
+            loaded.example, loaded.warnings, views, StudyContext(loaded.study, self._prior(loaded.study))
+        )
 
     def _prior(self, study: Study) -> Study | None:
         assert self._dataset is not None
@@ -229,14 +227,14 @@ class InferenceModel:
 
 
 def _refused(study: str, reason: str, refusal: str | None) -> dict[str, Any]:
-    """``refusal`` is set where the images can be shown all the same."""
+    """Answer of a refusal; ``refusal`` is its kind if the images can be shown."""
     return {"kind": "refused", "id": study, "reason": reason, "refusal": refusal}
 
 
-def _said(error: InputError) -> str:
-    """A reason without the folder in which the server keeps the file, and without an option of the command line."""
-    said = str(error).replace("; give --force (force=True) to report on it anyway", "")
-    return said if error.file is None else said.replace(error.file, Path(error.file).name)
+def _reason_of(error: InputError) -> str:
+    """Text of an error without the folder of the server and without options of the command line."""
+    text = str(error).replace("; give --force (force=True) to report on it anyway", "")
+    return text if error.file is None else text.replace(error.file, Path(error.file).name)
 
 
 POLL_S = 0.2
@@ -247,21 +245,21 @@ _KEPT_REASONS = 50
 Target = Callable[[Connection, str, str | None, bool], None]
 
 
-class WorkerLostError(Exception):
-    """The inference process ended, hung or cannot start; the reason is for users."""
+class ProcessLostError(Exception):
+    """The inference process ended, hung or cannot start; the message is shown to users."""
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
-    """When and why an inference process was lost or could not start, and how many studies it had."""
+class ProcessLoss:
+    """Loss or failed start of an inference process: time, reason and number of its studies."""
 
     time: datetime
     reason: str
     studies: int
 
 
-class Worker:
-    """One inference process and its pipe."""
+class InferenceProcess:
+    """An inference process and its pipe."""
 
     def __init__(self, settings: Settings, target: Target, stopping: threading.Event) -> None:
         context = get_context("spawn")
@@ -271,20 +269,20 @@ class Worker:
             target=target, args=(child, str(settings.run), data, settings.untrained), daemon=True
         )
         self.process.start()
-        child.close()  # else the pipe would not end with the process
+        child.close()  # otherwise the pipe would outlive the process
         self.modality: Modality = "xray"
         try:
             first = self.receive(settings.start_s, stopping)
-        except WorkerLostError:
+        except ProcessLostError:
             self.kill()
             raise
         if first["kind"] == "broken":
             self.kill()
-            raise WorkerLostError(first["reason"])
+            raise ProcessLostError(first["reason"])
         self.modality = first["modality"]
 
     def send(self, jobs: Sequence[store.Job], allowed: Mapping[str, str]) -> None:
-        """Ask for drafts; ``allowed`` has the kind of refusal that somebody set aside, of the studies that have one."""
+        """Request drafts; ``allowed`` maps studies to the kind of their overridden refusal."""
         rows = [
             {"id": job.id, "anyway": allowed.get(job.id), "files": job.files, "dataset_study": job.dataset_study,
              "prior": None if job.prior is None else job.prior.as_json()}
@@ -293,7 +291,7 @@ class Worker:
         try:
             self.pipe.send_bytes(json.dumps(rows).encode())
         except OSError:
-            raise WorkerLostError("the inference process ended") from None
+            raise ProcessLostError("the inference process ended") from None
 
     def receive(self, seconds: float, stopping: threading.Event | None = None) -> dict[str, Any]:
         """The next answer.
@@ -305,12 +303,12 @@ class Worker:
         try:
             while not self.pipe.poll(POLL_S):
                 if time.monotonic() > end:
-                    raise WorkerLostError(f"it took longer than {seconds:g} s")
+                    raise ProcessLostError(f"it took longer than {seconds:g} s")
                 if stopping is not None and stopping.is_set():
-                    raise WorkerLostError("the server stops")
+                    raise ProcessLostError("the server stops")
             answer: dict[str, Any] = json.loads(self.pipe.recv_bytes())
         except (EOFError, OSError):
-            raise WorkerLostError("the inference process ended") from None
+            raise ProcessLostError("the inference process ended") from None
         return answer
 
     def kill(self) -> None:
@@ -319,26 +317,26 @@ class Worker:
         self.process.join()
 
 
-class Inference:
-    """The feeder: ``start`` it, ``wake`` it where a study came in, ``stop`` it."""
+class InferenceQueue:
+    """Thread that feeds the inference process; ``wake`` tells it of a new study."""
 
     def __init__(self, settings: Settings, database: Database, metrics: Metrics, *, target: Target = main) -> None:
         self._settings, self._database, self._metrics, self._target = settings, database, metrics, target
         self._wake, self._stopping, self._hurry = threading.Event(), threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="inference", daemon=True)
-        self._worker: Worker | None = None
+        self._worker: InferenceProcess | None = None
         self.problem: str | None = None
-        self.reasons: deque[Lost] = deque(maxlen=_KEPT_REASONS)
+        self.reasons: deque[ProcessLoss] = deque(maxlen=_KEPT_REASONS)
 
     @property
     def is_ready(self) -> bool:
-        """Whether an inference process holds the model and takes studies."""
+        """True while an inference process is loaded and takes studies."""
         worker = self._worker
         return worker is not None and worker.process.is_alive() and not self._stopping.is_set()
 
     @property
     def pid(self) -> int | None:
-        """The inference process that there is."""
+        """Process id of the inference process."""
         return None if self._worker is None else self._worker.process.pid
 
     @property
@@ -347,16 +345,16 @@ class Inference:
 
     def start(self) -> None:
         with self._database.writing() as connection:
-            again = store.recover(connection)
-        if again:
-            say("recovered", studies=again)
+            recovered = store.recover(connection)
+        if recovered:
+            log_event("recovered", studies=recovered)
         self._thread.start()
 
     def wake(self) -> None:
         self._wake.set()
 
     def stop(self) -> None:
-        """Take no more, let what is being drafted be finished for ``drain_s``, and end the process."""
+        """Finish drafts in progress within ``drain_s``, and end the process."""
         self._stopping.set()
         self._wake.set()
         if not self._thread.ident:
@@ -372,27 +370,27 @@ class Inference:
             try:
                 self._step()
                 failures = 0
-            except WorkerLostError as error:
+            except ProcessLostError as error:
                 self.problem = str(error)
-                self.reasons.append(Lost(now(), str(error), studies=0))
+                self.reasons.append(ProcessLoss(now(), str(error), studies=0))
                 failures += 1
-                say("worker-not-started", count=failures)
+                log_event("worker-not-started", count=failures)
                 self._stopping.wait(min(_LONGEST_PAUSE_S, _PAUSE_S * 2**failures))
-            except Exception as error:  # a database that is away for a moment must not end the feeder
-                say_failure("inference-failed", error)
+            except Exception as error:  # an unreachable database must not end the thread
+                log_failure("inference-failed", error)
                 self._stopping.wait(_PAUSE_S)
         if self._worker is not None:
             self._worker.kill()
 
     def _step(self) -> None:
-        """Draft what waits, or wait for it."""
+        """Draft waiting studies, or wait for some."""
         if self._worker is None or not self._worker.process.is_alive():
             self._replace()
         assert self._worker is not None
         self._wake.clear()
-        if self._stopping.is_set():  # it was woken for that, before it looked
+        if self._stopping.is_set():  # woken by ``stop``
             return
-        self._database.hold.keep()
+        self._database.server_lock.acquire()
         with self._database.writing() as connection:
             jobs = store.claim(connection, self._settings.batch)
         if not jobs:
@@ -400,10 +398,10 @@ class Inference:
             return
         try:
             self._draft(self._worker, jobs)
-        except WorkerLostError as error:
+        except ProcessLostError as error:
             self._metrics.count("worker_deaths")
-            say("worker-lost", studies=len(jobs))
-            self.reasons.append(Lost(now(), str(error), studies=len(jobs)))
+            log_event("worker-lost", studies=len(jobs))
+            self.reasons.append(ProcessLoss(now(), str(error), studies=len(jobs)))
             self._worker.kill()
             self._worker = None
             self._give_back(jobs, str(error))
@@ -416,15 +414,15 @@ class Inference:
             self._worker.kill()
             self._worker = None
         begun = time.monotonic()
-        self._worker = Worker(self._settings, self._target, self._stopping)
+        self._worker = InferenceProcess(self._settings, self._target, self._stopping)
         self.problem = None
         self._metrics.count("worker_starts")
-        say("worker-ready", seconds=round(time.monotonic() - begun, 3), pid=self.pid)
+        log_event("worker-ready", seconds=round(time.monotonic() - begun, 3), pid=self.pid)
 
-    def _draft(self, worker: Worker, jobs: Sequence[store.Job]) -> None:
+    def _draft(self, worker: InferenceProcess, jobs: Sequence[store.Job]) -> None:
         begun = time.monotonic()
         with self._database.reading() as connection:
-            allowed = drafts.allowed(connection, [job.id for job in jobs])
+            allowed = drafts.overridden_refusals(connection, [job.id for job in jobs])
         worker.send(jobs, allowed)
         limit = self._settings.study_s * len(jobs)
         while True:
@@ -438,17 +436,17 @@ class Inference:
         study, shows = answer["id"], False
         with self._database.writing() as connection:
             if answer["kind"] == "drafted":
-                said = [*drafts.warning(connection, study), *answer["warnings"]]
-                kept = store.finish(connection, study, {**answer, "warnings": said})
+                warnings = [*drafts.override_warning(connection, study), *answer["warnings"]]
+                is_changed = store.finish(connection, study, {**answer, "warnings": warnings})
             else:
-                kept = store.refuse(connection, study, answer["reason"])
-                shows = kept and drafts.keep(
+                is_changed = store.refuse(connection, study, answer["reason"])
+                shows = is_changed and drafts.keep_refusal(
                     connection, study, answer.get("refusal"), store.reason_of(connection, study)
                 )
-        if not kept:  # cancelled while it was written
+        if not is_changed:  # cancelled while it was written
             self._metrics.count("dropped_drafts")
             return
-        say(answer["kind"], study=study, seconds=round(seconds, 3))
+        log_event(answer["kind"], study=study, seconds=round(seconds, 3))
         if answer["kind"] == "drafted":
             self._metrics.drafted(seconds)
         elif not shows:
@@ -465,9 +463,9 @@ class Inference:
             self.forget_files(study)
 
     def forget_files(self, study: str) -> None:
-        """Remove a refused study's uploaded files and what was decoded of them; files of others are never touched."""
+        """Remove the uploaded and decoded files of a refused study, and no files outside the state folder."""
         with self._database.writing() as connection:
-            drafts.forget(connection, study)
+            drafts.forget_refusal(connection, study)
             prior = store.prior_of(connection, study)
             paths = [Path(path) for path in (*store.uploaded(connection, study), *(prior.files if prior else ()))]
         shutil.rmtree(self._settings.pixels / study, ignore_errors=True)
@@ -477,7 +475,7 @@ class Inference:
 
 
 def remove(path: Path, top: Path) -> None:
-    """Remove a file, or the folder of a series, and what is empty then below ``top``."""
+    """Remove a file or the folder of a series, and empty folders above it up to ``top``."""
     for file in [path] if path.is_file() else [*path.glob("*")]:
         with contextlib.suppress(OSError):
             file.unlink()

@@ -1,7 +1,7 @@
-"""The log of who did what: append only, each entry with the hash of the one before.
+"""Audit log: append only, each entry with the hash of the one before.
 
-It tells that an entry was changed, taken out or put in. Who can rewrite all of the database can rewrite the log too:
-the hash of the last entry, kept elsewhere, tells that as well.
+The chain reveals changed, removed and inserted entries. Rewriting the whole database can rewrite the log too; a copy of
+the last hash kept elsewhere reveals that as well.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from radweave.workstation.users import user_names
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What a look through the log found: how many entries, the last hash, and the first entry that is wrong.
+    """Result of a verification: number of entries, last hash, and the first wrong entry.
 
-    ``altered`` are the entries that say of something signed what the database does not hold any more; 0 stands for what
-    no entry says was signed.
+    ``altered`` are the entries of signatures that the stored report contradicts; 0 stands for a report signed without
+    an entry.
     """
 
     entries: int
@@ -40,7 +40,7 @@ def append(
     study: str | None = None,
     details: Mapping[str, Any] | None = None,
 ) -> None:
-    """Add an entry in the transaction of what it is about. ``details`` hold counts and versions, no text."""
+    """Add an entry in the transaction of its action. ``details`` hold counts and versions, no text."""
     head = connection.execute(sa.select(log_head).with_for_update()).one()
     time, held = now(), dict(details or {})
     number = head.number + 1
@@ -61,13 +61,13 @@ def _hash(
 
 
 def is_whole(row: sa.Row[Any]) -> bool:
-    """Whether an entry has its own hash."""
+    """True if the hash of an entry matches its content."""
     made = _hash(row.number, row.time, row.user_id, row.action, row.study_id, row.details, row.previous)
     return bool(made == row.hash)
 
 
 def verify(connection: sa.Connection) -> Checked:
-    """Look through the chain of the whole log."""
+    """Verify the hash chain of the whole log."""
     previous, number = FIRST_HASH, 0
     for row in connection.execute(sa.select(log).order_by(log.c.number)):
         number += 1
@@ -82,30 +82,30 @@ def verify(connection: sa.Connection) -> Checked:
 
 
 def first(connection: sa.Connection, action: str, *, user: int, study: str) -> datetime | None:
-    """When a user did something with a study for the first time."""
+    """Time of a user's first entry of this action for a study."""
     wanted = (log.c.study_id == study, log.c.user_id == user, log.c.action == action)
     return connection.execute(sa.select(sa.func.min(log.c.time)).where(*wanted)).scalar()
 
 
 def note_first(database: Database, action: str, *, user: int, study: str, **details: Any) -> None:
-    """Say that a user looked at something of a study, the first time that it did."""
+    """Log an action of a user on a study, the first time only."""
     with database.reading() as connection:
-        seen = first(connection, action, user=user, study=study)
-    if seen is not None:
+        earlier = first(connection, action, user=user, study=study)
+    if earlier is not None:
         return
     with database.writing() as connection:
-        if first(connection, action, user=user, study=study) is None:  # it may have looked twice at once
+        if first(connection, action, user=user, study=study) is None:  # two requests at once
             append(connection, action, user=user, study=study, details=details)
 
 
 def entries(
     connection: sa.Connection, *, study: str | None, offset: int, limit: int, newest_first: bool = False
 ) -> list[dict[str, Any]]:
-    """Entries as JSON values, the oldest first unless asked for otherwise; of one study, or all."""
+    """Entries of a study, or all, as JSON values, by default the oldest first."""
     order = log.c.number.desc() if newest_first else log.c.number
-    asked = sa.select(log).order_by(order).offset(offset).limit(limit)
+    query = sa.select(log).order_by(order).offset(offset).limit(limit)
     if study is not None:
-        asked = asked.where(log.c.study_id == study)
+        query = query.where(log.c.study_id == study)
     names = user_names(connection)
     return [
         {
@@ -113,5 +113,5 @@ def entries(
             "user_name": names.get(row.user_id), "action": row.action,
             "study": row.study_id, "details": row.details, "previous": row.previous, "hash": row.hash,
         }
-        for row in connection.execute(asked)
+        for row in connection.execute(query)
     ]  # fmt: skip

@@ -1,8 +1,7 @@
-"""Templates of reports in HTML5 (IHE MRRT, as RSNA's RadReport has them), read as text in the limited child process.
+"""Report templates in HTML5 (IHE MRRT, as in RSNA's RadReport), read as text in the sandboxed child process.
 
-Of a template stay its title, the headings of its sections and fields, and the text that fields begin with. Scripts,
-styles, links, images and whatever else a page may hold are passed over and counted; attributes are read by name, so
-that none of them can mean anything.
+Kept are the title, the headings of sections and fields, and default texts. Scripts, styles, links, images and other
+elements are skipped and counted; only known attributes are read.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from radweave.io import worker
 from radweave.io.worker import Task
 
 LONGEST: Final = 2_000
-"""Characters of a text; a sentence of a draft may have as many."""
+"""Characters of a text; as many as a sentence of a draft may have."""
 MOST_LINES: Final = 200
 _DEEPEST: Final = 40
 _KINDS: Final = (
@@ -27,7 +26,7 @@ _KINDS: Final = (
     ("impression", r"impression|conclusion|summary|opinion"),
     ("findings", r"finding|observation|result"),
 )
-"""Section of ours -> how templates call it."""
+"""Section -> pattern of its names in templates."""
 _PASSED: Final = ("script", "style", "template", "svg", "math", "iframe", "object", "audio", "video", "noscript")
 _VOID: Final = ("link", "img", "embed", "base", "source", "frame")
 _BLOCKS: Final = ("p", "li", "div", "td", "th", "tr", "dt", "dd", "br", "fieldset", "table", "ul", "ol", "hr")
@@ -50,8 +49,8 @@ class _Reader(HTMLParser):
         self._is_chosen = False
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = {name: value or "" for name, value in attrs}
-        links = sum(name in ("href", "src", "action") or name.startswith("on") for name in given)
+        values = {name: value or "" for name, value in attrs}
+        links = sum(name in ("href", "src", "action") or name.startswith("on") for name in values)
         if tag in _PASSED:
             self.dropped[tag] += 1
             self._passing += 1
@@ -64,16 +63,16 @@ class _Reader(HTMLParser):
             self._end_line()
             if len(self._sections) >= _DEEPEST:
                 raise InputError("sections stand in each other too deep", field="template", expected=f"{_DEEPEST}")
-            self._open(_plain(given.get("data-section-name", "")))
+            self._open(_plain(values.get("data-section-name", "")))
         elif tag in _BLOCKS:
             self._end_line()
         elif tag == "input":
-            kind = given.get("type", "").lower()
-            is_on = kind in ("checkbox", "radio") and "checked" in given
+            kind = values.get("type", "").lower()
+            is_on = kind in ("checkbox", "radio") and "checked" in values
             if kind in _TYPED or is_on:
-                self._say(given.get("value", ""))
+                self._say(values.get("value", ""))
         elif tag == "option":
-            self._is_chosen = "selected" in given
+            self._is_chosen = "selected" in values
         if tag in (*_HEADERS, "label", "title", "select", "option", "head"):
             self._inside.append(tag)
 
@@ -119,7 +118,7 @@ class _Reader(HTMLParser):
         self._said.append(text)
 
     def _open(self, name: str) -> None:
-        """A section in a section of ours is a heading in it, unless it is another one of ours."""
+        """Open a section; an unknown one inside a known one is a heading in it."""
         above = self._sections[-1][0] if self._sections else ""
         kind = _kind_of(name)
         if above and not kind:
@@ -130,7 +129,7 @@ class _Reader(HTMLParser):
         self._sections.append((kind, ""))
 
     def _end_line(self, *, is_header: bool = False) -> None:
-        """A line is done: a field with its heading and what it begins with, or words that stand there."""
+        """End a line: a field with its heading and default text, or plain text."""
         heading, text = _plain(self._heading).rstrip(": "), _plain(" ".join(self._said)).lstrip(": ")
         name = _plain(self._name).rstrip(": ")
         self._heading, self._said = "", []
@@ -138,7 +137,7 @@ class _Reader(HTMLParser):
             self._name = ""
         kind, inner = self._sections[-1] if self._sections else ("", "")
         if is_header and name and self._sections and not kind and _kind_of(name):
-            self._sections[-1] = (_kind_of(name), "")  # a section that only its header names
+            self._sections[-1] = (_kind_of(name), "")  # a section named by its header only
         if not kind or not (heading or text):
             return
         line = {"section": kind, "heading": (heading or inner)[:LONGEST], "text": text[:LONGEST]}
@@ -152,7 +151,7 @@ def _kind_of(name: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """One line of what can be seen: no control signs, and none that turn the direction of what follows."""
+    """One line of printable characters, without control and direction marks."""
     return "".join(sign for sign in " ".join(text.split()) if sign.isprintable())
 
 

@@ -2,12 +2,10 @@
 
     /login/openid -> the provider -> /login/openid/back?code&state -> a session as any other
 
-What belongs to one try is derived from its ``state`` with a secret of this process: the nonce and the verifier of PKCE
-stand nowhere before they are needed, and tries that nobody finishes take no memory. The state itself lies signed in a
-cookie of the browser that began, and counts once.
+The nonce and the PKCE verifier of a login are derived from its ``state`` with a secret of this process, so unfinished
+logins take no memory. The state is stored in a signed cookie of the browser, and is accepted once.
 
-A user is whom the provider's issuer and subject mean, never who has a name: a name that is like a local user's gets a
-number of its own.
+A user is identified by issuer and subject, never by name: a name like that of a local user gets a suffix.
 """
 
 from __future__ import annotations
@@ -43,36 +41,36 @@ TRY_S: Final = 600
 SECRET: Final = "RADWEAVE_OIDC_SECRET"
 NOT_BEGUN: Final = "this browser did not begin to log in here; begin again"
 _ALGORITHMS: Final = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
-"""Signatures by a private key of the provider. None, and secrets that the client has too, are not taken."""
+"""Asymmetric signatures only: ``none`` and shared secrets are refused."""
 _LEEWAY_S: Final = 60
 _ANSWER_S: Final = 10.0
 _WAIT_S: Final = 0.5
 _MOST_BYTES: Final = 1 << 20
 _KEPT_S: Final = 3600.0
 _AGAIN_S: Final = 10.0
-"""How soon a provider that did not answer is asked again, and one whose keys do not fit for newer ones."""
+"""Pause before another request to a provider that did not answer, or for newer keys."""
 _MOST_USED: Final = 10_000
 _AT_ONCE: Final = 4
 _NEXT: Final = re.compile(r"/(studies|account|log)(/[0-9a-f]{1,64})?")
 
 
 class NoProviderError(Exception):
-    """The provider does not answer, or answers with what cannot be used."""
+    """The provider does not answer, or its answer cannot be used."""
 
 
 class RefusedError(Exception):
-    """A login that is not let in. It says why, in words of ours."""
+    """A refused login; the message is shown to the user."""
 
 
 class NoRoleError(RefusedError):
-    """A user whom the provider names, and who is in no group that may log in."""
+    """A user of the provider without a group that may log in."""
 
 
 class Provider:
-    """The provider of a workstation. Safe to use from threads; nothing is asked before the first login."""
+    """The provider of a workstation. Thread-safe; it is not contacted before the first login."""
 
     def __init__(self, settings: OpenId, public_url: str) -> None:
-        """Look at the settings.
+        """Check the settings.
 
         Raises:
             InputError: if they cannot be used, or the extra is not installed.
@@ -95,33 +93,33 @@ class Provider:
         self._places = threading.BoundedSemaphore(_AT_ONCE)
 
     def begin(self, wanted: str) -> tuple[str, str]:
-        """Where the browser goes, and the cookie that it keeps until it comes back. ``wanted`` is a page of ours.
+        """Begin a login: the provider's address, and the cookie of the browser. ``wanted`` is the page to return to.
 
         Raises:
             NoProviderError: if the provider does not answer.
         """
         state = secrets.token_urlsafe(32)
         page = wanted if _NEXT.fullmatch(wanted) else "/studies"
-        kept = f"{state}.{int(time.monotonic())}.{base64.urlsafe_b64encode(page.encode()).decode().rstrip('=')}"
+        payload = f"{state}.{int(time.monotonic())}.{base64.urlsafe_b64encode(page.encode()).decode().rstrip('=')}"
         about = self._metadata()
         with self._session() as session:
             url, _ = session.create_authorization_url(
                 about["authorization_endpoint"], state=state, nonce=self._derived("nonce", state),
                 code_verifier=self._derived("verifier", state),
             )  # fmt: skip
-        return url, f"{kept}.{self._derived('cookie', kept)}"
+        return url, f"{payload}.{self._derived('cookie', payload)}"
 
     def began(self, cookie: str, state: str) -> bool:
-        """True where a try to log in began in the browser that has this cookie: other sites send browsers here too."""
-        kept, _, signed = cookie.rpartition(".")
-        is_ours = hmac.compare_digest(signed.encode(), self._derived("cookie", kept).encode())
-        return is_ours and hmac.compare_digest(state.encode(), kept.split(".")[0].encode())
+        """True if this login began in the browser with this cookie, and not on another site."""
+        payload, _, signed = cookie.rpartition(".")
+        is_intact = hmac.compare_digest(signed.encode(), self._derived("cookie", payload).encode())
+        return is_intact and hmac.compare_digest(state.encode(), payload.split(".")[0].encode())
 
     def finish(self, cookie: str, state: str, code: str) -> tuple[dict[str, Any], str]:
-        """The claims of who came back, and the page that was wanted.
+        """Finish a login: the claims of the user, and the page to return to.
 
         Raises:
-            RefusedError: for a try that is not this browser's, too old or used, and for a token that does not hold.
+            RefusedError: for a login of another browser, an old or used one, and an invalid token.
             NoProviderError: if the provider does not answer.
         """
         if not self.began(cookie, state):
@@ -135,10 +133,10 @@ class Provider:
         return claims, base64.urlsafe_b64decode(page + "=" * (-len(page) % 4)).decode()
 
     def role(self, claims: Mapping[str, Any]) -> str:
-        """The role that a user's groups give.
+        """Role of a user by its groups.
 
         Raises:
-            RefusedError: if they give none.
+            RefusedError: if it has none.
         """
         groups = _groups(claims, self._settings.claim)
         for role, named in (("admin", self._settings.admins), ("reader", self._settings.readers)):
@@ -147,11 +145,11 @@ class Provider:
         raise NoRoleError("your account at the provider is in no group that may log in here")
 
     def subject(self, claims: Mapping[str, Any]) -> str:
-        """A digest of whom the provider means."""
+        """Digest of issuer and subject."""
         return hashlib.sha256(f"{self._settings.issuer}\0{claims['sub']}".encode("utf-8", "surrogatepass")).hexdigest()
 
     def end(self) -> str | None:
-        """Where a browser logs out of the provider too; None where the provider has not said so."""
+        """Logout address of the provider; None if it states none."""
         place = self._about.get("end_session_endpoint")
         if not isinstance(place, str) or not _is_safe(place):
             return None
@@ -159,14 +157,14 @@ class Provider:
         return f"{place}{'&' if '?' in place else '?'}{urlencode(more)}"
 
     def _use(self, state: str) -> bool:
-        """Count a state as used; False where it was."""
+        """Mark a state as used; False if it was used before."""
         with self._lock:
             end = time.monotonic() - TRY_S
             while self._used and next(iter(self._used.values())) < end:
                 self._used.popitem(last=False)
             if state in self._used:
                 return False
-            if len(self._used) >= _MOST_USED:  # many tries keep nobody out; a code counts once at the provider too
+            if len(self._used) >= _MOST_USED:  # evict rather than refuse: the provider accepts a code once too
                 self._used.popitem(last=False)
             self._used[state] = time.monotonic()
         return True
@@ -177,7 +175,7 @@ class Provider:
 
     @contextmanager
     def _one(self) -> Any:
-        """A few at once talk to the provider, and nobody waits long: a slow one must not take all threads."""
+        """Slot for a request to the provider, so that a slow provider does not occupy all threads."""
         if not self._places.acquire(timeout=_WAIT_S):
             raise NoProviderError
         try:
@@ -196,7 +194,7 @@ class Provider:
         )  # fmt: skip
 
     def _metadata(self) -> dict[str, Any]:
-        """What the provider says of itself (OpenID Connect Discovery 1.0, 4.3); kept for a while."""
+        """Metadata of the provider (OpenID Connect Discovery 1.0, 4.3), cached for a while."""
         with self._lock:
             now = time.monotonic()
             if self._about and now < self._until:
@@ -225,12 +223,12 @@ class Provider:
                 return self._keys
             self._newer_from = now + _AGAIN_S
         try:
-            found = KeySet.import_key_set(_fetched(about["jwks_uri"]))  # type: ignore[arg-type]
+            keys = KeySet.import_key_set(_fetched(about["jwks_uri"]))  # type: ignore[arg-type]
         except (JoseError, ValueError, KeyError, TypeError):
             raise NoProviderError from None
         with self._lock:
-            self._keys = found
-        return found
+            self._keys = keys
+        return keys
 
     def _claims(self, state: str, code: str) -> dict[str, Any]:
         import requests
@@ -258,7 +256,7 @@ class Provider:
                 try:
                     decoded = jwt.decode(text, self._key_set(about, newer=newer), algorithms=_ALGORITHMS)
                     break
-                except (JoseError, ValueError, KeyError, TypeError):  # a key may be newer than those that are kept
+                except (JoseError, ValueError, KeyError, TypeError):  # the key may be newer than the cached ones
                     if newer:
                         raise RefusedError("the provider's signature does not hold") from None
         client = self._settings.client_id
@@ -277,10 +275,10 @@ class Provider:
 
 
 def provider_of(settings: Settings) -> Provider | None:
-    """The provider that settings name.
+    """The provider in the settings, or None.
 
     Raises:
-        InputError: as ``Provider``, and where browsers' name of the server is missing.
+        InputError: as ``Provider``, and without a public URL.
     """
     if settings.openid is None:
         return None
@@ -290,10 +288,10 @@ def provider_of(settings: Settings) -> Provider | None:
 
 
 def user_of(connection: sa.Connection, provider: Provider, claims: Mapping[str, Any]) -> User:
-    """The user of claims, made at its first login. Its role is what its groups give now.
+    """The user of claims, created at its first login, with the role of its present groups.
 
     Raises:
-        RefusedError: for a user that is disabled, or in no group that may log in.
+        RefusedError: for a disabled user, or one without a group that may log in.
     """
     role, subject = provider.role(claims), provider.subject(claims)
     row = connection.execute(sa.select(table).where(table.c.subject == subject)).first()
@@ -311,7 +309,7 @@ def user_of(connection: sa.Connection, provider: Provider, claims: Mapping[str, 
 
 
 def end_access(connection: sa.Connection, provider: Provider, claims: Mapping[str, Any]) -> None:
-    """End the sessions and tokens of a user whose groups let it in no more."""
+    """End the sessions and tokens of a user without a group that may log in."""
     row = connection.execute(sa.select(table.c.id).where(table.c.subject == provider.subject(claims))).first()
     if row is not None:
         end_all(connection, row.id)
@@ -319,27 +317,27 @@ def end_access(connection: sa.Connection, provider: Provider, claims: Mapping[st
 
 
 def _free_name(connection: sa.Connection, claims: Mapping[str, Any], subject: str) -> str:
-    """What a new user is called: as the provider says, with a number of its own where that is taken or unclear."""
+    """Name of a new user: the provider's, with a suffix if it is taken or unclear."""
     stated = next((claims[name] for name in ("preferred_username", "name", "email") if claims.get(name)), "")
     name = " ".join(unicodedata.normalize("NFC", str(stated)).split())[:80]
     try:
         refuse_unclear(name)
     except InputError:
         name = "user"
-    for found in (name, f"{name} ({subject[:6]})", f"user {subject[:16]}"):
-        if found != "user" and not is_taken(connection, found):
-            return found
+    for candidate in (name, f"{name} ({subject[:6]})", f"user {subject[:16]}"):
+        if candidate != "user" and not is_taken(connection, candidate):
+            return candidate
     return f"user {subject}"
 
 
 def _groups(claims: Mapping[str, Any], claim: str) -> set[str]:
-    """The values of a claim; a name with dots leads into claims within claims."""
-    found: Any = claims.get(claim)
-    if found is None:
-        found = claims
+    """The values of a claim; dots in the name lead into nested claims."""
+    claimed: Any = claims.get(claim)
+    if claimed is None:
+        claimed = claims
         for part in claim.split("."):
-            found = found.get(part) if isinstance(found, Mapping) else None
-    values = found if isinstance(found, list) else [found]
+            claimed = claimed.get(part) if isinstance(claimed, Mapping) else None
+    values = claimed if isinstance(claimed, list) else [claimed]
     return {value for value in values if isinstance(value, str)}
 
 
@@ -347,16 +345,16 @@ def _client_secret(settings: OpenId) -> str | None:
     if settings.secret_file is None:
         return os.environ.get(SECRET) or None
     try:
-        found = settings.secret_file.read_text(encoding="utf-8").strip()
+        secret = settings.secret_file.read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
         raise InputError("cannot be read", file=settings.secret_file, field="--oidc-secret-file") from None
-    if not found:
+    if not secret:
         raise InputError("is empty", file=settings.secret_file, field="--oidc-secret-file")
-    return found
+    return secret
 
 
 def _is_safe(url: str) -> bool:
-    """True for https, and for http within this machine."""
+    """True for https, and for http on loopback."""
     try:
         parts = urlsplit(url)
         return parts.hostname is not None and (
@@ -367,10 +365,10 @@ def _is_safe(url: str) -> bool:
 
 
 def _fetched(url: str) -> dict[str, Any]:
-    """A JSON object of the provider, bounded in bytes and time; it leads nowhere else.
+    """A JSON object of the provider, bounded in bytes and time, without redirects.
 
     Raises:
-        NoProviderError: if there is none.
+        NoProviderError: if it cannot be fetched.
     """
     import requests
 
@@ -384,9 +382,9 @@ def _fetched(url: str) -> dict[str, Any]:
                 data += part
                 if len(data) > _MOST_BYTES or time.monotonic() > end:
                     raise NoProviderError
-        found = json.loads(data)
+        content = json.loads(data)
     except (requests.RequestException, ValueError):
         raise NoProviderError from None
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise NoProviderError
-    return found
+    return content

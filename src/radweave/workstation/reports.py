@@ -1,4 +1,4 @@
-"""A study's draft, or its signed report, as the record that writers of other systems' formats write from."""
+"""Drafts and signed reports as records for export, and the table of a reader study."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from radweave.core.study import LabelState
 from radweave.inference.explain.maps import shown
 from radweave.inference.explain.support import unchecked_note, verdict_words
 from radweave.workstation import drafts, outbox, store
-from radweave.workstation import drafts as signed
-from radweave.workstation import drafts as signed_reports
 from radweave.workstation.database import drafts as drafts_table
 from radweave.workstation.database import evidence, sentences, signoffs, studies, users
 from radweave.workstation.drafts import drafted_version
@@ -49,7 +47,7 @@ _SHOWN_HU = (-1000, 400)
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A version of a study's draft, the files it is about, and the model's evidence: all but the images."""
+    """A version of a draft, with the files of the study and the evidence, but without pixels."""
 
     report: FinishedReport
     files: list[Path]
@@ -60,22 +58,22 @@ def stored_report(connection: sa.Connection, study: sa.Row[Any], version: int, *
     """A version of a study's draft; ``with_images`` reads its images, outside of a transaction.
 
     Args:
-        event: what of it, as in the outbox: ``drafted`` has no signature, ``signed`` no addenda, ``addendum 1`` the
-            first of them; ``rejected`` is the notice in its place. None is all that there is.
+        event: as in the outbox: ``drafted`` has no signature, ``signed`` no addenda, ``addendum 1`` the first of them,
+            ``rejected`` is the notice in its place. None includes all.
 
     Raises:
         InputError: if there is no such version.
-        AlteredError: if it is not what was signed.
-        ConflictError: if the study was rejected, and for a notice where it was not.
+        AlteredError: if it differs from the signed report.
+        ConflictError: if the study was rejected; for a notice, if it was not.
     """
     if event != "drafted":
-        signed.check(connection, study.id)
+        drafts.check_signed(connection, study.id)
     is_rejected = connection.execute(sa.select(studies.c.state).where(studies.c.id == study.id)).scalar() == "rejected"
     if (event == "rejected") != is_rejected and event != "drafted":
         reason = "the draft was rejected: it is no report" if is_rejected else "the draft is not rejected"
-        raise signed.ConflictError(reason, field="state")
-    draft, given = drafts.read(connection, study.id, version), drafts.read_evidence(connection, study.id)
-    assert given is not None, "a draft has its evidence"
+        raise drafts.ConflictError(reason, field="state")
+    draft, draft_evidence = drafts.read(connection, study.id, version), drafts.read_evidence(connection, study.id)
+    assert draft_evidence is not None, "a draft has its evidence"
     made = connection.execute(
         sa.select(drafts_table.c.created).where(drafts_table.c.study_id == study.id, drafts_table.c.version == version)
     ).scalar_one()
@@ -83,14 +81,14 @@ def stored_report(connection: sa.Connection, study: sa.Row[Any], version: int, *
         study_id=study.name,
         text=draft["text"],
         sections=_sections(draft["sentences"]),
-        findings=tuple(_finding(row) for row in given["findings"]),
+        findings=tuple(_finding(row) for row in draft_evidence["findings"]),
         flagged=tuple(
             Flagged(row["text"], verdict_words(row["verdict"], row["checked"], row["not_checked"]))
             for row in draft["sentences"]
             if row["flagged"]
         ),
-        warnings=(*given["warnings"], *unchecked_note([row["not_checked"] for row in draft["sentences"]])),
-        model=model_from(given["model"]),
+        warnings=(*draft_evidence["warnings"], *unchecked_note([row["not_checked"] for row in draft["sentences"]])),
+        model=model_from(draft_evidence["model"]),
         written=made.replace(microsecond=0).astimezone(),
     )
     if event == "rejected":
@@ -98,16 +96,16 @@ def stored_report(connection: sa.Connection, study: sa.Row[Any], version: int, *
     elif event != "drafted":
         signature = _signature(connection, study.id, version)
         if signature is None and event is not None:
-            raise signed.ConflictError("is not the version that was signed", field="version", got=version)
-        added = [] if signature is None else signed.of_study(connection, study.id)
+            raise drafts.ConflictError("is not the version that was signed", field="version", got=version)
+        added = [] if signature is None else drafts.addenda_of(connection, study.id)
         most = len(added) if event is None else int(event.removeprefix("addendum ")) if event != "signed" else 0
         shown = tuple(Addendum(row.text, _signature_of(row.name, row.time)) for row in added[:most])
         report = replace(report, signature=signature, addenda=shown)
-    return Stored(report, [Path(path) for path in store.uploaded(connection, study.id)], given["evidence"])
+    return Stored(report, [Path(path) for path in store.uploaded(connection, study.id)], draft_evidence["evidence"])
 
 
 def to_send(connection: sa.Connection, study: sa.Row[Any], row: sa.Row[Any]) -> Stored:
-    """What a row of the outbox sends, with the version before it that its target has.
+    """The report of an outbox row, with the preceding version that its target has.
 
     Raises:
         InputError: as ``stored_report``.
@@ -122,7 +120,7 @@ def to_send(connection: sa.Connection, study: sa.Row[Any], row: sa.Row[Any]) -> 
 
 
 def _notice(connection: sa.Connection, study: str, draft: FinishedReport) -> FinishedReport:
-    """That a draft was rejected, and why, in place of all that it says."""
+    """A notice that a draft was rejected, with the reason, in place of the report."""
     reason = connection.execute(sa.select(studies.c.reason).where(studies.c.id == study)).scalar()
     entry = drafts.rejection(connection, study)
     assert entry is not None, "a rejected study was rejected"
@@ -135,7 +133,7 @@ def _notice(connection: sa.Connection, study: str, draft: FinishedReport) -> Fin
 
 
 def with_images(stored: Stored, *, maps: bool = False) -> FinishedReport:
-    """The report with whose images they are, the radiographs as pictures, and the maps if they are asked for.
+    """The report with the identities of its images, pictures, and maps if ``maps``.
 
     Raises:
         InputError: as ``read_identities``.
@@ -146,13 +144,13 @@ def with_images(stored: Stored, *, maps: bool = False) -> FinishedReport:
 
 
 def _of(report: FinishedReport, sources: tuple[Identity, ...], warnings: tuple[str, ...]) -> FinishedReport:
-    """The report, and those before it, with whose images they are."""
+    """The report and its predecessors with the identities of their images."""
     before = None if report.predecessor is None else _of(report.predecessor, sources, warnings)
     return replace(report, sources=sources, warnings=(*report.warnings, *warnings), predecessor=before)
 
 
 def _maps(stored: Stored) -> tuple[HeatMap, ...]:
-    """The maps over the images that they are about; none of a study whose images cannot be laid below them."""
+    """Maps over their images; none if the images do not match."""
     from radweave.inference.pictures import read_scan
     from radweave.io.images import read_radiograph
 
@@ -168,7 +166,7 @@ def _maps(stored: Stored) -> tuple[HeatMap, ...]:
 
 
 def _pictures(files: Sequence[Path]) -> list[Picture]:
-    """Radiographs, and of scans three slices; what cannot be read as either has none."""
+    """Pictures of radiographs, and three slices of scans; unreadable files have none."""
     pictures: list[Picture] = []
     for number, file in enumerate(files, start=1):
         for read in (_slices,) if file.is_dir() else (_radiograph, _slices):
@@ -195,7 +193,7 @@ def _slices(number: int, file: Path) -> list[Picture]:
 
 
 def _sections(sentences: Sequence[dict[str, Any]]) -> tuple[Section, ...]:
-    texts = {kind: " ".join(row["text"] for row in sentences if row["section"] == kind) for kind in signed.SECTIONS}
+    texts = {kind: " ".join(row["text"] for row in sentences if row["section"] == kind) for kind in drafts.SECTIONS}
     return tuple(Section(kind, text) for kind, text in texts.items())
 
 
@@ -204,8 +202,8 @@ def _finding(row: dict[str, Any]) -> Finding:
 
 
 def _signature(connection: sa.Connection, study: str, version: int) -> Signature | None:
-    asked = sa.select(users.c.name, signoffs.c.time).join(users, users.c.id == signoffs.c.user_id)
-    row = connection.execute(asked.where(signoffs.c.study_id == study, signoffs.c.version == version)).first()
+    query = sa.select(users.c.name, signoffs.c.time).join(users, users.c.id == signoffs.c.user_id)
+    row = connection.execute(query.where(signoffs.c.study_id == study, signoffs.c.version == version)).first()
     return None if row is None else _signature_of(row.name, row.time)
 
 
@@ -213,17 +211,15 @@ def _signature_of(name: str, time: datetime) -> Signature:
     return Signature(person_name(name), ORGANIZATION, time)
 
 
-# What a reader study asks of signed studies: how long each took, how much was changed, what was kept of the draft.
-#
-# A study is its number of ours: no name of a file, a patient or a data set stands in the table.
+# Reader study: time, changes and accepted sentences of signed studies. Studies appear by their number only.
 
 
 @dataclass(frozen=True, slots=True)
 class SignedStudy:
-    """A signature. ``seconds`` is the time for which the study was seen; sentences and words are counted.
+    """A signed study. ``seconds`` is the reading time.
 
-    ``words_changed`` is the edit distance between the model's draft and what was signed; ``sentences_accepted`` are
-    those of the draft that were signed as they were; ``sentences_flagged`` those that had to be looked at.
+    ``words_changed`` is the edit distance between the model's draft and the signed text; ``sentences_accepted`` are
+    signed as drafted; ``sentences_flagged`` had to be looked at.
     """
 
     study: str
@@ -242,23 +238,23 @@ class SignedStudy:
 
 
 def signed_studies(connection: sa.Connection) -> list[SignedStudy]:
-    """All that were signed, in the order in which they were.
+    """All signed studies in the order of signing.
 
     Raises:
-        AlteredError: if one of them is not what was signed.
+        AlteredError: if one differs from the signed report.
     """
-    asked = sa.select(signoffs, users.c.name, evidence.c.model).join(users).join(
+    query = sa.select(signoffs, users.c.name, evidence.c.model).join(users).join(
         evidence, evidence.c.study_id == signoffs.c.study_id
     )  # fmt: skip
-    return [_row(connection, row) for row in connection.execute(asked.order_by(signoffs.c.time)).all()]
+    return [_row(connection, row) for row in connection.execute(query.order_by(signoffs.c.time)).all()]
 
 
 def _row(connection: sa.Connection, signed: sa.Row[tuple[object, ...]]) -> SignedStudy:
-    signed_reports.check(connection, signed.study_id)
+    drafts.check_signed(connection, signed.study_id)
     wanted = sa.select(sentences.c.text, sentences.c.flagged).where(sentences.c.study_id == signed.study_id)
     first = drafted_version(connection, signed.study_id)
     drafted = connection.execute(wanted.where(sentences.c.version == first)).all()
-    kept = connection.execute(wanted.where(sentences.c.version == signed.version)).all()
+    final = connection.execute(wanted.where(sentences.c.version == signed.version)).all()
     return SignedStudy(
         study=signed.study_id,
         reader=signed.name,
@@ -269,7 +265,7 @@ def _row(connection: sa.Connection, signed: sa.Row[tuple[object, ...]]) -> Signe
         words_drafted=sum(len(row.text.split()) for row in drafted),
         sentences_drafted=signed.draft_sentences,
         sentences_accepted=signed.accepted_sentences,
-        sentences_signed=len(kept),
+        sentences_signed=len(final),
         sentences_flagged=sum(row.flagged for row in drafted),
         method=str(signed.model.get("method")),
         weights=str(signed.model.get("weights") or ""),
@@ -277,13 +273,13 @@ def _row(connection: sa.Connection, signed: sa.Row[tuple[object, ...]]) -> Signe
 
 
 def as_csv(rows: Sequence[SignedStudy]) -> str:
-    """A line for each study, the names of the columns first."""
+    """CSV with a header and one line per study."""
     names = [field.name for field in fields(SignedStudy)]
     return "".join([csv_line(names), *(csv_line([str(getattr(row, name)) for name in names]) for row in rows)])
 
 
 def as_table(rows: Sequence[SignedStudy]) -> str:
-    """A line for each reader and one for all: how many, how long, how much was changed, how much was accepted."""
+    """Table with a line per reader and one for all."""
     if not rows:
         return "no study was signed yet"
     readers = {name: [row for row in rows if row.reader == name] for name in sorted({row.reader for row in rows})}

@@ -1,4 +1,4 @@
-"""What a workstation is started with, and the limits of what it takes in. Nothing here imports more than the base."""
+"""Settings and limits of a workstation; imports the core only."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def network(text: str) -> str:
     """
     expected = "addresses or networks: 10.0.0.5,fd00::/8"
     try:
-        found = ipaddress.ip_network(text.strip(), strict=False)
+        parsed = ipaddress.ip_network(text.strip(), strict=False)
     except ValueError:
         raise InputError("is no address", field="--behind-proxy", got=text, expected=expected) from None
-    if not found.prefixlen:
+    if not parsed.prefixlen:
         raise InputError("trusts everybody", field="--behind-proxy", got=text, expected=expected)
-    return str(found)
+    return str(parsed)
 
 
 def origin(text: str) -> str:
@@ -52,7 +52,7 @@ Network = Annotated[str, AfterValidator(network)]
 
 
 class Limits(Record):
-    """The most of everything that comes from outside; a refusal names the one that was passed."""
+    """Limits of all input; a refusal names the exceeded one."""
 
     body_bytes: int = Field(default=1 << 30, ge=1)
     json_bytes: int = Field(default=1 << 20, ge=1)
@@ -74,16 +74,15 @@ class Limits(Record):
 
     @property
     def most_kept(self) -> int:
-        """The most of decoded images, which leave room for the files themselves."""
+        """Most bytes of decoded images, which leave space for the files themselves."""
         return self.kept_bytes if self.state_bytes is None else min(self.kept_bytes, self.state_bytes // 4)
 
 
 class OpenId(Record):
     """The provider whose users may log in.
 
-    ``claim`` names the groups of a user; who is in one of ``readers`` or ``admins`` is let in, and nobody else.
-    ``secret_file`` holds the client's secret; without one it is the environment's RADWEAVE_OIDC_SECRET, or there is
-    none and the client is a public one.
+    ``claim`` holds the groups of a user; members of ``readers`` or ``admins`` may log in. ``secret_file`` holds the
+    client secret, by default the environment's RADWEAVE_OIDC_SECRET; a client without one is public.
     """
 
     issuer: str
@@ -96,15 +95,14 @@ class OpenId(Record):
 
 
 class Settings(Record):
-    """A workstation: its run, its places, its address, and the times it waits.
+    """Settings of a workstation: run, folders, address and timeouts.
 
     ``state`` is the folder that holds the database (unless ``database`` gives a URL) and the uploaded files. Times are
-    in seconds: ``study_s`` is the most a draft may take, ``drain_s`` what a stop waits for drafts that are being
-    written, ``session_s`` how long a login lasts, ``head_s`` how long a request's head may take, ``body_s`` a body
-    that does not come.
+    in seconds: ``study_s`` limits a draft, ``drain_s`` the wait of a stop for drafts in progress, ``session_s`` a
+    login, ``head_s`` the head of a request, ``body_s`` the wait for a body.
 
-    ``behind_proxy`` are the addresses whose forwarded headers are trusted, ``public_url`` is what browsers call the
-    server, ``tls_cert`` and ``tls_key`` are PEM files.
+    ``behind_proxy`` are the addresses whose forwarded headers are trusted, ``public_url`` is the address of the
+    server for browsers, ``tls_cert`` and ``tls_key`` are PEM files.
     """
 
     run: Path
@@ -135,25 +133,25 @@ class Settings(Record):
 
     @property
     def files(self) -> Path:
-        """Where uploaded files lie, a folder for each upload."""
+        """Folder of uploaded files, with a folder per upload."""
         return self.state / "files"
 
     @property
     def incoming(self) -> Path:
-        """Where images that an archive sends lie until their study is whole."""
+        """Folder of received images until their study is complete."""
         return self.state / "incoming"
 
     @property
-    def asked(self) -> Path:
-        """Where what an archive was asked for lies until all of it came."""
+    def retrieved(self) -> Path:
+        """Folder of images being retrieved from archives."""
         return self.state / "asked"
 
     @property
     def pixels(self) -> Path:
-        """Where decoded images are kept, a folder for each study."""
+        """Folder of cached decoded images, with a folder per study."""
         return self.state / "pixels"
 
     @property
     def url(self) -> str:
-        """Where the database is, as SQLAlchemy spells it."""
+        """SQLAlchemy URL of the database."""
         return self.database or f"sqlite:///{(self.state / 'workstation.db').absolute()}"

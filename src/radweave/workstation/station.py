@@ -1,7 +1,6 @@
-"""A workstation as a whole: its database, its inference process, its watched folder, its figures.
+"""The workstation: database, inference process, watched folder, hospital services and metrics.
 
-All that changes the work list from outside goes through ``submit``, whether a browser, a program, a folder or a data
-set brings it.
+Browsers, programs, folders and archives add studies through ``submit``.
 """
 
 from __future__ import annotations
@@ -22,36 +21,31 @@ from radweave.data.dataset import Dataset
 from radweave.engine.run_folder import read_card
 from radweave.inference.predictor import UNTRAINED
 from radweave.workstation import drafts, log, outbox, related, store, users
-from radweave.workstation import store as patients
 from radweave.workstation.database import Database
-from radweave.workstation.disk import Kept, NoRoomError, Places, Room
-from radweave.workstation.events import Again, Metrics, say, say_failure
+from radweave.workstation.disk import ConcurrencyLimit, DiskSpace, ImageCache, NoRoomError
+from radweave.workstation.events import Metrics, PeriodicThread, log_event, log_failure
 from radweave.workstation.find_prior import Prior, copied
 from radweave.workstation.finished import model_facts
-from radweave.workstation.hospital import Joined, refuse_unusable
+from radweave.workstation.hospital import HospitalServices, refuse_unusable
 from radweave.workstation.hospital_plan import Plan, read_plan
 from radweave.workstation.identity import Identity
-from radweave.workstation.inference import Inference, Target, main
+from radweave.workstation.inference import InferenceQueue, Target, main
 from radweave.workstation.openid import provider_of
 from radweave.workstation.settings import Settings
 from radweave.workstation.store import NewStudy
-from radweave.workstation.uploads import Growing, Incoming, as_incoming, chosen, from_path, take_in
+from radweave.workstation.uploads import Incoming, LateImages, as_incoming, chosen, from_path, take_in
 
-# A folder that is looked at again and again: what is laid into it becomes a study.
-#
-# A file or a folder is taken when it did not change between two looks, so that a copy that is still going on is not. What
-# is taken is copied; the folder itself is never written to. The same thing is taken once, over restarts too. What cannot
-# be read, or taken, holds up nothing else; a name that is not UTF-8 is shown with its
-# other signs.
-
+# Watched folder. A file or folder that is unchanged between two polls becomes a study, once, over restarts too. It is
+# copied; the folder is never written to. A failing file does not hold up others, and invalid UTF-8 in a name is
+# replaced.
 
 INTERVAL_S = 2.0
 
 Take = Callable[[Sequence[Incoming], str], bool]
 
 
-class Watcher(Again):
-    """A thread that gives what is new to ``take``, with a key that is the same after a restart."""
+class Watcher(PeriodicThread):
+    """Thread that gives new files to ``take``, with a key that is stable over restarts."""
 
     def __init__(
         self, folder: Path, take: Take, count: Callable[[str], None] = lambda _: None, *, interval_s: float = INTERVAL_S
@@ -62,29 +56,29 @@ class Watcher(Again):
         self._failures: dict[str, str] = {}
         super().__init__("watch", pause_s=interval_s, failed="watch-failed")
 
-    def look(self) -> int:
-        """Take what is as it was at the last look; 0, for what is new must wait for the next."""
-        there = {path.name: path for path in sorted(self._folder.iterdir()) if not path.name.startswith(".")}
+    def run_once(self) -> int:
+        """Take entries unchanged since the last poll; 0, since new ones must wait for the next."""
+        paths = {path.name: path for path in sorted(self._folder.iterdir()) if not path.name.startswith(".")}
         for known in (self._seen, self._done, self._failures):
-            for name in known.keys() - there.keys():
+            for name in known.keys() - paths.keys():
                 del known[name]
-        for name, path in there.items():
+        for name, path in paths.items():
             if self._stopping.is_set():
                 break
             try:
                 self._look_at(name, path)
-            except Exception as error:  # it may go while it is read, or be of another user
+            except Exception as error:  # it may disappear, or be unreadable
                 kind = type(error).__name__
-                if self._failures.get(name) != kind:  # once, for it is tried at each look
+                if self._failures.get(name) != kind:  # log it once
                     self._failures[name] = kind
                     self._count("watched_failures")
-                    say_failure("watched-failed", error)
+                    log_failure("watched-failed", error)
         return 0
 
     def _look_at(self, name: str, path: Path) -> None:
         files = _files(path)
         key = sha256_json(
-            [_written(name, printable), [[_written(str(file), printable), *_look(file)] for file in files]]
+            [_written(name, printable), [[_written(str(file), printable), *_version(file)] for file in files]]
         )
         if self._done.get(name) == key or not files:
             return
@@ -97,7 +91,7 @@ class Watcher(Again):
             renamed = sum(_written(place) != place for place in places)
             if renamed:
                 self._count("watched_names_not_utf8")
-                say("watched-names-not-utf8", count=renamed)
+                log_event("watched-names-not-utf8", count=renamed)
 
 
 def _replaced(name: str) -> str:
@@ -105,7 +99,7 @@ def _replaced(name: str) -> str:
 
 
 def _written(name: str, write: Callable[[str], str] = _replaced) -> str:
-    """A name as text, by ``write`` where its bytes are no UTF-8."""
+    """A name as text, by ``write`` if its bytes are not UTF-8."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -122,35 +116,35 @@ def _files(path: Path) -> list[Path]:
     return sorted(file for file in path.rglob("*") if file.is_file() and not file.is_symlink())
 
 
-def _look(file: Path) -> tuple[int, int]:
-    found = file.stat()
-    return found.st_size, found.st_mtime_ns
+def _version(file: Path) -> tuple[int, int]:
+    stat = file.stat()
+    return stat.st_size, stat.st_mtime_ns
 
 
 _KNOWN = ("was submitted already",)
 _MOST_READ = 1_000
 _REPORTS_AT_ONCE = 2
-"""A report as a file decodes all images of its study."""
+"""An exported report decodes all images of its study."""
 
 
 def _source(owner: int | None, number: int, key: str) -> str:
-    """What is unique for a study of an upload that bears a key."""
+    """Unique key of a study within an upload with a key."""
     return sha256_bytes(f"{owner}/{number}/{key}".encode())
 
 
 class QueueFullError(Exception):
-    """As many studies wait as may."""
+    """The limit of waiting studies is reached."""
 
 
 class KnownError(InputError):
-    """The same request came before."""
+    """The same request was submitted before."""
 
 
 class Station:
-    """What the pages and the interface work on. ``token`` is set where this is the first start."""
+    """The workstation behind the pages and the JSON interface. ``token`` is set at the first start."""
 
     def __init__(self, settings: Settings, *, target: Target = main) -> None:
-        """Open everything; nothing runs before ``start``.
+        """Open all parts; ``start`` runs them.
 
         Raises:
             InputError: if the run, the data set or the database cannot be used, or another server works on it.
@@ -167,39 +161,39 @@ class Station:
         refuse_unusable(plan)
         self.dataset = None if settings.data is None else Dataset.open(settings.data)
         self.database = Database(settings.url)
-        self.database.hold.keep()
+        self.database.server_lock.acquire()
         with self.database.writing() as connection:
             self.token = users.first_token(connection)
-        self._secret = patients.read_secret(settings.state)
+        self._secret = store.read_secret(settings.state)
         self._headers: dict[str, Identity | None] = {}
         self._dataset_read: dict[str, Study | None] = {}
         self.metrics = Metrics()
         self.provider = provider_of(settings)
-        self.room = Room(settings.state, settings.limits)
-        self.kept = Kept(settings.pixels, settings.limits.most_kept)
-        self.reports = Places(_REPORTS_AT_ONCE)
-        self.inference = Inference(settings, self.database, self.metrics, target=target)
-        self._growing = Growing(settings, self.database, self.metrics, self.modality, self.inference.wake)
-        self._joined = Joined(plan, settings, self.database, self.metrics, self._take_arrived, self.room)
+        self.disk = DiskSpace(settings.state, settings.limits)
+        self.image_cache = ImageCache(settings.pixels, settings.limits.most_kept)
+        self.report_slots = ConcurrencyLimit(_REPORTS_AT_ONCE)
+        self.inference = InferenceQueue(settings, self.database, self.metrics, target=target)
+        self._late_images = LateImages(settings, self.database, self.metrics, self.modality, self.inference.wake)
+        self._hospital = HospitalServices(plan, settings, self.database, self.metrics, self._take_arrived, self.disk)
         self._watcher: Watcher | None = None
         if settings.watch is not None:
             self._watcher = Watcher(settings.watch, self._take_watched, self.metrics.count)
 
     def start(self) -> None:
-        """Remove what killed uploads left, put the data set's studies on the work list, begin to draft."""
+        """Remove partial uploads, add the studies of the data set to the work list, and start all threads."""
         self._sweep()
         if self.dataset is not None:
             self._add_dataset(self.dataset)
         self.inference.start()
-        self._joined.start()
+        self._hospital.start()
         if self._watcher is not None:
             self._watcher.start()
 
     def stop(self) -> None:
-        """Finish what is being drafted; the rest waits in the database."""
+        """Finish drafts in progress; other studies wait in the database."""
         if self._watcher is not None:
             self._watcher.stop()
-        self._joined.stop()
+        self._hospital.stop()
         self.inference.stop()
         self.database.close()
 
@@ -208,22 +202,22 @@ class Station:
         place.mkdir(parents=True, exist_ok=True)
         remove_leftovers(place)
         with self.database.reading() as connection:
-            kept = {Path(path).relative_to(place).parts[0] for path in store.kept_paths(connection)
+            folders = {Path(path).relative_to(place).parts[0] for path in store.stored_paths(connection)
                     if Path(path).is_relative_to(place)}  # fmt: skip
         for folder in place.iterdir():
-            if folder.name not in kept:
+            if folder.name not in folders:
                 shutil.rmtree(folder, ignore_errors=True)
         with self.database.reading() as connection:
-            self.kept.sweep(store.readable(connection))
+            self.image_cache.sweep(store.readable(connection))
 
     def refuse_where_full(self) -> None:
-        """Before a request's body is read.
+        """Refuse an upload before its body is read.
 
         Raises:
-            QueueFullError: if no study more may wait.
-            NoRoomError: if there is no room for any file.
+            QueueFullError: if no more studies may wait.
+            NoRoomError: if the disk is full.
         """
-        self.room.refuse(1)
+        self.disk.refuse(1)
         with self.database.reading() as connection:
             if store.queued(connection) >= self.settings.limits.waiting:
                 raise QueueFullError
@@ -239,39 +233,38 @@ class Station:
         prior: Prior | None = None,
         is_counted: bool = True,
     ) -> list[str]:
-        """Take files in as studies and return these. A second call with the same ``key`` is refused.
+        """Add files as studies and return their numbers. A second call with the same ``key`` is refused.
 
-        Reports of studies that ``arrived`` from an archive go back to it. ``prior`` is what came of looking for the
-        patient's study before; its files are copied. ``is_counted`` is off for files that
-        were counted when they came, and go when the study is taken.
+        Reports of studies that ``arrived`` from an archive are sent back. ``prior`` is the result of the search for the
+        prior; its files are copied. ``is_counted`` is false for files that the state folder holds already.
 
         Raises:
-            InputError: for what is not taken, naming the limit; KnownError for a key that came before.
-            QueueFullError: if so many studies more may not wait.
-            NoRoomError: if there is no room for the files. Nothing is left in any of these cases.
+            InputError: for refused files, naming the limit; KnownError for a known key.
+            QueueFullError: if too many studies would wait.
+            NoRoomError: if the files do not fit. Nothing is left in any of these cases.
         """
         limits, place = self.settings.limits, self.settings.files.absolute()
         if key is not None:
             self._refuse_known(_source(owner, 0, key))
-        with self.room.hold(is_counted=is_counted) as take:
-            folder, found = take_in(incoming, place, limits, take, modality=self.modality, one_study=one_study)
+        with self.disk.reserve(is_counted=is_counted) as take:
+            folder, studies = take_in(incoming, place, limits, take, modality=self.modality, one_study=one_study)
         before: Path | None = None
         try:
-            people = [None if study.refused else self._whose([path for path, _ in study.files]) for study in found]
+            people = [None if study.refused else self._whose([path for path, _ in study.files]) for study in studies]
             if prior is not None and prior.files:
                 before = place / uuid.uuid4().hex
                 prior = copied(prior, before)
             with self.database.writing() as connection:
-                new = sum(study.refused is None for study in found)
+                new = sum(study.refused is None for study in studies)
                 if store.queued(connection) + new > limits.waiting:
                     raise QueueFullError
                 ids = []
-                for number, (study, person) in enumerate(zip(found, people, strict=True)):
+                for number, (study, person) in enumerate(zip(studies, people, strict=True)):
                     source = None if key is None else _source(owner, number, key)
                     made = NewStudy(study.name, study.files, source=source, refused=study.refused, prior=prior)
                     ids.append(store.add(connection, made, owner=owner))
                     if person is not None:
-                        for later in patients.keep(connection, ids[-1], person, self._secret, self._whose):
+                        for later in store.record_patient(connection, ids[-1], person, self._secret, self._whose):
                             related.find(connection, later)
                     if arrived:
                         outbox.arrived(connection, ids[-1])
@@ -279,23 +272,23 @@ class Station:
             for laid in (folder, before):
                 if laid is not None:
                     shutil.rmtree(laid, ignore_errors=True)
-            if isinstance(error, IntegrityError):  # two with one key at once
+            if isinstance(error, IntegrityError):  # two requests with one key at once
                 raise KnownError(*_KNOWN) from None
             raise
-        for name, study in zip(ids, found, strict=True):
+        for name, study in zip(ids, studies, strict=True):
             if study.refused is not None:
                 self.inference.forget_files(name)
         self.inference.wake()
-        say("submitted", studies=len(ids))
+        log_event("submitted", studies=len(ids))
         return ids
 
     def _whose(self, files: Sequence[Path]) -> Identity | None:
-        """Whose a study is; what was read once is held in memory, and nowhere else."""
+        """Identity of a study's patient, cached in memory only."""
         key = str(files[0]) if files else ""
         if key not in self._headers:
             if len(self._headers) >= _MOST_READ:
                 self._headers.clear()
-            self._headers[key] = patients.read_whose(files)
+            self._headers[key] = store.read_patient(files)
         return self._headers[key]
 
     def _refuse_known(self, source: str) -> None:
@@ -304,7 +297,7 @@ class Station:
                 raise KnownError(*_KNOWN)
 
     def cancel(self, study: str, user: users.User) -> bool:
-        """Take a study off the queue; whether it was on it."""
+        """Remove a study from the queue; False if it was not queued."""
         with self.database.writing() as connection:
             done = store.refuse(connection, study, store.CANCELLED, user=user.id)
         if done:
@@ -312,7 +305,7 @@ class Station:
         return done
 
     def _add_dataset(self, dataset: Dataset) -> None:
-        """Put a split's studies on the work list, each once. The queue's bound is for what comes from outside."""
+        """Add the studies of the split to the work list, each once. The limit of waiting studies does not apply."""
         fingerprint = dataset.fingerprint()
         for study in dataset.studies(self.settings.split):
             source = sha256_bytes(f"{fingerprint}/{study.study_id}".encode())
@@ -322,7 +315,7 @@ class Station:
                     store.add(connection, new, owner=None)
 
     def dataset_studies(self, name: str) -> tuple[Study | None, Study | None]:
-        """A study of the data set and the one before it; None for what is not there any more."""
+        """A study of the data set and its prior; None if absent."""
         if self.dataset is None:
             return None, None
         study = self._dataset_study(name, self.settings.split)
@@ -334,12 +327,12 @@ class Station:
         if name not in self._dataset_read:
             if len(self._dataset_read) >= _MOST_READ:
                 self._dataset_read.clear()
-            found = (study for study in self.dataset.studies(split) if study.study_id == name)
-            self._dataset_read[name] = next(found, None)
+            matching = (study for study in self.dataset.studies(split) if study.study_id == name)
+            self._dataset_read[name] = next(matching, None)
         return self._dataset_read[name]
 
     def _take_watched(self, incoming: Sequence[Incoming], key: str) -> bool:
-        """Take in what lies in the watched folder; whether it is done with."""
+        """Submit files of the watched folder; False to retry later."""
         try:
             self.submit(incoming, owner=None, one_study=False, key=key)
         except KnownError:
@@ -353,14 +346,14 @@ class Station:
         return True
 
     def _take_arrived(self, files: Sequence[Path], key: str, prior: Prior | None) -> bool:
-        """Take in a study that an archive sent, or images that came to it later; whether it is done with."""
+        """Submit a received study, or later images of one; False to retry later."""
         name = f"arrived/{key}"
         try:
-            arrived = not key.startswith(outbox.NOBODYS)
+            arrived = not key.startswith(outbox.DEIDENTIFIED)
             incoming = as_incoming(chosen(files, self.modality))
             self.submit(incoming, owner=None, key=name, arrived=arrived, prior=prior, is_counted=False)
         except KnownError:
-            return self._growing.take(_source(None, 0, name), files)
+            return self._late_images.take(_source(None, 0, name), files)
         except (QueueFullError, NoRoomError):
             return False
         except InputError:
@@ -374,7 +367,7 @@ class Station:
 
 @contextlib.contextmanager
 def alone(settings: Settings) -> Iterator[None]:
-    """Hold the state's folder: two servers on one would draft everything twice.
+    """Lock the state folder, on which two servers would draft every study twice.
 
     Raises:
         InputError: if another server holds it.

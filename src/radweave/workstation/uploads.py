@@ -1,7 +1,7 @@
-"""What comes in: uploaded files, folders and archives, laid under names of ours and grouped into studies.
+"""Uploads: files, folders and ZIP archives, stored under generated names and grouped into studies.
 
-A file's own name is kept in the database and nowhere else: not on the disk, not in a path, not in a message. An upload
-is whole or absent: its folder is written aside and renamed.
+A file's own name is stored in the database only: not on the disk, in a path or in a message. An upload is complete or
+absent: its folder is written aside and renamed.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _ZIP = b"PK\x03\x04"
 _EMPTY_ZIP = b"PK\x05\x06"
 _AT_ONCE = 64 << 20
 _ARCHIVES_S = 120.0
-"""What listing and unpacking all archives of an upload may take."""
+"""Time limit of listing and unpacking all archives of an upload."""
 _MOST_REFUSED = 16
-"""Refused files of an upload that become a study each; more are one refusal."""
+"""Refused files of an upload that become a study each; more become one study."""
 _SUFFIXES = (*SCAN_SUFFIXES, *IMAGE_SUFFIXES)
 
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """A file as it comes: what it is called, with the folders a browser says it was in, and what copies it."""
+    """An incoming file: its name, with its folders in the browser, its size, and a function that copies it."""
 
     name: str
     size: Callable[[], int]
@@ -54,7 +54,7 @@ class Incoming:
 
 
 def from_stream(name: str, stream: IO[bytes]) -> Incoming:
-    """A file that was received."""
+    """An uploaded file."""
 
     def copy(path: Path) -> None:
         stream.seek(0)
@@ -82,12 +82,12 @@ def take_in(
     modality: Modality,
     one_study: bool,
 ) -> tuple[Path, list[NewStudy]]:
-    """Lay files below ``place`` and group them; return the folder of this upload and its studies.
+    """Store files below ``place`` and group them; return the folder of this upload and its studies.
 
-    ``take`` gets the bytes of each file before it is laid, and raises where there is no room.
+    ``take`` gets the size of each file before it is stored, and raises if it does not fit.
 
     Raises:
-        InputError: naming the limit that was passed, or for an archive that is not taken. Nothing is left then.
+        InputError: naming the exceeded limit, or for a refused archive. Nothing is left then.
     """
     if not incoming:
         raise InputError("no file given", field="files")
@@ -101,15 +101,15 @@ def take_in(
         groups = _groups(partial, modality, one_study=one_study)
         lying = {path.name: path for path in partial.rglob("file*")}
         studies = [_study(_bounded(group, limits, modality), laid, partial, folder, lying) for group in groups]
-        studies = _joined(studies, PurePosixPath(incoming[0].name).name, partial, folder)
+        studies = _merge_refused(studies, PurePosixPath(incoming[0].name).name, partial, folder)
     return folder, studies
 
 
-def _joined(studies: list[NewStudy], name: str, partial: Path, folder: Path) -> list[NewStudy]:
-    """The studies, very many refused files as one: they would fill the work list, and say one thing.
+def _merge_refused(studies: list[NewStudy], name: str, partial: Path, folder: Path) -> list[NewStudy]:
+    """Merge many refused files into one study, which would otherwise fill the work list.
 
     Raises:
-        InputError: where nothing else came.
+        InputError: if all files are refused.
     """
     refused = [study for study in studies if study.refused is not None]
     if len(refused) <= _MOST_REFUSED:
@@ -124,9 +124,9 @@ def _joined(studies: list[NewStudy], name: str, partial: Path, folder: Path) -> 
 
 
 def _lay(incoming: Sequence[Incoming], folder: Path, limits: Limits, take: Take) -> dict[str, str]:
-    """Copy files under names of ours; path below ``folder`` -> the name each came with.
+    """Copy files under generated names; return path below ``folder`` -> upload name.
 
-    No archive is unpacked before all of them together are known to keep to the limits.
+    No archive is unpacked before all of them together are within the limits.
     """
     laid: dict[str, str] = {}
     places: dict[str, Path] = {}
@@ -165,7 +165,7 @@ def _lay(incoming: Sequence[Incoming], folder: Path, limits: Limits, take: Take)
 
 
 def _place(name: str, folder: Path, places: dict[str, Path], number: int) -> Path:
-    """Where a file is laid: a numbered folder for each folder it came from, a number, and a suffix that is known."""
+    """Path of a stored file: a numbered folder per original folder, a number, and a known suffix."""
     pure = PurePosixPath(name.replace("\\", "/"))
     above = pure.parent.as_posix()
     if above not in places:
@@ -176,14 +176,14 @@ def _place(name: str, folder: Path, places: dict[str, Path], number: int) -> Pat
 
 
 def _members(path: Path, limits: Limits, ends: float) -> list[tuple[int, str, int]]:
-    """Place, name and size of each file in an archive; hidden ones and ``__MACOSX`` left out."""
+    """Index, name and size of each file in an archive, without hidden ones and ``__MACOSX``."""
     request = limits.model_dump(include={"files", "archive_bytes", "archive_ratio"})
     header, _ = _from_child("list", path, request, ends)
     return [(place, name, size) for place, (name, size) in enumerate(header["members"]) if _is_wanted(name)]
 
 
 def _unpacked(path: Path, members: list[tuple[int, str, int]], ends: float) -> Iterator[tuple[str, memoryview]]:
-    """Name and bytes of each of these members, many small ones at once."""
+    """Name and bytes of each member; small ones are read in batches."""
     members = list(members)
     while members:
         some = [members.pop(0)]
@@ -202,7 +202,7 @@ def _from_child(task: str, path: Path, request: dict[str, Any], ends: float) -> 
         raise InputError("unpacking takes too long", field="files", expected=f"at most {_ARCHIVES_S:g} s")
     try:
         return _child().call(task, {"path": str(path), **request}, timeout_s=left)
-    except InputError as error:  # without the file's place
+    except InputError as error:  # without the path
         raise InputError(error.reason, field=error.field, got=error.got, expected=error.expected) from None
 
 
@@ -221,7 +221,7 @@ def _child() -> Sandbox:
 
 
 def _groups(folder: Path, modality: Modality, *, one_study: bool) -> list[FileGroup]:
-    """The studies of an upload: of radiographs by what the headers say, of CT a file or the folder of a series."""
+    """Group an upload into studies: radiographs by their headers, CT by file or folder of a series."""
     if modality == "xray" or one_study:
         files = sorted(path for path in folder.rglob("*") if path.is_file())
         return group_images(files, one_study=one_study, modality=modality)
@@ -232,7 +232,7 @@ def _groups(folder: Path, modality: Modality, *, one_study: bool) -> list[FileGr
 
 
 def _bounded(group: FileGroup, limits: Limits, modality: Modality) -> FileGroup:
-    """A group, refused where its radiographs would be more than are read, and held in memory, for one draft."""
+    """Refuse a group of radiographs above the limit of views."""
     if modality == "ct" or group.refused is not None or len(group.images) <= limits.views:
         return group
     reason = f"more images than one study may have: {len(group.images)}, at most {limits.views}"
@@ -240,7 +240,7 @@ def _bounded(group: FileGroup, limits: Limits, modality: Modality) -> FileGroup:
 
 
 def _study(group: FileGroup, laid: dict[str, str], partial: Path, folder: Path, lying: Mapping[str, Path]) -> NewStudy:
-    """A group as a study, its files where they lie in the end; ``lying`` has where each file lies now, by its name."""
+    """A group as a study with the final paths of its files; ``lying`` maps names to present paths."""
     images = group.images or tuple(lying[name] for name in (group.name,) if name in lying)
     below = [image.relative_to(partial) for image in images]
     names = [laid.get(path.as_posix()) or _inside(path, laid) for path in below]
@@ -255,30 +255,28 @@ def _study(group: FileGroup, laid: dict[str, str], partial: Path, folder: Path, 
 
 
 def _inside(series: Path, laid: dict[str, str]) -> str:
-    """What the folder of a series was called: the folder of its first file, or else that file."""
+    """Upload name of a series: the folder of its first file, or else that file."""
     first = next(name for path, name in laid.items() if path.startswith(f"{series.as_posix()}/"))
     above = PurePosixPath(first.replace("\\", "/")).parent.name
     return above or first
 
 
-# Images that come to a study which is on the work list already: it is drafted again with all of them.
-#
-# The new draft is a new version; older ones stay. What is signed stays as it is, and that images came is logged and
-# counted. Instances that are here already are nothing new.
+# Later images of a study on the work list. It is drafted again with all images as a new version. A signed study does
+# not change; later images are logged and counted. Known instances are ignored.
 
 
 def as_incoming(files: Sequence[Path]) -> list[Incoming]:
-    """Files of one study, which have no names of their own."""
+    """Files of one study under generic names."""
     return [from_path(file, f"study/{number:05}.dcm") for number, file in enumerate(files)]
 
 
 def chosen(files: Sequence[Path], modality: Modality) -> list[Path]:
-    """Those of a study's images that are drafted: of CT one series, for a scan is one draft."""
+    """Images of a study to draft: one series for CT, else all."""
     return scan_of(files) if modality == "ct" else list(files)
 
 
-class Growing:
-    """Takes images that came later; ``wake`` is called where a study waits again."""
+class LateImages:
+    """Adds later images to studies; ``wake`` is called when a study is queued again."""
 
     def __init__(
         self, settings: Settings, database: Database, metrics: Metrics, modality: Modality, wake: Callable[[], None]
@@ -287,9 +285,10 @@ class Growing:
         self._modality, self._wake = modality, wake
 
     def take(self, source: str, files: Sequence[Path]) -> bool:
-        """Take what is new of ``files``, each called after its instance; whether they are done with.
+        """Add the new ones of ``files``, each named after its instance, to the study with this ``source``.
 
-        ``source`` is what is unique for the study.
+        Returns:
+            False to retry later.
         """
         with self._database.reading() as connection:
             study = connection.execute(sa.select(studies).where(studies.c.source == source)).first()
@@ -314,27 +313,27 @@ class Growing:
                 log.append(connection, "images came after it was rejected", study=study.id, details={"files": len(new)})
             self._metrics.count("studies_again")
             return True
-        return study.state in store.GROWING and self._grow(study.id, whole, len(new))
+        return study.state in store.EXTENDABLE and self._grow(study.id, whole, len(new))
 
     def _grow(self, study: str, whole: Sequence[Path], new: int) -> bool:
         place = self._settings.files.absolute()
         try:
-            folder, found = take_in(
+            folder, taken = take_in(
                 as_incoming(whole), place, self._settings.limits, modality=self._modality, one_study=False
             )
         except InputError:
             self._metrics.count("studies_refused")
             return True
-        if len(found) != 1 or found[0].refused is not None:
+        if len(taken) != 1 or taken[0].refused is not None:
             shutil.rmtree(folder, ignore_errors=True)
             self._metrics.count("studies_refused")
             return True
         with self._database.writing() as connection:
-            done = store.grow(connection, study, found[0].files, new)
-        if not done:  # signed, or being drafted, since it was looked at: it is looked at again
+            done = store.add_images(connection, study, taken[0].files, new)
+        if not done:  # signed or being drafted meanwhile: retry
             shutil.rmtree(folder, ignore_errors=True)
             return False
-        # The older files stay until the next start: another study may be compared with them just now.
+        # Older files stay until the next start: another study may be reading them as its prior.
         self._metrics.count("studies_grew")
         self._wake()
         return True

@@ -1,6 +1,6 @@
-"""Arrays on disk that can be trusted: written in one go, checked when they are opened.
+"""Arrays on disk: written in one go, checked when they are opened.
 
-A stamp tells cheaply, without reading, whether a file may have changed. Checksums tell whether it has.
+A stamp shows without reading that a file may have changed; a checksum proves it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy.typing import DTypeLike, NDArray
 from radweave.core.devices import keep_freed_pages, usable_cores
 
 TRIES: Final = 3
-"""How often images are read that change meanwhile."""
+"""Attempts to read an image that changes meanwhile."""
 
 
 def stamp(path: Path) -> str:
@@ -39,13 +39,13 @@ def stamp(path: Path) -> str:
 
 
 def checksum(row: NDArray[Any]) -> str:
-    """Of the bytes of a row, 16 digits."""
+    """First 16 digits of the SHA-256 of a row's bytes."""
     return hashlib.sha256(np.ascontiguousarray(row).data).hexdigest()[:16]
 
 
 @contextmanager
 def write_rows(path: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> Iterator[Callable[[NDArray[Any]], None]]:
-    """Write an array of ``shape`` to a ``.npy`` file by giving some rows after the other; what is not given is 0.
+    """Write an array of ``shape`` to a ``.npy`` file by appending rows; missing ones are 0.
 
     Written to and not mapped: a full disk is then an error, where a map would end the process.
 
@@ -69,25 +69,24 @@ def write_rows(path: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> Iterator
 
 
 def open_rows(path: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any] | None:
-    """Map an array of exactly this type and shape; None where there is none, or another. Nothing is unpickled."""
+    """Map an array of exactly this type and shape, or return None. Nothing is unpickled."""
     try:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError, OSError):
         return None
-    if not isinstance(found, np.memmap) or found.dtype != np.dtype(dtype) or found.shape != shape:
+    if not isinstance(array, np.memmap) or array.dtype != np.dtype(dtype) or array.shape != shape:
         return None
-    return found
+    return array
 
 
-# Work on many images at once, as many as there are cores: the reading itself is done in processes of their own.
-
+# Parallel work on images, one thread a core: the reading itself runs in separate processes.
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 def in_order(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[tuple[Item, Result]]:
-    """Each item with its result, in the order of the items. A few are under way ahead, however many there are."""
+    """Each item with its result, in the order of the items; a bounded number is computed ahead."""
     keep_freed_pages()
     cores = usable_cores()
     waiting: deque[tuple[Item, Future[Result]]] = deque()
@@ -107,5 +106,5 @@ def in_order(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[
 
 
 def one_by_one(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[tuple[Item, Result]]:
-    """As ``in_order``, for work that takes less than handing it over."""
+    """``in_order`` without threads, for work that takes less than a hand-over."""
     return ((item, work(item)) for item in items)

@@ -1,8 +1,8 @@
-"""Preprocessed scans on disk, memory-mapped, so that a scan is read and resampled once.
+"""Cache of preprocessed scans, memory-mapped: each is read and resampled once.
 
-A cached scan is found again by the content of its file and the options; a change of either makes a new one. A file
-that is replaced between its hashing and its reading is read again. What is made is written aside and renamed, so that
-two processes may fill one folder, and a job that was stopped goes on.
+The key of a cached scan is a hash of its file's content and the options. A file that is replaced between its hashing
+and its reading is read again. Scans are written aside and renamed, so that two processes may fill one folder, and a
+stopped job resumes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,13 +24,13 @@ from radweave.core.storage import sha256_file, sha256_json, write_aside
 from radweave.core.study import ImageRef
 from radweave.data.cache.arrays import TRIES, in_order, stamp
 from radweave.data.cache.parts import Part
-from radweave.data.cache.squares import CacheIndex, Found, changed_sources, made_by, read_index
-from radweave.data.ct import CtPreprocessing, preprocess, to_bytes
+from radweave.data.cache.squares import CacheIndex, CacheState, changed_sources, made_by, read_index
+from radweave.data.ct import CtPreprocessing, preprocess, to_bytes, to_unit
 from radweave.data.dataset import Dataset
 from radweave.io.volumes import read_volume, series_files
 
 FORMAT: Final = 2
-"""Of the files: an array, and behind it the SHA-256 of all before."""
+"""Of the files: an array, followed by its SHA-256."""
 SUM_BYTES: Final = 32
 Depth = Literal["int16", "uint8"]
 
@@ -54,13 +54,13 @@ class CtCache:
             ValueError: as ``preprocess``.
             CannotWriteError: if it cannot be written.
         """
-        place, scan = self.find(path)
+        target, scan = self.find(path)
         if scan is not None:
-            self.store(place, scan)
-        return self._open(place)
+            self.store(target, scan)
+        return self._open(target)
 
     def find(self, path: Path) -> tuple[Path, NDArray[np.int16] | NDArray[np.uint8] | None]:
-        """Where the scan of ``path`` lies, or, prepared now, the place where it is to be stored.
+        """The cached file of the scan of ``path``, and the prepared scan if it must still be stored there.
 
         Raises:
             InputError: as ``read_volume``, or if the file changes whenever it is read.
@@ -68,25 +68,25 @@ class CtCache:
         """
         for _ in range(TRIES):
             # Stamps tell of a file that was replaced and put back, its hash of a replacement that the clock missed.
-            before, place = stamp(path), self.place(path)
-            if self.is_whole(place):  # neither new nor cut nor foreign
-                return place, None
+            before, target = stamp(path), self.path_of(path)
+            if self.is_whole(target):  # neither new nor cut nor foreign
+                return target, None
             scan = self.prepare(path)
-            if self.place(path) == place and stamp(path) == before:
-                return place, scan
+            if self.path_of(path) == target and stamp(path) == before:
+                return target, scan
         raise InputError("image changes while it is read", file=path)
 
-    def is_whole(self, place: Path) -> bool:
-        """Whether a cached scan lies at ``place``, with all the bytes that were written."""
+    def is_whole(self, cached: Path) -> bool:
+        """True if ``cached`` is a scan with all the bytes that were written."""
         try:
-            self._open(place)
-            data = place.read_bytes()
+            self._open(cached)
+            data = cached.read_bytes()
         except (ValueError, EOFError, OSError):
             return False
         return hashlib.sha256(data[:-SUM_BYTES]).digest() == data[-SUM_BYTES:]
 
-    def place(self, path: Path) -> Path:
-        """Where the scan of ``path`` lies or will lie."""
+    def path_of(self, path: Path) -> Path:
+        """The cached file of the scan of ``path``, existing or not."""
         options = self._options.model_dump(mode="json")
         key = sha256_json([FORMAT, made_by(), content_sha256(path), options, self._depth])
         return self._folder / key[:2] / f"{key}.npy"
@@ -101,7 +101,7 @@ class CtCache:
         scan = preprocess(read_volume(path), self._options)
         return to_bytes(scan, self._options) if self._depth == "uint8" else scan
 
-    def store(self, place: Path, scan: NDArray[np.int16] | NDArray[np.uint8]) -> None:
+    def store(self, target: Path, scan: NDArray[np.int16] | NDArray[np.uint8]) -> None:
         """Write a prepared scan, whole or not at all.
 
         Raises:
@@ -110,12 +110,12 @@ class CtCache:
         array = BytesIO()
         np.lib.format.write_array(array, scan, allow_pickle=False)
         data = array.getbuffer()
-        with write_aside(place) as partial, partial.open("wb") as file:
+        with write_aside(target) as partial, partial.open("wb") as file:
             file.write(data)
             file.write(hashlib.sha256(data).digest())
 
-    def _open(self, place: Path) -> NDArray[np.int16] | NDArray[np.uint8]:
-        scan = np.load(place, mmap_mode="r", allow_pickle=False)
+    def _open(self, cached: Path) -> NDArray[np.int16] | NDArray[np.uint8]:
+        scan = np.load(cached, mmap_mode="r", allow_pickle=False)
         if scan.dtype.name != self._depth or scan.ndim != 3:
             raise ValueError("not a cached scan")
         return np.asarray(scan) if not isinstance(scan, np.memmap) else scan
@@ -124,15 +124,14 @@ class CtCache:
         """A cached scan as float32 in [-1, 1]."""
         if scan.dtype == np.uint8:
             return scan.astype(np.float32) * np.float32(2 / 255) - np.float32(1)
-        low, high = self._options.window_hu
-        return (scan.astype(np.float32) - np.float32((high + low) / 2)) / np.float32((high - low) / 2)
+        return to_unit(cast(NDArray[np.int16], scan), self._options)
 
 
 @dataclass(frozen=True, slots=True)
 class ScanRows:
     """Cached scans of one shape (D, H, W), uint8, read by row like an array (N, D, H, W).
 
-    A scan is mapped into memory when it is asked for and let go with what was asked, so no number of scans fills it.
+    A scan is mapped into memory on access and released with its array, so that no number of scans fills the memory.
     """
 
     files: Sequence[Path]
@@ -158,7 +157,7 @@ class ScanRows:
 
 
 def content_sha256(path: Path) -> str:
-    """Hash of a file, or of the DICOM files of a folder whatever they are called.
+    """Hash of a file, or of the DICOM files of a folder regardless of their names.
 
     Raises:
         InputError: if it is missing.
@@ -171,29 +170,29 @@ def content_sha256(path: Path) -> str:
     return sha256_file(path)
 
 
-# The scans of a data set, prepared: one memory-mapped file each, beside an index of their own.
+# The prepared scans of a data set, one memory-mapped file each, and their index.
 #
-# DATASET/.cache/KEY/index.json    path -> row, stamps, file of each row, what cannot be read
+# DATASET/.cache/KEY/index.json    path -> row, stamps, file of each row, unreadable scans
 # DATASET/.cache/scans/ab/ab12.npy (D, H, W) uint8, by content and preprocessing, shared by all indices
 
 
 SCANS = "scans"
 
 
-def find_scans(dataset: Dataset, folder: Path, options: CtPreprocessing) -> Found:
-    """What the cache holds, and which scans must be read again."""
+def find_scans(dataset: Dataset, folder: Path, options: CtPreprocessing) -> CacheState:
+    """The state of the cache of a data set of scans."""
     assert options.size is not None
     index = read_index(folder)
-    if index is None or not len(index.rows) == len(index.files) == len(index.kept):
-        return Found()
+    if index is None or not len(index.rows) == len(index.files) == len(index.file_stamps):
+        return CacheState()
     files = [folder.parent / SCANS / name for name in index.files]
-    kept = tuple(stamp(file) for file in files)
+    stamps = tuple(stamp(file) for file in files)
     cached = CtCache(folder.parent / SCANS, options, depth="uint8")
     stale = changed_sources(dataset, index)
     for path, row in index.rows.items():
-        if kept[row] != index.kept[row] and not cached.is_whole(files[row]):
+        if stamps[row] != index.file_stamps[row] and not cached.is_whole(files[row]):
             stale.add(path)
-    return Found(index, ScanRows(files, options.size), stale, kept=kept)
+    return CacheState(index, ScanRows(files, options.size), stale, file_stamps=stamps)
 
 
 def fill_scans(
@@ -201,10 +200,10 @@ def fill_scans(
     refs: Sequence[ImageRef],
     folder: Path,
     options: CtPreprocessing,
-    found: Found,
+    state: CacheState,
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Prepare every scan that is not there yet, and write the index. A job that was stopped goes on where it was.
+    """Prepare every missing scan, and write the index; a stopped job resumes.
 
     Raises:
         CannotWriteError: if something cannot be written.
@@ -215,21 +214,21 @@ def fill_scans(
     unreadable: dict[str, str] = {}
     stamps = {ref.path: stamp(dataset.path / ref.path) for ref in refs}
 
-    def kept_already(path: str) -> Path | str:
-        assert found.index is not None
-        if path in found.index.unreadable:
-            return found.index.unreadable[path]
-        row = found.index.rows[path]
-        place = folder.parent / SCANS / found.index.files[row]
-        if not place.is_file():  # the cache cannot be written, and goes on elsewhere
-            with write_aside(place) as partial:
-                shutil.copyfile(found.pixels.files[row], partial)
-        return place
+    def cached_file(path: str) -> Path | str:
+        assert state.index is not None
+        if path in state.index.unreadable:
+            return state.index.unreadable[path]
+        row = state.index.rows[path]
+        target = folder.parent / SCANS / state.index.files[row]
+        if not target.is_file():  # the cache cannot be written and continues elsewhere
+            with write_aside(target) as partial:
+                shutil.copyfile(state.pixels.files[row], partial)
+        return target
 
-    def keep(ref: ImageRef) -> Path | str:
-        return kept_already(ref.path) if found.holds(ref.path) else _kept(dataset, ref, cached)
+    def prepare(ref: ImageRef) -> Path | str:
+        return cached_file(ref.path) if state.holds(ref.path) else _prepared(dataset, ref, cached)
 
-    for done, (ref, result) in enumerate(in_order(keep, refs), start=1):
+    for done, (ref, result) in enumerate(in_order(prepare, refs), start=1):
         if isinstance(result, str):
             unreadable[ref.path] = result
         else:
@@ -242,9 +241,9 @@ def fill_scans(
         unreadable=unreadable,
         stamps=stamps,
         files=tuple(file.relative_to(folder.parent / SCANS).as_posix() for file in files),
-        kept=tuple(stamp(file) for file in files),
+        file_stamps=tuple(stamp(file) for file in files),
     )
-    write_json(folder / "index.json", index.model_dump())
+    write_json(folder / "index.json", index.model_dump(by_alias=True))
 
 
 def fill_part(
@@ -255,14 +254,14 @@ def fill_part(
     part: Part,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, str]:
-    """Prepare a part of the scans, which any index finds by their content; path -> reason of those that cannot be read.
+    """Prepare a part of the scans, shared by all indices; returns path -> reason of those that cannot be read.
 
     Raises:
         CannotWriteError: if something cannot be written.
     """
-    cached, own = CtCache(folder.parent / SCANS, options, depth="uint8"), part.cut(refs)
+    cached, own = CtCache(folder.parent / SCANS, options, depth="uint8"), part.select(refs)
     unreadable: dict[str, str] = {}
-    for done, (ref, result) in enumerate(in_order(lambda ref: _kept(dataset, ref, cached), own), start=1):
+    for done, (ref, result) in enumerate(in_order(lambda ref: _prepared(dataset, ref, cached), own), start=1):
         if isinstance(result, str):
             unreadable[ref.path] = result
         if progress is not None:
@@ -270,12 +269,12 @@ def fill_part(
     return unreadable
 
 
-def _kept(dataset: Dataset, ref: ImageRef, cached: CtCache) -> Path | str:
-    """Where a scan lies prepared, now at the latest, or the reason why it cannot be read."""
+def _prepared(dataset: Dataset, ref: ImageRef, cached: CtCache) -> Path | str:
+    """The cached file of a scan, prepared if necessary, or the reason why it cannot be read."""
     try:
-        place, scan = cached.find(dataset.image_path(ref.path))
-    except ValueError as error:  # what cannot be read costs its study; what cannot be written is raised below
+        target, scan = cached.find(dataset.image_path(ref.path))
+    except ValueError as error:  # unreadable scans cost their study; write errors are raised below
         return error.reason if isinstance(error, InputError) else str(error)
     if scan is not None:
-        cached.store(place, scan)
-    return place
+        cached.store(target, scan)
+    return target

@@ -1,13 +1,13 @@
-"""Decoded images, once: a memory-mapped array of squares beside an index, or one memory-mapped file per CT scan.
+"""Cache of decoded images: one memory-mapped array of squares, or one memory-mapped file per CT scan, with an index.
 
     cache = build_cache(dataset, size=128)
     cache.pixels[cache.rows["images/a.png"]]      # (128, 128) uint8
     cache = build_cache(dataset, size=128, ct=CtPreprocessing(size=(32, 64, 64), fit="resize"))
     cache.pixels[cache.rows["images/a.nii.gz"]]   # (32, 64, 64) uint8
 
-A cache is found by the manifest, the preprocessing and the code that reads images. Whenever it is opened, the stamps of
-all image files are compared with those at their reading, and what it keeps is checked where its own files were touched:
-what differs is read again. An image that cannot be read is listed with the reason: it costs its study alone.
+The key of a cache is a hash of the manifest, the preprocessing and the code that reads images. Opening it compares the
+stamps of all image files with those at their reading, and verifies its own files if they were touched: images that
+differ are read again. An image that cannot be read is listed with the reason and costs its study alone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from radweave.data.cache import squares
 from radweave.data.cache.arrays import TRIES
 from radweave.data.cache.ct import ScanRows, fill_scans, find_scans
 from radweave.data.cache.parts import Part, remove_parts
-from radweave.data.cache.squares import Found, fill_squares, find_squares, made_by
+from radweave.data.cache.squares import CacheState, fill_squares, find_squares, made_by
 from radweave.data.ct import CtPreprocessing
 from radweave.data.dataset import Dataset
 
@@ -43,7 +43,7 @@ LOGGER: Final = logging.getLogger(__name__)
 class PixelCache:
     """``pixels`` (N, size, size) or (N, D, H, W) uint8; ``rows`` path -> row; ``unreadable`` path -> reason.
 
-    ``digest`` is a hash of all pixels and their paths, ``sums`` are checksums of the rows where they are kept.
+    ``digest`` is a hash of all pixels and their paths, ``sums`` are checksums of the rows where the cache has them.
     """
 
     pixels: NDArray[np.uint8] | ScanRows
@@ -54,10 +54,10 @@ class PixelCache:
 
 
 @dataclass(frozen=True, slots=True)
-class PartMade:
-    """How many images a part has, and path -> reason of those that cannot be read.
+class PartResult:
+    """Number of images in a part, and path -> reason of those that cannot be read.
 
-    It is not needed where the cache is whole already.
+    ``is_needed`` is False if the cache was already whole.
     """
 
     images: int
@@ -73,41 +73,37 @@ def build_cache(
     progress: Progress | None = None,
     note: Callable[[str], None] = LOGGER.warning,
 ) -> PixelCache:
-    """Open the cache of a dataset at this size; read what is not there, has changed since, or was damaged.
+    """Open the cache of a data set at this size; read images that are missing, changed or damaged.
 
-    ``ct`` with a size asks for scans prepared so; without, for radiographs as squares of ``size``. The cache lies in
-    ``DATASET/.cache``, or in a temporary folder that goes with the process where the dataset cannot be written.
-    ``note`` is told in one line when something was read again.
+    With a size in ``ct`` it holds scans, else radiographs as squares of ``size``. It lies in ``DATASET/.cache``, or in
+    a temporary folder of the process if the data set cannot be written. ``note`` gets a line if images are read again.
 
     Raises:
         InputError: if the data set holds images of the other modality, or of both, or they change all the time.
-        CannotWriteError: if there is no place for temporary files either.
+        CannotWriteError: if temporary files cannot be written either.
     """
-    scans = ct if ct is not None and ct.size is not None else None
-    modality: Modality = "xray" if scans is None else "ct"
-    refuse_other(dataset, modality)
-    folder = dataset.path / ".cache" / cache_key(dataset, size, scans)
-    found = _find(dataset, folder, size, scans)
+    scans, modality, folder = _layout(dataset, size, ct)
+    state = _open_state(dataset, folder, size, scans)
     for _ in range(TRIES):
-        if found.is_whole and not found.is_touched:
+        if state.is_whole and not state.is_touched:
             break
         refs = _references(dataset, modality)
         try:
             with one_at_a_time(folder):
-                found = _find(dataset, folder, size, scans)  # another process may have filled it meanwhile
-                _tell(found, folder, len(refs), note)
-                _mend(dataset, refs, folder, size, scans, found, progress)
+                state = _open_state(dataset, folder, size, scans)  # another process may have filled it meanwhile
+                _note_reread(state, folder, len(refs), note)
+                _refresh(dataset, refs, folder, size, scans, state, progress)
         except CannotWriteError as error:
-            if found.is_whole:
+            if state.is_whole:
                 break
             note(f"the data set's cache cannot be used ({error.reason}): its images are read for this command alone")
             folder = temporary_folder("cache") / folder.name
-            _mend(dataset, refs, folder, size, scans, found, progress)
-        found = _find(dataset, folder, size, scans)
-    if found.index is None or not found.is_whole:
+            _refresh(dataset, refs, folder, size, scans, state, progress)
+        state = _open_state(dataset, folder, size, scans)
+    if state.index is None or not state.is_whole:
         raise InputError("image files change while they are read", file=dataset.path)
     remove_parts(folder)
-    return PixelCache(found.pixels, found.index.rows, found.index.unreadable, found.index.digest, found.index.sums)
+    return PixelCache(state.pixels, state.index.rows, state.index.unreadable, state.index.digest, state.index.sums)
 
 
 def build_part(
@@ -117,83 +113,91 @@ def build_part(
     size: int,
     ct: CtPreprocessing | None = None,
     progress: Progress | None = None,
-) -> PartMade:
-    """Read a part of the images beside the cache, for ``build_cache`` to find; a part that was stopped goes on.
+) -> PartResult:
+    """Read a part of the images beside the cache, for ``build_cache`` to merge; a stopped part resumes.
 
-    Parts may be made at the same time by processes on other machines that see the same disk. A part that ends when the
-    whole cache is there is removed.
+    Processes on several machines with a shared disk may build parts at the same time. A part that ends after the whole
+    cache was built is removed.
 
     Raises:
         InputError: as ``build_cache``.
         CannotWriteError: if the data set's cache cannot be written.
     """
-    scans = ct if ct is not None and ct.size is not None else None
-    modality: Modality = "xray" if scans is None else "ct"
-    refuse_other(dataset, modality)
-    folder = dataset.path / ".cache" / cache_key(dataset, size, scans)
+    scans, modality, folder = _layout(dataset, size, ct)
     refs = _references(dataset, modality)
-    if _find(dataset, folder, size, scans).is_whole:
-        return PartMade(0, {}, is_needed=False)
-    with one_at_a_time(part.place(folder)):
-        if _find(dataset, folder, size, scans).is_whole:  # another process may have made it meanwhile
-            return PartMade(0, {}, is_needed=False)
+    if _open_state(dataset, folder, size, scans).is_whole:
+        return PartResult(0, {}, is_needed=False)
+    with one_at_a_time(part.path(folder)):
+        if _open_state(dataset, folder, size, scans).is_whole:  # another process may have made it meanwhile
+            return PartResult(0, {}, is_needed=False)
         if scans is None:
             unreadable = squares.fill_part(dataset, refs, folder, size, part, progress)
         else:
             unreadable = prepared_scans.fill_part(dataset, refs, folder, scans, part, progress)
-    if _find(dataset, folder, size, scans).is_whole:  # who made it left this part in peace
+    if _open_state(dataset, folder, size, scans).is_whole:  # its builder left this locked part alone
         remove_parts(folder)
-    return PartMade(len(part.cut(refs)), unreadable)
+    return PartResult(len(part.select(refs)), unreadable)
+
+
+def _layout(dataset: Dataset, size: int, ct: CtPreprocessing | None) -> tuple[CtPreprocessing | None, Modality, Path]:
+    """Options of scans (None for radiographs), the modality, and the cache's folder."""
+    scans = ct if ct is not None and ct.size is not None else None
+    modality: Modality = "xray" if scans is None else "ct"
+    refuse_modality(dataset, modality)
+    return scans, modality, dataset.path / ".cache" / cache_key(dataset, size, scans)
 
 
 def cache_key(dataset: Dataset, size: int, scans: CtPreprocessing | None) -> str:
-    """Name of the cache's folder: a hash of all that decides its pixels but the image files."""
+    """Name of the cache's folder: a hash of everything but the image files that determines its pixels."""
     shape = {"size": size} if scans is None else {"ct": scans.model_dump(mode="json")}
     return sha256_json({"manifest": dataset.fingerprint(), **made_by(), **shape})[:16]
 
 
-def _find(dataset: Dataset, folder: Path, size: int, scans: CtPreprocessing | None) -> Found:
+def _open_state(dataset: Dataset, folder: Path, size: int, scans: CtPreprocessing | None) -> CacheState:
     return find_squares(dataset, folder, size) if scans is None else find_scans(dataset, folder, scans)
 
 
-def _mend(
+def _refresh(
     dataset: Dataset,
     refs: Sequence[ImageRef],
     folder: Path,
     size: int,
     scans: CtPreprocessing | None,
-    found: Found,
+    state: CacheState,
     progress: Progress | None,
 ) -> None:
-    """Read what is missing. Of files that were touched and found as they were, note the stamps."""
-    if found.index is not None and found.is_whole:
-        write_json(folder / "index.json", found.index.model_copy(update={"kept": found.kept}).model_dump())
+    """Read missing images; if none is missing, record the stamps of touched but unchanged files."""
+    if state.index is not None and state.is_whole:
+        write_json(
+            folder / "index.json",
+            state.index.model_copy(update={"file_stamps": state.file_stamps}).model_dump(by_alias=True),
+        )
     elif scans is None:
-        fill_squares(dataset, refs, folder, size, found, progress)
+        fill_squares(dataset, refs, folder, size, state, progress)
     else:
-        fill_scans(dataset, refs, folder, scans, found, progress)
+        fill_scans(dataset, refs, folder, scans, state, progress)
 
 
-def _tell(found: Found, folder: Path, images: int, note: Callable[[str], None]) -> None:
-    """Say what is read again; the first reading is no news."""
-    if found.stale:
-        note(f"{len(found.stale)} of {images} cached images are read again: their files or the cache changed since")
-    elif found.index is None and folder.exists():
+def _note_reread(state: CacheState, folder: Path, images: int, note: Callable[[str], None]) -> None:
+    """Report images that are read again, but not a first build."""
+    if state.stale:
+        note(f"{len(state.stale)} of {images} cached images are read again: their files or the cache changed since")
+    elif state.index is None and folder.exists():
         note("the cache of decoded images is damaged: it is made again")
 
 
-def refuse_other(dataset: Dataset, wanted: Modality) -> None:
-    """Refuse a data set of a modality that the experiment does not prepare.
+def refuse_modality(dataset: Dataset, wanted: Modality) -> None:
+    """Refuse a data set of another modality than the experiment prepares.
 
     Raises:
         InputError: naming the data set and what to set.
     """
-    found = dataset.card.modality
-    if found == wanted:
+    modality = dataset.card.modality
+    if modality == wanted:
         return
     hint = "data.ct.size=null" if wanted == "ct" else "a size in voxels, such as data.ct.size=[32,64,64]"
     raise InputError(
-        f"the data set holds {NAMES[found]}, the experiment prepares {NAMES[wanted]}",
+        f"the data set holds {NAMES[modality]}, the experiment prepares {NAMES[wanted]}",
         file=dataset.path,
         field="data.ct.size",
         got="a size" if wanted == "ct" else "none",

@@ -1,8 +1,8 @@
-"""Take out of DICOM images who they are of: PS3.15 Annex E, Basic Application Level Confidentiality Profile.
+"""De-identification of DICOM images: PS3.15 Annex E, Basic Application Level Confidentiality Profile.
 
-With its option "Retain Longitudinal Temporal Information With Modified Dates": the dates of a patient are all moved by
-the same number of days. Pseudonyms, UIDs and that number follow from a secret key, so that all files of a patient still
-belong together, whenever they come, and who does not have the key cannot go back.
+With its option "Retain Longitudinal Temporal Information With Modified Dates": all dates of a patient move by the same
+number of days. Pseudonyms, UIDs and that number follow from a secret key, so that files of a patient processed at any
+time belong together, and the mapping cannot be inverted without the key.
 
-What is burned into the pixels is not looked for: images of kinds that often bear text are refused.
+Text burned into pixels is not detected: images of kinds that often have it are refused.
 """

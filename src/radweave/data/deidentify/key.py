@@ -1,9 +1,9 @@
-"""The secret key, and the values that follow from it.
+"""The secret key, and the values derived from it.
 
-    patient id, issuer  ->  pseudonym, days that all dates of the patient are moved by
+    patient id, issuer  ->  pseudonym, shift of all dates in days
     UID                 ->  UID
 
-Each is an HMAC-SHA-256 (FIPS 198-1) of the value under a purpose of its own, so that none tells of another.
+Each is an HMAC-SHA-256 (FIPS 198-1) of the value under its own purpose, so that none reveals another.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from radweave.core.errors import InputError
 LEAST_BYTES: Final = 32
 FIRST_DAYS: Final = 366
 SPREAD_DAYS: Final = 3287
-"""All dates of a patient go back by 366 to 3652 days: never into the future, and by at least a year."""
+"""All dates of a patient move back by 366 to 3652 days: at least a year, never into the future."""
 
 
 class Key:
-    """A secret of at least ``LEAST_BYTES`` bytes. It is shown nowhere."""
+    """A secret of at least ``LEAST_BYTES`` bytes, without a printable form."""
 
     def __init__(self, secret: bytes) -> None:
         assert len(secret) >= LEAST_BYTES
@@ -36,7 +36,7 @@ class Key:
         return "Key(...)"
 
     def as_hex(self) -> str:
-        """For the process that rewrites files."""
+        """Hexadecimal form, for the process that rewrites files."""
         return self._secret.hex()
 
     def _digest(self, purpose: str, *values: str) -> bytes:
@@ -45,20 +45,20 @@ class Key:
         return hmac.new(self._secret, text.encode("utf-8", "surrogatepass"), hashlib.sha256).digest()
 
     def pseudonym(self, *person: str) -> str:
-        """What a patient is called."""
+        """Pseudonym of a patient."""
         return f"RW-{self._digest('pseudonym', *person).hex()[:16].upper()}"
 
     def days(self, *person: str) -> int:
-        """By how many days all dates of a patient are moved: below zero."""
+        """Shift of all dates of a patient in days, below zero."""
         return -(FIRST_DAYS + int.from_bytes(self._digest("days", *person)[:8]) % SPREAD_DAYS)
 
     def uid(self, old: str) -> str:
-        """A UID below 2.25 (PS3.5 B.2) for another one."""
+        """Replacement of a UID, below 2.25 (PS3.5 B.2)."""
         return f"2.25.{uuid.UUID(bytes=self._digest('uid', old)[:16], version=4).int}"
 
 
 def read_key(path: Path) -> Key:
-    """Read a key, which its owner alone may read.
+    """Read a key from a file that only its owner may read.
 
     Raises:
         InputError: if there is none, others may read it, or it is too short.
@@ -77,7 +77,7 @@ def read_key(path: Path) -> Key:
 
 
 def write_key(path: Path) -> None:
-    """Make a new key in a file of mode 600.
+    """Write a new key into a file of mode 600.
 
     Raises:
         InputError: if something is there already, or it cannot be written.

@@ -1,7 +1,7 @@
 """Read, rewrite and encode one image: the task of the reading process, which no name or id leaves.
 
-The pixels are decoded and written anew, uncompressed, so that of the image's bytes nothing stays but their values:
-no segment of a compressed frame, no profile, no bits above or below the stored ones, nothing behind the last pixel.
+The pixels are decoded and encoded again, uncompressed, so that only their values remain: no segment of a compressed
+frame, no profile, no bits above or below the stored ones, no bytes behind the last pixel.
 
 {path, key, burned_in}  ->  {patient, study, series, instance}: all new, and the file's new bytes
 """
@@ -28,18 +28,17 @@ from radweave.io.dicom_parse import dataset_of, parse_dicom
 from radweave.io.raster_parse import LEFT_OVER
 from radweave.io.worker import Task
 
-# Which images may bear text in their pixels. Nobody looks at the pixels here: kinds that often do are refused.
-
+# Refusal of kinds of images that often contain text; the pixels themselves are not examined.
 
 _SECONDARY_CAPTURE: Final = "1.2.840.10008.5.1.4.1.1.7"
 _TEXT_MODALITIES: Final = frozenset({"DOC", "ES", "GM", "IVUS", "OT", "SC", "SM", "US", "XC"})
 
 
 def refuse_burned_in(dataset: Dataset) -> None:
-    """Refuse an image that says of itself that it bears text, or is of a kind that often does and does not deny it.
+    """Refuse an image that states burned-in text, or is of a kind that often has it and does not deny it.
 
     Raises:
-        InputError: naming the attribute that tells.
+        InputError: naming the decisive attribute.
     """
     stated = _text(dataset, "BurnedInAnnotation").upper()
     if stated == "NO":
@@ -76,18 +75,18 @@ _DECODED_COLOURS: Final = {"YBR_ICT": "RGB", "YBR_RCT": "RGB", "YBR_FULL_422": "
 
 
 def parse_deidentify(request: dict[str, Any]) -> worker.Message:
-    """See above.
+    """De-identify one image, as described above.
 
     Raises:
-        InputError: for what is no image of a class of DICOM's own, may bear text in its pixels (unless ``burned_in``),
-            or cannot be rewritten.
+        InputError: for anything but an image of a standard class, for possible text in pixels (unless ``burned_in``),
+            and for an image that cannot be rewritten.
     """
     path = Path(request["path"])
     dataset = dataset_of(path)
     if "PixelData" not in dataset:
         raise InputError("is no image; only images are de-identified", field="PixelData")
     if not is_registered(str(dataset.get("SOPClassUID", ""))):
-        raise InputError("is of a private or unknown kind, of which nobody knows what it holds", field="SOPClassUID")
+        raise InputError("is of a private or unknown kind, whose content is unspecified", field="SOPClassUID")
     if not all(str(dataset.get(keyword, "")).strip(" \0") for keyword in _REFERRED.values()):
         raise InputError("names no study, series or instance", field="SOPInstanceUID")
     if not request.get("burned_in", False):
@@ -96,15 +95,15 @@ def parse_deidentify(request: dict[str, Any]) -> worker.Message:
     rewriting = Rewriting(dataset, Key(bytes.fromhex(request["key"])))
     rewriting.rewrite(dataset)
     _write_anew(dataset, pixels)
-    found = {name: str(dataset[keyword].value) for name, keyword in _REFERRED.items()}
+    uids = {name: str(dataset[keyword].value) for name, keyword in _REFERRED.items()}
     encoded = _encoded(dataset)
     if rewriting.traces.in_pixels(dataset.PixelData) or rewriting.traces.in_file(encoded):
         raise InputError("holds a name, a number or a date of the patient in its bytes", field="PixelData")
-    return {**found, "patient": str(dataset.PatientID)}, {"file": np.frombuffer(encoded, dtype=np.uint8)}
+    return {**uids, "patient": str(dataset.PatientID)}, {"file": np.frombuffer(encoded, dtype=np.uint8)}
 
 
 def _encoded(dataset: Dataset) -> bytes:
-    """The file: of its old preamble and meta information nothing stays."""
+    """The encoded file, with a new preamble and new meta information."""
     meta = FileMetaDataset()
     meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = dataset.SOPClassUID, dataset.SOPInstanceUID
     meta.TransferSyntaxUID = ExplicitVRLittleEndian

@@ -1,9 +1,9 @@
-"""Rewrite the data set of one image, element by element, sequences and all. Runs in the reading process.
+"""Rewrite the data set of one image, element by element, including sequences. Runs in the reading process.
 
-What the table names is done as it says. A safety net is below: private attributes, curves, overlays, attributes that
-the dictionary does not know, values that are none of their kind, long texts, names and bytes go in any case; dates
-move, UIDs are replaced; and a text goes that bears a trace of the patient (``traces.py``), or a date or long number of
-anyone. Bytes stay only in lookup tables, and no more of them than the table has entries.
+Attributes in the table are treated as it says. A safety net covers the rest: private attributes, curves, overlays,
+unknown attributes, malformed values, long texts, names and bytes are removed; dates move, UIDs are replaced; and a text
+with a trace of the patient (``traces.py``), or any date or long number, is removed. Bytes stay only in lookup tables,
+limited to the number of entries.
 """
 
 from __future__ import annotations
@@ -39,12 +39,11 @@ from radweave.io.dicom_fields import (
     VOI_FUNCTIONS,
 )
 
-# The table of the profile (PS3.15 Table E.1-1), and what is done where it lets a choice.
+# The table of the profile (PS3.15 Table E.1-1), and its open choices.
 #
-# The standard leaves some choices to the definition of the object ("X/Z/D": remove, unless an object of its kind must
-# have it). They are made so that no object loses what it must have: empty before gone, another value before empty.
-# Sequences are removed where they would need another value: what an item of ours would say is said of nobody.
-
+# The standard leaves some choices to the object's definition ("X/Z/D": remove, unless its kind requires the attribute).
+# No object loses a required attribute: emptying comes before removal, replacement before emptying. Sequences that would
+# need a replacement are removed, since a made-up item describes nobody.
 
 Action = Literal["remove", "empty", "replace", "uid", "walk"]
 
@@ -56,14 +55,13 @@ _ACTIONS: Final[Mapping[str, Action]] = {
 
 @lru_cache(maxsize=1)
 def table() -> Mapping[int, Action]:
-    """Tag -> what is done with it."""
+    """Tag -> action."""
     lines = (files(__package__) / "profile.txt").read_text(encoding="ascii").splitlines()
     rows = (line.split() for line in lines if not line.startswith("#"))
     return {int(row[0], 16): _ACTIONS[row[1]] for row in rows}
 
 
-# Values by their representation (PS3.5 Table 6.2-1): which ones are of their kind, dates that move, dummies.
-
+# Values by representation (PS3.5 Table 6.2-1): valid forms, moved dates, dummies.
 
 _DATE: Final = re.compile(r"(\d{4})([.-]?)(\d\d)\2(\d\d)")
 _DATE_TIME: Final = re.compile(r"(\d{8})((?:\d\d){0,3}(?:\.\d{1,6})?(?:[+-]\d{4})?)")
@@ -76,9 +74,9 @@ SHAPES: Final[Mapping[str, re.Pattern[str]]] = {
     "TM": re.compile(r"([01]\d|2[0-3])(:?[0-5]\d(:?([0-5]\d|60)(\.\d{1,6})?)?)?"),
     "UI": re.compile(r"[0-9.]{1,64}"),
 }
-"""What a value must look like to stay: what is none of its kind is free text in disguise."""
+"""Valid forms; other values may be free text and are removed."""
 TEXTS: Final = frozenset({"CS", "LO", "SH"})
-"""Short texts: names of things, units, codes. One that bears a word of the patient's goes."""
+"""Short texts (names of things, units, codes), removed if they contain a word of the patient."""
 LONG_TEXTS: Final = frozenset({"AE", "LT", "PN", "ST", "UC", "UR", "UT"})
 NUMBERS: Final = frozenset({"US", "SS", "UL", "SL", "UV", "SV", "FL", "FD", "AT"})
 BYTES: Final = frozenset({"OB", "OW", "OD", "OF", "OL", "OV", "UN"})
@@ -93,20 +91,20 @@ DUMMIES: Final[Mapping[str, Any]] = {
 
 
 def is_of_its_kind(vr: str, text: str) -> bool:
-    """Whether a value may be what its representation says."""
+    """True if a value has the form of its representation."""
     shape = SHAPES.get(vr)
     return text == "" or shape is None or shape.fullmatch(text) is not None
 
 
 def moved(vr: str, text: str, days: int) -> str | None:
-    """A date (DA) or a date with its time (DT), moved; None where it is none, or less than a day is known."""
-    found = (_DATE if vr == "DA" else _DATE_TIME).fullmatch(text)
-    if found is None:
+    """A moved date (DA) or date with time (DT); None for other values and incomplete dates."""
+    match = (_DATE if vr == "DA" else _DATE_TIME).fullmatch(text)
+    if match is None:
         return None
     if vr == "DA":
-        digits, rest = found[1] + found[3] + found[4], ""
+        digits, rest = match[1] + match[3] + match[4], ""
     else:
-        digits, rest = found[1], found[2]
+        digits, rest = match[1], match[2]
     try:
         then = date(int(digits[:4]), int(digits[4:6]), int(digits[6:])) + timedelta(days=days)
     except (ValueError, OverflowError):
@@ -115,12 +113,12 @@ def moved(vr: str, text: str, days: int) -> str | None:
 
 
 def is_registered(text: str) -> bool:
-    """Whether DICOM itself gives this UID, so that it names a kind of thing and no thing."""
+    """True for a UID of the DICOM standard, which names a kind and no instance."""
     return UID(text).name != text
 
 
 def each(value: Any, change: Callable[[str], Any]) -> Any:
-    """A value, or each of several, changed."""
+    """A value, or a list of values, with ``change`` applied."""
     if isinstance(value, MutableSequence):
         return [change(str(one)) for one in value]
     return change(str(value))
@@ -131,7 +129,7 @@ _OPTIONS: Final = (
     ("113100", "Basic Application Confidentiality Profile"),
     ("113107", "Retain Longitudinal Temporal Information Modified Dates Option"),
 )
-# Of a person's birth, and where a photograph was taken: no dates of the examination, so the option does not keep them.
+# Dates of birth, and of a photograph: no dates of the examination, so the option does not retain them.
 _NO_OPTION: Final = frozenset({0x00100030, 0x00100032, 0x00160077, 0x0016008D})
 # LongCodeValue, URNCodeValue, CodingSchemeUID: a long text and a UID by their representation, and neither in meaning.
 _CODES: Final = frozenset({0x00080119, 0x00080120, 0x0008010C})
@@ -151,13 +149,13 @@ _PIXELS: Final = 0x7FE00010
 _TABLES: Final = {
     0x00281201: 0x00281101, 0x00281202: 0x00281102, 0x00281203: 0x00281103, 0x00283006: 0x00283002,
 }  # fmt: skip
-# What the values of pixels mean, and where they lie: an image without it is another one.
+# Meaning and position of pixels: an image cannot do without these groups.
 _NEEDED_GROUPS: Final = frozenset({0x0020, 0x0028})
 _TERMS: Final = BODY_PARTS | IMAGE_TYPES | LUT_SHAPES | MODALITIES | PHOTOMETRIC | PRESENTATION_INTENTS | {
     *RESCALE_TYPES, *VOI_FUNCTIONS, *VIEW_POSITIONS,
     "A", "P", "H", "F", "L", "R", "YES", "NO", "REMOVED", "DCM", "SRT", "SCT",
 }  # fmt: skip
-"""Codes of the standard: they say nothing of who it is, if somebody is called so."""
+"""Codes of the standard, which identify nobody, even if they equal a name."""
 _OURS: Final = (METHOD, *(meaning for _, meaning in _OPTIONS), "MODIFIED")
 _ENCODINGS: Final = ("utf-8", "gb18030", "shift_jis", "euc_jp", "iso2022_jp", "euc_kr", "big5", "latin-1")
 _WORD: Final = re.compile(r"[^\W_]+")
@@ -168,10 +166,10 @@ _PACKED: Final = {
 
 
 class Rewriting:
-    """One image's way: whose it is, what is said of them, and the values that take their places.
+    """The rewriting of one image: its pseudonym, the traces of its patient, and the replacement of values.
 
     Raises:
-        InputError: if it says neither whose nor of which study it is.
+        InputError: if it names neither patient nor study.
     """
 
     def __init__(self, dataset: Dataset, key: Key) -> None:
@@ -179,21 +177,21 @@ class Rewriting:
         who = (_plain(dataset, "PatientID"), _plain(dataset, "IssuerOfPatientID"))
         study = _plain(dataset, "StudyInstanceUID")
         if not (who[0] or study):
-            raise InputError("says neither whose it is nor of which study", field="PatientID")
-        # An image of nobody: what is known is that the images of its study belong together.
+            raise InputError("names neither patient nor study", field="PatientID")
+        # Without a patient id, the images of a study still belong together.
         person = who if who[0] else ("study", study, "")
         self.pseudonym, self._days = key.pseudonym(*person), key.days(*person)
         self.traces = _traces(dataset)
-        # Without a character set of all scripts, what a text beyond ASCII says depends on who reads it.
+        # Without a character set of all scripts, the meaning of non-ASCII text depends on the reader.
         self._all_scripts = _has_all_scripts(dataset)
         self._palette = _plain(dataset, "PhotometricInterpretation") == "PALETTE COLOR"
         self._big_endian = dataset.file_meta.TransferSyntaxUID == ExplicitVRBigEndian
 
     def rewrite(self, dataset: Dataset) -> None:
-        """Change a data set in place; its pixel data are left alone.
+        """Change a data set in place, except its pixel data.
 
         Raises:
-            InputError: if a trace of the patient stands in what the image cannot do without.
+            InputError: if a required attribute contains a trace of the patient.
         """
         self._clean(dataset, top=True)
         dataset.PatientName = dataset.PatientID = self.pseudonym
@@ -227,7 +225,7 @@ class Rewriting:
         if vr in ("DA", "DT") and self._moves(element):
             return self._move(element, action)
         if vr == "TM" and self._moves(element) and _all_of_its_kind(element):
-            return True  # the days move, the time of day stays
+            return True  # dates move, the time of day stays
         if vr == "UI" and int(element.tag) not in _CODES:
             element.value = each(element.value, self._uid) if element.value else ""
             return action != "remove"
@@ -258,7 +256,7 @@ class Rewriting:
         return text if not text or is_registered(text) else self._key.uid(text)
 
     def _keep_unlisted(self, element: DataElement) -> bool:
-        """The safety net for what the table does not name."""
+        """The safety net for attributes outside the table."""
         vr, tag = _vr(element), int(element.tag)
         if vr in LONG_TEXTS and tag not in _CODES:
             return False
@@ -285,7 +283,7 @@ class Rewriting:
         return text if readable and not self.traces.in_text(text) else "REMOVED"
 
     def _numbers_tell(self, element: DataElement) -> bool:
-        """True if numbers are the signs or the bytes of a text."""
+        """True if numbers are the characters or bytes of a text with a trace."""
         values = _several(element)
         if "" in values or None in values:
             return False
@@ -297,14 +295,14 @@ class Rewriting:
         return any(self.traces.in_bytes(reading) for reading in readings)
 
     def _is_number(self, element: DataElement) -> bool:
-        """True if a value is an id or a date; of those that place the image, fractions may be so by chance."""
+        """True if a value is an id or a date; in groups that position the image, fractions may match by chance."""
         values = [value for value in _several(element) if isinstance(value, (int, float))]
         whole = (f"{value:.0f}" for value in values if np.isfinite(value) and value == int(value))
         by_digits = element.tag.group not in _NEEDED_GROUPS and any(map(self.traces.is_number, map(str, values)))
         return by_digits or any(map(self.traces.in_number, whole))
 
     def _refuse(self, element: DataElement, bears: bool) -> bool:
-        """``bears``, or a refusal where the image cannot do without the element."""
+        """Return ``bears``, or refuse the image if the element is required."""
         if bears and element.tag.group in _NEEDED_GROUPS:
             raise InputError(
                 "bears a name, a number or a date of the patient, and cannot be left out", field=element.keyword
@@ -312,7 +310,7 @@ class Rewriting:
         return bears
 
     def _cut_table(self, dataset: Dataset, tag: BaseTag) -> None:
-        """Leave of a lookup table as many entries as its descriptor states; nothing where these are not all there."""
+        """Cut a lookup table to the entries of its descriptor; remove an incomplete one."""
         table, descriptor = _element(dataset, tag), _element(dataset, Tag(_TABLES[int(tag)]))
         stated = descriptor.value if descriptor is not None else None
         entries = (int(next(iter(stated))) & 0xFFFF or 1 << 16) if isinstance(stated, MutableSequence) else 0
@@ -335,7 +333,7 @@ class Rewriting:
 
 
 def _element(dataset: Dataset, tag: BaseTag) -> DataElement | None:
-    """An element that may stay if its value may; None for one that goes whatever it says."""
+    """An element to be judged by its value; None for one that is removed in any case."""
     if tag.is_private or tag.group < 0x0008 or tag.element == 0 or tag.group & 0xFF00 in (0x5000, 0x6000):
         return None
     try:
@@ -344,14 +342,13 @@ def _element(dataset: Dataset, tag: BaseTag) -> DataElement | None:
         _ = element.value
     except Exception:  # unknown, or a value that pydicom cannot convert: it may raise nearly anything
         return None
-    # A number that a file calls a text is read as that text.
     if element.tag == Tag("SpecificCharacterSet") or element.VR not in (known, *known.split(" or "), "UN"):
         return None
     return element
 
 
 def _vr(element: DataElement) -> str:
-    """The representation, or the first of those that are possible."""
+    """The representation, or the first of several possible ones."""
     return str(element.VR).split(" or ")[0]
 
 
@@ -370,12 +367,12 @@ def _texts(element: DataElement) -> list[str]:
 
 
 def _traces(dataset: Dataset) -> Traces:
-    """The names, numbers, places and dates anywhere in a data set."""
+    """All names, numbers, places and dates of a data set."""
     names: set[str] = set()
     numbers: set[str] = set()
     places: set[str] = set()
     dates: set[str] = set()
-    for tag, vr, text in _told(dataset):
+    for tag, vr, text in _identifying_texts(dataset):
         if vr == "PN":
             names.add(text)
         elif int(tag) in _NAMING:
@@ -387,10 +384,10 @@ def _traces(dataset: Dataset) -> Traces:
     return Traces(names, numbers, places, dates, {word for term in (*_TERMS, *_OURS) for word in _WORD.findall(term)})
 
 
-def _told(dataset: Dataset, *, of_person: bool = False) -> Iterator[tuple[BaseTag, str, str]]:
-    """Every text that tells of somebody, whatever representation it is stored in, with the one it should have.
+def _identifying_texts(dataset: Dataset, *, of_person: bool = False) -> Iterator[tuple[BaseTag, str, str]]:
+    """Every identifying text with its tag and expected representation, in any stored representation.
 
-    Private names count, and the meaning of a code where it is the code of a person.
+    Private names count, and the meaning of a person's code.
     """
     for tag in list(dataset.keys()):
         try:
@@ -403,7 +400,7 @@ def _told(dataset: Dataset, *, of_person: bool = False) -> Iterator[tuple[BaseTa
             stored, values = "UN", [getattr(dataset.get_item(tag), "value", b"")]
         if stored == "SQ":
             for item in values:
-                yield from _told(item, of_person=tag == _PERSON_CODE)
+                yield from _identifying_texts(item, of_person=tag == _PERSON_CODE)
             continue
         vr = "PN" if stored == "PN" or (of_person and tag == _CODE_MEANING) else vr
         if vr in ("PN", "DA", "DT") or int(tag) in _NAMING | _PLACES:
@@ -411,7 +408,7 @@ def _told(dataset: Dataset, *, of_person: bool = False) -> Iterator[tuple[BaseTa
 
 
 def _decoded(value: Any) -> Iterator[str]:
-    """A text as the character set says, and as it reads where that is wrong."""
+    """A text by its character set, and by other encodings in case the set is wrong."""
     stored = value if isinstance(value, bytes) else getattr(value, "original_string", b"")
     if not isinstance(value, bytes):
         yield str(value)
@@ -440,7 +437,7 @@ def _option(code: str, meaning: str) -> Dataset:
 
 
 def _state_character_set(dataset: Dataset) -> None:
-    """UTF-8 where ASCII does not hold what stays."""
+    """Declare UTF-8 if the remaining texts are not ASCII."""
     texts = (element.value for element in dataset.iterall() if element.VR not in (*BYTES, "SQ"))
     if not all(str(value).isascii() for value in texts):
         dataset.SpecificCharacterSet = "ISO_IR 192"

@@ -1,9 +1,9 @@
-"""Take out of report texts what names a person: what the headers and ids of the study say, a list, and usual patterns.
+"""Scrub identifying text from reports: names and ids of the study's headers, a list of names, and common patterns.
 
-A name is known as a word, run together with the person's other names, with and without the marks on its letters, and,
-of two letters, by its capital. An id is known whatever single sign separates its parts.
-Each is replaced by ``___``, the mark that MIMIC-CXR uses, so that ``drop_deid_marks`` and ``drop_deid_sentences`` know
-it. A name that stands in no list, in no header and after no title stays: this is a help, not a de-identification.
+A name is matched as a word, joined with the person's other names, with and without diacritics, and, with two letters,
+only if capitalised. An id is matched with any single separator between its parts.
+Each match becomes ``___``, the mark of MIMIC-CXR, which ``drop_deid_marks`` and ``drop_deid_sentences`` recognise. A
+name in no list and no header and after no title stays: this assists a de-identification and does not replace it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from radweave.io.dicom_fields import SHORTEST_NAME, number_spellings, spellings,
 
 MARK: Final = "___"
 SHORTEST = 3
-"""Characters of the shortest word that a list, an id or a header takes out in any case; initials stay."""
+"""Length of the shortest word of a list, an id or a header that is always removed; initials stay."""
 _SHORT_WORDS = """ad am an ap as at be bi by cc cm ct cv do ed em en er et ex go gu he ho hr ii in iv is it la ll lt
     lv me mg ml mm mr my ng no of og oh on op or pa pe pm po pt ra re rt rv se si so st sv to up us va vs we xi xl xv"""
 SHORT_WORDS: Final = frozenset(_SHORT_WORDS.split())
-"""Words and abbreviations of two letters: as a name they go beside another word of the names alone."""
+"""Common words of two letters: as names they are removed only next to another name."""
 
 LARGEST_LIST_BYTES = 64 << 20
 
@@ -33,7 +33,7 @@ _MONTH = (
     r"|Nov(?:ember)?|Dec(?:ember)?)\.?"
 )
 _CAPITAL_MONTH = rf"(?:{_MONTH}|{_MONTH.upper()})"
-"""Without a year beside them, "may" and "march" are words."""
+"""Capitalised month: without a year, "may" and "march" are words."""
 _DAY = r"(?:3[01]|[12]\d|0?[1-9])(?:st|nd|rd|th|ST|ND|RD|TH|\.)?"
 _YEAR = r"(?:1[89]|20)\d\d"
 _NAME = r"[A-Z][\w'’-]{1,40}"
@@ -65,34 +65,34 @@ _PATTERNS: Final = tuple(
 _GROUPS: Final = re.compile(
     rf"{_START}\d{{1,8}}(?:-\d{{1,8}}){{1,5}}{_END}|{_START}\d{{2,8}}(?: \d{{2,8}}){{1,5}}{_END}"
 )
-"""Numbers whose digits stand in groups, as record and telephone numbers do, and levels, sizes and counts."""
+"""Numbers in groups of digits: record and telephone numbers, but also levels, sizes and counts."""
 _YEARS: Final = re.compile(rf"{_YEAR}[- ]{_YEAR}")
 FEWEST_DIGITS: Final = 7
 _SEPARATORS: Final = frozenset("-/._ ")
 _MOST_PARTS: Final = 6
 _FEWEST_KNOWN_DIGITS: Final = 4
-"""Of an id whose parts stand apart: fewer stand beside each other by chance."""
+"""Digits of a separated id; fewer are adjacent by chance."""
 _WORD: Final = re.compile(r"[^\W_]+")
 _BETWEEN: Final = re.compile(r"[\s,^.-]{1,3}")
 
 
 class HeaderWords:
-    """Words of names and ids in DICOM headers, known by salted digests alone: no value leaves the reading process."""
+    """Words of names and ids in DICOM headers as salted digests: no value leaves the reading process."""
 
     def __init__(self) -> None:
         self._salt = secrets.token_hex(16)
 
     def read(self, files: Iterable[Path]) -> frozenset[str]:
-        """Digests of the words in the headers of those files that are DICOM; what cannot be read gives none."""
+        """Digests of the words in the headers of DICOM files; other and unreadable files give none."""
         from radweave.io.dicom import identity_keys
 
-        found: set[str] = set()
+        digests: set[str] = set()
         for path in files:
             members = sorted(path.iterdir())[:1] if path.is_dir() else [path]
             for member in members:
                 if member.is_file() and _is_dicom(member):
-                    found |= identity_keys(member, self._salt)
-        return frozenset(found)
+                    digests |= identity_keys(member, self._salt)
+        return frozenset(digests)
 
     def digest(self, word: str) -> str:
         return word_key(word, self._salt)
@@ -104,7 +104,7 @@ def _is_dicom(path: Path) -> bool:
 
 
 class Scrubber:
-    """Replaces what names a person in the texts of one study after the other, and counts it.
+    """Replaces identifying text in one study after the other, and counts replacements.
 
     Args:
         listed: names from the user's list.
@@ -116,7 +116,7 @@ class Scrubber:
         self.count = 0
 
     def study(self, ids: Iterable[str], files: Iterable[Path]) -> StudyScrubber:
-        """A scrubber for the texts of a study, which also knows its ids and the DICOM headers of its images."""
+        """A scrubber for the texts of a study, with its ids and the DICOM headers of its images."""
         own = {word for identifier in ids for word in number_spellings(identifier) if any(c.isdigit() for c in word)}
         return StudyScrubber(self, self._listed | own, self._headers.read(files))
 
@@ -125,7 +125,7 @@ class Scrubber:
 
 
 class StudyScrubber:
-    """See ``Scrubber.study``."""
+    """Scrubber of one study, made by ``Scrubber.study``."""
 
     def __init__(self, scrubber: Scrubber, words: frozenset[str], digests: frozenset[str]) -> None:
         self._scrubber, self._taken, self._digests = scrubber, words, digests
@@ -146,50 +146,50 @@ class StudyScrubber:
         return pattern.sub(mark, text)
 
     def _without_parted_ids(self, text: str) -> str:
-        found = list(_WORD.finditer(text))
+        words = list(_WORD.finditer(text))
         pieces, end, number = [], 0, 0
-        while number < len(found):
-            last = self._end_of_id(text, found, number)
+        while number < len(words):
+            last = self._end_of_id(text, words, number)
             if last > number:
                 self._scrubber.count += 1
-                pieces += [text[end : found[number].start()], MARK]
-                end = found[last].end()
+                pieces += [text[end : words[number].start()], MARK]
+                end = words[last].end()
             number = last + 1
         return "".join([*pieces, text[end:]])
 
-    def _end_of_id(self, text: str, found: list[re.Match[str]], first: int) -> int:
-        """The last word of the id that begins with a word; that word where none does, or it is the id alone."""
-        joined, digits, last = found[first][0], sum(map(str.isdigit, found[first][0])), first
-        for number in range(first + 1, min(first + _MOST_PARTS, len(found))):
-            between = text[found[number - 1].end() : found[number].start()]
+    def _end_of_id(self, text: str, words: list[re.Match[str]], first: int) -> int:
+        """Index of the last word of an id that begins at ``first``; ``first`` without a separated id."""
+        prefix, digits, last = words[first][0], sum(map(str.isdigit, words[first][0])), first
+        for number in range(first + 1, min(first + _MOST_PARTS, len(words))):
+            between = text[words[number - 1].end() : words[number].start()]
             if between not in _SEPARATORS:
                 break
-            joined, digits = joined + found[number][0], digits + sum(map(str.isdigit, found[number][0]))
-            if digits >= _FEWEST_KNOWN_DIGITS and found[number][0][-1].isdigit() and self._names(joined.casefold()):
+            prefix, digits = prefix + words[number][0], digits + sum(map(str.isdigit, words[number][0]))
+            if digits >= _FEWEST_KNOWN_DIGITS and words[number][0][-1].isdigit() and self._names(prefix.casefold()):
                 last = number
         return last
 
     def _without_names(self, text: str) -> str:
-        found = list(_WORD.finditer(text))
-        named = [self._names(match[0].casefold()) for match in found]
+        words = list(_WORD.finditer(text))
+        named = [self._names(match[0].casefold()) for match in words]
         pieces, end = [], 0
-        for number, match in enumerate(found):
-            if named[number] and (len(match[0]) >= SHORTEST or self._short_name(text, found, named, number)):
+        for number, match in enumerate(words):
+            if named[number] and (len(match[0]) >= SHORTEST or self._short_name(text, words, named, number)):
                 self._scrubber.count += 1
                 pieces += [text[end : match.start()], MARK]
                 end = match.end()
         return "".join([*pieces, text[end:]])
 
-    def _short_name(self, text: str, found: list[re.Match[str]], named: list[bool], number: int) -> bool:
-        """True if a word of two letters that is one of the names stands for a name: ``Li``, and ``An`` in ``An Do``."""
-        word = found[number][0]
+    def _short_name(self, text: str, words: list[re.Match[str]], named: list[bool], number: int) -> bool:
+        """True if a matching word of two letters is used as a name: ``Li``, and ``An`` in ``An Do``."""
+        word = words[number][0]
         if not word[0].isupper() and word[0].islower():
             return False
         if word.casefold() not in SHORT_WORDS:
             return True
         return any(
-            0 <= one < len(found) - 1 and named[one] and named[one + 1] and found[one + 1][0][0].isupper()
-            and found[one][0][0].isupper() and _BETWEEN.fullmatch(text, found[one].end(), found[one + 1].start())
+            0 <= one < len(words) - 1 and named[one] and named[one + 1] and words[one + 1][0][0].isupper()
+            and words[one][0][0].isupper() and _BETWEEN.fullmatch(text, words[one].end(), words[one + 1].start())
             for one in (number - 1, number)
         )  # fmt: skip
 
@@ -203,7 +203,7 @@ class StudyScrubber:
 
 
 def bears_pattern(text: str) -> bool:
-    """True if a date, a number of a person, an address or a name after a title stands in a text."""
+    """True if a text contains a date, a personal number, an address or a name after a title."""
     return any(pattern.search(text) for pattern in _PATTERNS) or any(_is_long(one[0]) for one in _GROUPS.finditer(text))
 
 

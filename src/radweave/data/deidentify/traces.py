@@ -1,10 +1,10 @@
 """Traces of a person: the names, numbers and dates of one header, and the search for them in texts and in bytes.
 
-A name is looked for as a word, run together with the person's other names (``SMITHJOHN``, ``jsmith``), inside a longer
-word from five letters on, cut short at the end of a text, and without the marks on its letters, or with other signs in
-the place of these letters (``M?ller``, ``M%C3%BCller``). A number is looked for without its separators (``12-3456-78``
-is ``12345678``) and its leading zeros, a date in all usual ways to write it. Bytes are read as ASCII, Latin-1, UTF-8
-and UTF-16, the last in both orders and from even and odd places.
+A name matches as a word, joined with the person's other names (``SMITHJOHN``, ``jsmith``), inside a longer word from
+five letters on, truncated at the end of a text, and without diacritics, or with replacements of these letters
+(``M?ller``, ``M%C3%BCller``). A number matches without separators (``12-3456-78`` is ``12345678``) and leading zeros, a
+date in all common formats. Bytes are read as ASCII, Latin-1, UTF-8 and UTF-16, the last in both byte orders and from
+even and odd offsets.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from radweave.data.deidentify.texts import bears_pattern
 from radweave.io.dicom_fields import MOST_NAMES, SHORTEST_NAME, number_spellings, spellings
 
 SHORTEST_INSIDE: Final = 5
-"""A shorter name inside a word is chance: Mens in Siemens."""
+"""A shorter name occurs inside words by chance: Mens in Siemens."""
 SHORTEST_IN_BYTES: Final = 4
 SHORTEST_IN_PIXELS: Final = 6
-"""A shorter run stands in the values of pixels by chance."""
+"""A shorter run occurs in pixels by chance."""
 SHORTEST_DIGITS: Final = 6
-"""A number of fewer digits stands among coordinates by chance."""
+"""A shorter number occurs in coordinates by chance."""
 SHORTEST_CUT: Final = 6
-"""Letters of a name that was cut short."""
+"""Fewest letters of a truncated name."""
 _PLACES = """address avenue center centre central chest city clinic clinical county department diagnostic general health
     hospital hospitals imaging institute medical medicine national north radiology regional road room saint service
     south state street university unknown"""
@@ -39,13 +39,13 @@ _MONTHS: Final = (
     "aug ago aoû sie srp авг viii", "sep set wrz zář сен ix", "oct okt out ott paź říj окт x", "nov lis ноя xi",
     "dec dez dic déc gru pro дек xii",
 )  # fmt: skip
-"""How the names of months begin in languages of Europe, and Roman numbers."""
+"""First letters of month names in European languages, and Roman numerals."""
 _FILLING: Final = frozenset(("of", "the", "de", "del", "st", "nd", "rd", "th", "er", "年", "月", "日"))
 _LONGEST_GAP: Final = 8
-"""Signs between the parts of a date."""
+"""Most characters between the parts of a date."""
 _TOKEN: Final = re.compile(r"\d+|[年月日]|(?:(?![年月日])[^\W\d_])+")
 _INSTEAD: Final = r"(?:[^a-z]{1,4}|[&%=\\](?:[#0-9a-fx%=\\]{1,12}|[a-z]{2,7});?)"
-"""Signs that stand for a letter that could not be written: ``?``, ``%C3%BC``, ``&uuml;``, ``Ã¼``."""
+"""Replacements of a letter that could not be encoded: ``?``, ``%C3%BC``, ``&uuml;``, ``Ã¼``."""
 _BETWEEN: Final = (" ", "^", "_", ".", "-", ", ")
 _NO_DIGIT: Final = re.compile(r"\D+")
 _WORD: Final = re.compile(r"[^\W_]+")
@@ -60,14 +60,14 @@ _PRINTED: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\ufffd]{4,}")
 
 
 class Traces:
-    """What is known of one person.
+    """The identifying values of one person, in searchable form.
 
     Args:
         names: each a name of a person, of several words.
         numbers: patient ids, accession numbers and the like.
-        places: institutions and addresses; their everyday words say nothing.
+        places: institutions and addresses; their everyday words are ignored.
         dates: as YYYYMMDD.
-        ordinary: words that are kept on purpose, as codes of the standard; no trace alone in bytes.
+        ordinary: words that stay on purpose, such as codes of the standard; no trace by themselves in bytes.
     """
 
     def __init__(
@@ -109,38 +109,38 @@ class Traces:
                 self._patterns.append(pattern)
 
     def in_text(self, text: str) -> bool:
-        """True if a text bears a trace, or a date, a long number, an address or a title of anyone."""
+        """True if a text contains a trace, or any date, long number, address or title."""
         patterns = _LONG_NUMBER.search(text) or _ANY_DATE.search(text) or bears_pattern(text)
         return bool(patterns) or self._known(text)
 
     def in_parts(self, texts: list[str]) -> bool:
-        """True if several values bear a trace together that none of them bears alone."""
+        """True if several values together contain a trace that none contains alone."""
         whole, parts = _squeezed("".join(texts)), [_squeezed(text) for text in texts]
         torn = any(number in whole and not any(number in part for part in parts) for number in self._ids)
         return torn or (self._known("".join(texts)) and not any(map(self._known, texts)))
 
     def in_number(self, text: str) -> bool:
-        """True if the digits of a number hold those of an id or a date."""
+        """True if the digits of a number contain those of an id or a date."""
         return any(one in run for one in self._numeric for run in _LONG_NUMBER.findall(text))
 
     def is_number(self, text: str) -> bool:
-        """True if a number is an id, or has the digits of an id or a date, wherever its point stands."""
+        """True if a number is an id, or has the digits of an id or a date, regardless of its decimal point."""
         with suppress(ValueError, OverflowError):
             if f"{abs(float(text)):.0f}" in self._whole and float(text).is_integer():
                 return True
         return _NO_DIGIT.sub("", text.lower().partition("e")[0]).strip("0") in self._values
 
     def in_bytes(self, data: bytes) -> bool:
-        """True if bytes that are kept bear a trace, in any encoding."""
+        """True if retained bytes contain a trace, in any encoding."""
         return any(self._known(run, SHORTEST_IN_BYTES) for text in _readings(data) for run in _PRINTED.findall(text))
 
     def in_pixels(self, data: bytes) -> bool:
-        """True if a long trace stands in bytes that hold mostly numbers, in any encoding, whatever is around it."""
+        """True if bytes of mostly numbers contain a long trace, in any encoding and context."""
         lower = data.lower()
         return any(pattern in lower for pattern in self._patterns)
 
     def in_file(self, data: bytes) -> bool:
-        """The same for a whole file of ours, whose new UIDs and moved dates may hold any digits."""
+        """``in_pixels`` for a rewritten file, whose new UIDs and moved dates may contain any digits."""
         lower = data.lower()
         return any(pattern in lower for pattern in self._patterns if not pattern.isdigit())
 
@@ -149,9 +149,9 @@ class Traces:
 
     def _known(self, text: str, shortest: int = 1) -> bool:
         folded = _folded(text)
-        found = _WORD.findall(folded)
-        is_cut = shortest == 1 and bool(found) and len(found[-1]) >= SHORTEST_CUT
-        words = {*found, *(part.casefold() for part in _PART.findall(text))}
+        in_order = _WORD.findall(folded)
+        is_cut = shortest == 1 and bool(in_order) and len(in_order[-1]) >= SHORTEST_CUT
+        words = {*in_order, *(part.casefold() for part in _PART.findall(text))}
         words |= {"".join(_WORD.findall(spaced)) for spaced in _LETTERS.findall(folded)}  # S m i t h
         words |= {way for word in words for way in plain_spellings(word)}
         squeezed = _squeezed(text)
@@ -159,7 +159,7 @@ class Traces:
             any(len(word) >= shortest for word in words & self.words)
             or any(inside in word for inside in self._inside if len(inside) >= shortest for word in words)
             or any(sign in folded for sign in self._signs if 2 * len(sign) >= shortest)
-            or (is_cut and any(word.startswith(found[-1]) for word in self.words))
+            or (is_cut and any(word.startswith(in_order[-1]) for word in self.words))
             or any(loose.search(folded) for loose in self._loose)
             or any(pair.search(folded) for pair in self._pairs[shortest > 1 :])
             or any(
@@ -185,26 +185,26 @@ def _name_words(name: str) -> list[str]:
 
 
 def _either(pairs: set[tuple[str, str]]) -> list[re.Pattern[str]]:
-    """Two names of a person beside each other, which may be too short each: as words, and whatever is around them."""
+    """Patterns of two adjacent names, which may be too short by themselves: as words, and in any context."""
     several = "|".join(sorted(rf"{re.escape(one)}[\W_]{{1,2}}{re.escape(other)}" for one, other in pairs))
     return [re.compile(rf"(?<![^\W_])(?:{several})(?![^\W_])"), re.compile(several)] if pairs else []
 
 
 def _without_marks(word: str) -> Iterator[str]:
-    """A word of Latin letters, with anything in the place of those that are not ASCII."""
+    """Pattern of a word of Latin letters with any replacement of non-ASCII ones."""
     plain = sum(sign.isascii() for sign in word)
     if SHORTEST_IN_BYTES <= plain < len(word) and word.isalpha():
         yield rf"(?<![a-z]){''.join(sign if sign.isascii() else _INSTEAD for sign in word)}"
 
 
 def _days(text: str) -> Iterator[str]:
-    """Days in a text, as YYYYMMDD or YYMMDD, in each order that three numbers may be read in."""
-    tokens = [one for one in _TOKEN.finditer(text) if one[0] not in _FILLING]
+    """Dates in a text, as YYYYMMDD or YYMMDD, in each possible order of three numbers."""
+    tokens = [match for match in _TOKEN.finditer(text) if match[0] not in _FILLING]
     for three in zip(tokens, tokens[1:], tokens[2:], strict=False):
         gaps = (after.start() - before.end() for before, after in pairwise(three))
-        if sum(one[0].isdigit() for one in three) < 2 or max(gaps) > _LONGEST_GAP:
+        if sum(match[0].isdigit() for match in three) < 2 or max(gaps) > _LONGEST_GAP:
             continue
-        first, second, third = (one[0] for one in three)
+        first, second, third = (match[0] for match in three)
         for day, month, year in (
             (first, second, third), (second, first, third), (third, second, first), (second, third, first),
         ):  # fmt: skip
@@ -213,7 +213,7 @@ def _days(text: str) -> Iterator[str]:
 
 
 def _months(word: str) -> Iterator[int]:
-    """The months that a number or a word may say."""
+    """The months that a number or a word may denote."""
     if word.isdecimal():
         if len(word) <= 2:
             yield int(word)
@@ -224,7 +224,7 @@ def _months(word: str) -> Iterator[int]:
 
 
 def _stands_alone(form: str, text: str) -> bool:
-    """True if a text holds a date that is no part of a longer number."""
+    """True if a text contains a date that is no part of a longer number."""
     start = text.find(form)
     while start >= 0:
         before, after = text[start - 1 : start], text[start + len(form) : start + len(form) + 1]
@@ -244,7 +244,7 @@ def _readings(data: bytes) -> Iterator[str]:
 
 
 def _patterns(word: str) -> Iterator[bytes]:
-    """A word in lower case as it stands in bytes; none for one that is short, or whose bytes are a grey area."""
+    """Byte patterns of a lower-case word; none for a short one, or one that resembles a grey area."""
     dense = word.encode("utf-8", "replace")
     if len(dense) < SHORTEST_IN_PIXELS or _is_ramp(dense):
         return
@@ -256,6 +256,6 @@ def _patterns(word: str) -> Iterator[bytes]:
 
 
 def _is_ramp(data: bytes) -> bool:
-    """True if bytes hardly change, or rise or fall by one: as the values of neighbouring pixels and tables do."""
+    """True if bytes hardly change, or rise or fall by one, like the values of neighbouring pixels and tables."""
     steps = {after - before for before, after in pairwise(data)}
     return len(set(data)) < 3 or steps <= {0, 1} or steps <= {0, -1}

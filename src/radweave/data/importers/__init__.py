@@ -1,9 +1,9 @@
-"""Importers: from what the user downloads to a dataset folder.
+"""Importers: from a downloaded data set to a dataset folder.
 
     import_dataset("iu-xray", Path("iu_xray"), Path("dataset"), options=ImportOptions(target="findings"))
 
-One module per data set; each opens its source and yields the studies as they are. ``build`` decides target texts,
-splits and priors the same way for all of them.
+One module per data set opens its source and yields its studies; ``build`` makes target texts, splits and priors the
+same way for all.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def import_dataset(
     """Build a dataset folder from a downloaded data set. The same source and options give the same bytes.
 
     Args:
-        progress: told of the studies gone through, and how many there are.
+        progress: called with the number of processed studies and of all.
 
     Raises:
         InputError: for an unknown kind, a source that is missing or not of that kind, an output that exists.
@@ -81,10 +81,10 @@ def import_dataset(
 
 
 def _refuse_losing_data(out: Path, inputs: list[Path | None], *, overwrite: bool) -> None:
-    """Raise InputError where writing ``out`` would replace what is read, or a folder that is no data set."""
+    """Raise InputError if writing ``out`` would replace an input, or a folder that is no data set."""
     target = out.resolve()
-    for given in inputs:
-        if given is not None and given.resolve().is_relative_to(target):
+    for path in inputs:
+        if path is not None and path.resolve().is_relative_to(target):
             raise InputError("the output would replace what is imported; give another folder", file=out)
     if overwrite and out.is_file():
         raise InputError("is no dataset folder; it is not replaced", file=out)

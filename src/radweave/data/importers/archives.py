@@ -1,4 +1,4 @@
-"""Texts out of untrusted archives and XML, in memory: nothing is ever unpacked to disk."""
+"""Texts from untrusted archives and XML, unpacked in memory only."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DEEPEST_ELEMENT = 64
 def tar_texts(archive: Path, suffix: str) -> Iterator[tuple[str, bytes]]:
     """Yield ``(name, bytes)`` of the files with ``suffix`` in a tar file, compressed or not, in the archive's order.
 
-    The checksum of the whole is compared after the last file: what was yielded counts only if nothing is raised.
+    The checksum is compared after the last file: the yielded files are valid only if nothing is raised.
 
     Raises:
         InputError: for a damaged archive, a member that is a link or device, whose name leads out of the archive,
@@ -54,10 +54,10 @@ def tar_texts(archive: Path, suffix: str) -> Iterator[tuple[str, bytes]]:
 
 
 class _Metered(io.RawIOBase):
-    """An archive's plain bytes, counted: tarfile reads headers of any length, and any number of them, for one member.
+    """An archive's plain bytes with limits: tarfile reads any number of headers of any length for one member.
 
     Raises:
-        InputError: by ``read``, where a member takes more than its limit, or all of them together.
+        InputError: by ``read``, for a member above its limit, or all of them together.
     """
 
     def __init__(self, archive: Path, plain: IO[bytes]) -> None:
@@ -70,7 +70,7 @@ class _Metered(io.RawIOBase):
         self._total += len(data)
         if self.of_member > LARGEST_MEMBER_BYTES + MOST_HEADER_BYTES or self._total > LARGEST_ARCHIVE_BYTES:
             raise InputError(
-                "archive unpacks to more than we read",
+                "archive unpacks to more than is read",
                 file=self._archive,
                 expected=f"at most {LARGEST_MEMBER_BYTES} bytes a member, {LARGEST_ARCHIVE_BYTES} in all",
             )
@@ -78,7 +78,7 @@ class _Metered(io.RawIOBase):
 
 
 def _plain(archive: Path) -> IO[bytes]:
-    """The archive's bytes without their compression, by a reader that compares checksums; tarfile's does not."""
+    """The decompressed bytes, by a reader that verifies checksums, which tarfile does not."""
     with archive.open("rb") as file:
         head = file.read(6)
     if head.startswith(b"\x1f\x8b"):
@@ -89,7 +89,7 @@ def _plain(archive: Path) -> IO[bytes]:
 
 
 def _read_to_end(archive: Path, plain: IO[bytes]) -> None:
-    """Read on behind the mark that ends the archive, where tarfile stops: the checksum lies behind it."""
+    """Read beyond the end mark, where tarfile stops, up to the checksum."""
     rest = 0
     while chunk := plain.read(1 << 16):
         rest += len(chunk)

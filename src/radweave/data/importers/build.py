@@ -1,11 +1,11 @@
-"""From the studies of a source to a dataset folder: target texts, splits, priors, what is left out and why."""
+"""From the studies of a source to a dataset folder: target texts, splits, priors, and excluded studies with reasons."""
 
 from __future__ import annotations
 
 import random
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,9 @@ from radweave.data.dataset import DETACHED_HEADER, Dataset, DatasetCard, Dataset
 from radweave.data.deidentify.texts import Scrubber, read_names
 from radweave.data.importers.source import ImportOptions, Problems, RawImage, RawStudy, Source
 from radweave.data.leaks.identity import content_hash
-from radweave.data.targets import Cleaner, cleaned, cleaner, sections_for, target_of_sections
+from radweave.data.targets import Cleaner, Sections, cleaned, cleaner, sections_for, target_of_sections
 
-# Which split a study gets: the source's own, one for all, or parts of the patients by seed.
-
+# Splits: the source's own, one for all studies, or parts of the patients by seed.
 
 SOURCE_SPLIT = ("source", "official", "r2gen")
 """Words for the split that the source states."""
@@ -35,15 +34,15 @@ _VALIDATION_SHARE = 5.0
 Assign = Callable[[RawStudy], Split | None]
 
 
-def splitter(kept: Callable[[], Iterator[RawStudy]], provenance: str, options: ImportOptions) -> tuple[Assign, str]:
-    """How a study gets its split, and the words for the card.
+def splitter(included: Callable[[], Iterator[RawStudy]], provenance: str, options: ImportOptions) -> tuple[Assign, str]:
+    """The function that assigns splits, and its description for the card.
 
     Args:
-        kept: gives the studies that will be taken over; called once more where patients must be counted.
-        provenance: where the source's own split comes from.
+        included: yields the included studies; called once more if patients must be counted.
+        provenance: origin of the source's own split.
 
     Raises:
-        InputError: for a split that is neither a word we know nor a ratio.
+        InputError: for a split that is neither a known word nor a ratio.
     """
     split = options.split
     if split in SOURCE_SPLIT:
@@ -54,7 +53,7 @@ def splitter(kept: Callable[[], Iterator[RawStudy]], provenance: str, options: I
     if split == "none":
         return (lambda raw: None), "none"
     if split == "valid-as-test":
-        return _valid_as_test(kept, provenance, options.seed)
+        return _valid_as_test(included, provenance, options.seed)
     if not _RATIO.fullmatch(split) or sum(parts := [float(part) for part in split.split(":")]) <= 0:
         raise InputError(
             "no such split",
@@ -62,7 +61,7 @@ def splitter(kept: Callable[[], Iterator[RawStudy]], provenance: str, options: I
             got=split,
             expected="source, test, train, val, none, valid-as-test, or a ratio such as 7:1:2",
         )
-    by_patient = cut_patients({raw.patient_id for raw in kept()}, parts, options.seed)
+    by_patient = cut_patients({raw.patient_id for raw in included()}, parts, options.seed)
     return (lambda raw: by_patient[raw.patient_id]), f"{split} by patient, seed {options.seed}"
 
 
@@ -75,9 +74,9 @@ def cut_patients(patients: set[str], parts: list[float], seed: int) -> dict[str,
     return {p: s for s, a, b in zip(SPLITS, starts, ends, strict=True) for p in order[a:b]}
 
 
-def _valid_as_test(kept: Callable[[], Iterator[RawStudy]], provenance: str, seed: int) -> tuple[Assign, str]:
-    """For sets with two parts only: choosing a model on the split it is then scored on flatters it."""
-    trained = {raw.patient_id for raw in kept() if raw.split == "train"}
+def _valid_as_test(included: Callable[[], Iterator[RawStudy]], provenance: str, seed: int) -> tuple[Assign, str]:
+    """Splits for sets with two parts: a model must not be selected on the split that scores it."""
+    trained = {raw.patient_id for raw in included() if raw.split == "train"}
     carved = cut_patients(trained, [100 - _VALIDATION_SHARE, _VALIDATION_SHARE, 0], seed)
 
     def assign(raw: RawStudy) -> Split | None:
@@ -93,13 +92,12 @@ LONGEST_TEXT = 100_000
 """Characters; the longest reports of the public sets have about a tenth of it."""
 
 STUDIES_AT_ONCE = 64
-"""Studies whose image files are read side by side."""
+"""Studies whose image files are read in parallel."""
 
 Progress = Callable[[int, int], None]
-"""Told of the studies gone through, and how many there are."""
+"""Called with the number of processed studies and of all."""
 Verdict = tuple[str | None, View]
-Tell = Callable[[Iterator[RawStudy]], Iterator[RawStudy]]
-_SECTIONS = ("findings", "impression", "indication", "comparison", "technique")
+PassThrough = Callable[[Iterator[RawStudy]], Iterator[RawStudy]]
 
 
 def build_dataset(
@@ -108,15 +106,15 @@ def build_dataset(
     """Write the dataset folder of a source.
 
     Args:
-        progress: told of the studies gone through and of all; from 1 again where a split needs two rounds.
+        progress: called with the number of processed studies and of all; restarts if a split needs two passes.
 
     Raises:
         InputError: if the output exists, the split is not known, or no study at all could be taken over.
     """
-    tell = _teller(source, progress)
+    with_progress = _progress_reporter(source, progress)
     verdicts: dict[Path, Verdict] = {}
     assign, provenance = splitter(
-        lambda: _kept(source, options, Problems(), verdicts, tell), source.split_provenance, options
+        lambda: _included(source, options, Problems(), verdicts, with_progress), source.split_provenance, options
     )
     problems = Problems()
     scrubber = Scrubber(read_names(options.scrub_names) if options.scrub_names else ()) if options.scrub else None
@@ -135,7 +133,7 @@ def build_dataset(
         hashes: dict[Path, str] = {}
         latest: dict[str, _Latest] = {}
         written = 0
-        for raw in _kept(source, options, problems, verdicts, tell):
+        for raw in _included(source, options, problems, verdicts, with_progress):
             raw = replace(raw, split=assign(raw))
             study = _study(raw if scrubber is None else _scrubbed(raw, scrubber), options, hashes, problems)
             if study is None:
@@ -158,22 +156,22 @@ def build_dataset(
     return Dataset.open(out)
 
 
-def _teller(source: Source, progress: Progress | None) -> Tell:
-    """What passes studies on and tells ``progress`` of each. Texts alone are read to count them."""
+def _progress_reporter(source: Source, progress: Progress | None) -> PassThrough:
+    """A pass-through that reports each study to ``progress``; counting them reads texts only."""
     if progress is None:
         return lambda studies: studies
     total = sum(1 for _ in source.studies(Problems()))
 
-    def tell(studies: Iterator[RawStudy]) -> Iterator[RawStudy]:
+    def with_progress(studies: Iterator[RawStudy]) -> Iterator[RawStudy]:
         for done, raw in enumerate(studies, start=1):
             yield raw
             progress(done, total)
 
-    return tell
+    return with_progress
 
 
 def _stored(options: ImportOptions) -> dict[str, Any]:
-    """Options as the card keeps them: no path of somebody's machine, so that the bytes do not depend on it."""
+    """Options for the card, without paths, so that its bytes do not depend on the machine."""
     stored = options.model_dump(mode="json", exclude={"images", "annotation", "link", "scrub_names"})
     if options.annotation is not None:
         stored["annotation"] = options.annotation.name
@@ -181,33 +179,37 @@ def _stored(options: ImportOptions) -> dict[str, Any]:
 
 
 def target_text(raw: RawStudy, target: TargetText, clean: Cleaner) -> str | None:
-    """The report to learn: the sections asked for, as one text, and cleaned; None if one has no text.
+    """The cleaned target text; None if a section has no text.
 
-    A source without sections has one text, which is taken for any target but ``both``.
+    The text of a source without sections serves any target but ``both``.
     """
-    if raw.report is not None and not any((raw.findings, raw.impression)) and target != "both":
+    if raw.report is not None and not any((raw.sections.findings, raw.sections.impression)) and target != "both":
         return cleaned(raw.report.strip(), clean) if raw.report.strip() else None
-    return target_of_sections(raw, target, clean)
+    return target_of_sections(raw.sections, target, clean)
 
 
-def _kept(
-    source: Source, options: ImportOptions, problems: Problems, verdicts: dict[Path, Verdict], tell: Tell
+def _included(
+    source: Source,
+    options: ImportOptions,
+    problems: Problems,
+    verdicts: dict[Path, Verdict],
+    with_progress: PassThrough,
 ) -> Iterator[RawStudy]:
-    """Studies with what ``options.keep`` asks for, image files checked; the others are counted.
+    """Studies that satisfy ``options.keep``, with checked image files; the others are counted.
 
-    ``verdicts`` keeps what was found of an image file, since studies may be gone through twice.
+    ``verdicts`` caches the result for each image file, since there may be two passes.
     """
     clean = cleaner(options.cleaning)
     verify = options.verify if options.verify is not None else not source.is_known_set
-    for raw in tell(_judged(source, verify, problems, verdicts)):
+    for raw in with_progress(_with_verdicts(source, verify, problems, verdicts)):
         if problem := _text_problem(raw):
             problems.leave_out_study(raw.study_id, problem)
             continue
         images = []
         for image in raw.images:
-            reason, seen = verdicts[image.file]
-            if image.view is View.UNKNOWN and seen is not View.UNKNOWN:
-                image = replace(image, view=seen)
+            reason, stated_view = verdicts[image.file]
+            if image.view is View.UNKNOWN and stated_view is not View.UNKNOWN:
+                image = replace(image, view=stated_view)
             if reason is None and options.views and image.view not in options.views:
                 reason = "view not asked for"
             if reason is None:
@@ -226,36 +228,41 @@ def _kept(
         yield replace(raw, images=tuple(images))
 
 
-def _judged(source: Source, verify: bool, problems: Problems, verdicts: dict[Path, Verdict]) -> Iterator[RawStudy]:
-    """The source's studies; by then ``verdicts`` holds what was found of their image files.
+def _with_verdicts(
+    source: Source, verify: bool, problems: Problems, verdicts: dict[Path, Verdict]
+) -> Iterator[RawStudy]:
+    """The source's studies, after their image files were checked into ``verdicts``.
 
-    The files of some studies are read side by side. How many does not hang on the machine: what is left out is then
-    told in the same order everywhere.
+    Files are checked in parallel for a fixed number of studies, so that exclusions have the same order on every
+    machine.
     """
     root, studies = source.root.resolve(), source.studies(problems)
     at_once = in_order if verify else one_by_one
 
     def judge(raw: RawStudy) -> dict[Path, Verdict]:
         files = {image.file: image for image in raw.images if image.file not in verdicts}
-        return {file: _judge(image, root, verify) for file, image in files.items()}
+        return {file: _verdict(image, root, verify) for file, image in files.items()}
 
     while some := list(islice(studies, STUDIES_AT_ONCE)):
-        for raw, found in at_once(judge, some):
-            verdicts.update(found)
+        for raw, of_study in at_once(judge, some):
+            verdicts.update(of_study)
             yield raw
 
 
 def _scrubbed(raw: RawStudy, scrubber: Scrubber) -> RawStudy:
     """The study with its texts scrubbed."""
     scrub = scrubber.study((raw.study_id, raw.patient_id), (image.file for image in raw.images))
-    texts = {name: getattr(raw, name) for name in ("report", *_SECTIONS)}
-    changed: dict[str, Any] = {name: None if text is None else scrub(text) for name, text in texts.items()}
-    changed["regions"] = {name: scrub(text) for name, text in raw.regions.items()}
-    return replace(raw, **changed)
+    sections = {name: None if text is None else scrub(text) for name, text in asdict(raw.sections).items()}
+    return replace(
+        raw,
+        report=None if raw.report is None else scrub(raw.report),
+        sections=Sections(**sections),
+        regions={name: scrub(text) for name, text in raw.regions.items()},
+    )
 
 
 def _text_problem(raw: RawStudy) -> str | None:
-    texts = [getattr(raw, name) or "" for name in (*_SECTIONS, "report", "study_time")]
+    texts = [text or "" for text in (*asdict(raw.sections).values(), raw.report, raw.study_time)]
     texts += [*raw.regions, *raw.regions.values(), *(name for states in raw.labels.values() for name in states)]
     if any(len(text) > LONGEST_TEXT for text in texts):
         return f"text longer than {LONGEST_TEXT} characters"
@@ -267,8 +274,8 @@ def _text_problem(raw: RawStudy) -> str | None:
     return None
 
 
-def _judge(image: RawImage, root: Path, verify: bool) -> Verdict:
-    """Why an image file cannot be used, or None; and the view its header states, where it was read."""
+def _verdict(image: RawImage, root: Path, verify: bool) -> Verdict:
+    """The reason why an image file cannot be used, or None, and the view of its header if it was read."""
     view = View.UNKNOWN
     reason = None
     try:
@@ -295,7 +302,7 @@ def _judge(image: RawImage, root: Path, verify: bool) -> Verdict:
 
 
 def _read(image: RawImage) -> View:
-    """Decode an image for the view its header states.
+    """Decode an image and return the view of its header.
 
     Raises:
         InputError: if it cannot be read.
@@ -322,7 +329,7 @@ def _files(raw: RawStudy) -> dict[str, Path]:
 
 
 def _study(raw: RawStudy, options: ImportOptions, hashes: dict[Path, str], problems: Problems) -> Study | None:
-    """The checked study, or None (counted) where an id or an image name cannot be used."""
+    """The checked study, or None (counted) for an unusable id or image name."""
     try:
         images = []
         for image in raw.images:
@@ -347,12 +354,12 @@ def _study(raw: RawStudy, options: ImportOptions, hashes: dict[Path, str], probl
             study_time=raw.study_time,
             labels=raw.labels,
             regions=raw.regions,
-            **{name: getattr(raw, name) for name in _SECTIONS},
+            **asdict(raw.sections),
         )
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in problem["loc"] if isinstance(part, str))
-        problems.leave_out_study(raw.study_id, f"{place}: {problem['msg'].removeprefix('Value error, ')}")
+        field = ".".join(str(part) for part in problem["loc"] if isinstance(part, str))
+        problems.leave_out_study(raw.study_id, f"{field}: {problem['msg'].removeprefix('Value error, ')}")
     except InputError as error:
         problems.leave_out_study(raw.study_id, error.reason)
     except OSError as error:
@@ -362,7 +369,7 @@ def _study(raw: RawStudy, options: ImportOptions, hashes: dict[Path, str], probl
 
 @dataclass(slots=True)
 class _Latest:
-    """A patient's latest study so far, and the one before it: studies of one moment share their prior."""
+    """A patient's latest study so far, and its prior, which simultaneous studies share."""
 
     study_id: str
     time: str
@@ -370,7 +377,7 @@ class _Latest:
 
 
 def _with_prior(study: Study, latest: dict[str, _Latest]) -> Study:
-    """Link the patient's previous study that was taken over, by time alone."""
+    """Link the patient's previous included study by time."""
     time = study.study_time
     if time is None:
         return study

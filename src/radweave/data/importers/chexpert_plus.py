@@ -31,6 +31,7 @@ from radweave.data.importers.source import (
     view_of,
 )
 from radweave.data.tables import read_table
+from radweave.data.targets import Sections
 
 _SECTIONS = {
     "findings": ("section_findings",),
@@ -44,13 +45,13 @@ _FOLDERS = ("", "PNG", "DICOM", "images", "CheXpert-v1.0")
 
 @dataclass(slots=True)
 class _StudyRows:
-    """One study: its patient, its place in the patient's order of reports, its sections and views."""
+    """The table rows of one study: patient, position in the patient's order of reports, sections and views."""
 
     patient: str
     folder: str
     split: str
     order: int | None
-    texts: dict[str, str | None]
+    sections: Sections
     images: list[tuple[str, str, View]] = field(default_factory=list)
 
 
@@ -95,12 +96,14 @@ def _gather(table: Path) -> dict[str, _StudyRows]:
         study_id = f"{parts[-3]}_{parts[-2]}"
         if study_id not in rows:
             texts = {
-                ours: next((row[name] for name in names if text_or_none(row.get(name))), None)
-                for ours, names in _SECTIONS.items()
+                section: next((row[name] for name in names if text_or_none(row.get(name))), None)
+                for section, names in _SECTIONS.items()
             }
             number = row["patient_report_date_order"].split(".", 1)[0]
             order = int(number) if number.isdigit() else None
-            rows[study_id] = _StudyRows(row["deid_patient_id"] or parts[-3], parts[0], row["split"], order, texts)
+            rows[study_id] = _StudyRows(
+                row["deid_patient_id"] or parts[-3], parts[0], row["split"], order, Sections(**texts)
+            )
         dicom = row.get("path_to_dcm") or f"{row['path_to_image'].rsplit('.', 1)[0]}.dcm"
         rows[study_id].images.append((row["path_to_image"], dicom, _view(row)))
     return rows
@@ -131,11 +134,7 @@ def _raw_study(study_id: str, rows: _StudyRows, labels: dict[str, dict[str, Labe
         patient_id=rows.patient,
         split=split_of(rows.split) or split_of(rows.folder),
         images=tuple(_image(root, path, dicom, view) for path, dicom, view in rows.images),
-        findings=rows.texts["findings"],
-        impression=rows.texts["impression"],
-        indication=rows.texts["indication"],
-        comparison=rows.texts["comparison"],
-        technique=rows.texts["technique"],
+        sections=rows.sections,
         study_time=None if rows.order is None else f"{rows.order:06d}",
         labels={} if states is None else {"chexpert14": states},
     )
@@ -144,6 +143,8 @@ def _raw_study(study_id: str, rows: _StudyRows, labels: dict[str, dict[str, Labe
 def _image(root: Path, path: str, dicom: str, view: View) -> RawImage:
     stem = path.rsplit(".", 1)[0]
     names = (f"{stem}.png", path, dicom)
-    found = [(root / folder / name, name) for name in names for folder in _FOLDERS if (root / folder / name).is_file()]
-    file, name = found[0] if found else (root / path, path)
+    existing = [
+        (root / folder / name, name) for name in names for folder in _FOLDERS if (root / folder / name).is_file()
+    ]
+    file, name = existing[0] if existing else (root / path, path)
     return RawImage(file, f"images/{name}", view)

@@ -1,11 +1,11 @@
-"""A plain folder: a CSV or JSON-lines table with paths and texts, radiographs or volumes.
+"""Plain folder: a CSV or JSON-lines table with paths and texts, and radiographs or volumes.
 
 Columns, by any of these names: ``image`` / ``images`` / ``path`` / ``file`` (needed), one of ``findings`` /
 ``impression`` / ``report`` / ``text`` (needed unless studies without text are kept), ``study_id`` / ``id``,
 ``patient_id`` / ``subject_id``, ``split``, ``view`` / ``views``, ``indication``, ``comparison``, ``technique``,
-``study_time``. Several views of a study stand in several rows with the same study id, or in one cell, separated
-(``|`` unless another separator is given); in JSON lines, as a list. A ``report`` with headings such as "Findings:" is
-taken apart; one without is the target as a whole.
+``study_time``. Several views of a study are several rows with the same study id, or one cell with a separator
+(``|`` by default); in JSON lines, a list. A ``report`` with headings such as "Findings:" is split into sections; one
+without is the target as a whole.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from radweave.core.json_files import read_jsonl
 from radweave.core.study import Modality, View
 from radweave.data.importers.build import SOURCE_SPLIT
 from radweave.data.importers.source import (
+    SECTIONS,
     ImportOptions,
     Problems,
     RawImage,
@@ -30,7 +31,7 @@ from radweave.data.importers.source import (
     view_of,
 )
 from radweave.data.tables import encoding_note, read_table
-from radweave.data.targets import has_headings, parse_sections, sections_for
+from radweave.data.targets import Sections, has_headings, parse_sections, sections_for
 
 NAMES: Mapping[str, tuple[str, ...]] = {
     "image": ("image", "images", "image_path", "path", "file", "filename", "volume"),
@@ -47,14 +48,13 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "study_time": ("study_time",),
 }
 _SCALARS = tuple(name for name in NAMES if name not in ("image", "view", "study_id"))
-_SECTIONS = ("findings", "impression", "indication", "comparison", "technique")
 _VOLUME_SUFFIXES = (".nii", ".nii.gz", ".nrrd", ".mha", ".mhd")
 _TABLE_NAMES = ("manifest.jsonl", "reports.csv", "metadata.csv", "data.csv", "reports.jsonl")
 
 
 @dataclass(slots=True)
 class _Gathered:
-    """The rows of one study so far: the line it began at, its values, its image cells with their views."""
+    """The rows of one study: its first line, its values, its image cells with views."""
 
     line: int
     values: dict[str, str | None]
@@ -106,14 +106,14 @@ def open_source(source: Path, options: ImportOptions) -> Source:
 def _find_table(source: Path) -> Path:
     if source.is_file():
         return source
-    found = [source / name for name in _TABLE_NAMES if (source / name).is_file()]
-    found = found or sorted([*source.glob("*.csv"), *source.glob("*.jsonl")])
-    if len(found) != 1:
-        names = ", ".join(path.name for path in found) or "none"
+    tables = [source / name for name in _TABLE_NAMES if (source / name).is_file()]
+    tables = tables or sorted([*source.glob("*.csv"), *source.glob("*.jsonl")])
+    if len(tables) != 1:
+        names = ", ".join(path.name for path in tables) or "none"
         raise InputError(
             "cannot tell which table holds the reports; give its path", file=source, got=names, expected="one table"
         )
-    return found[0]
+    return tables[0]
 
 
 def _rows(table: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -126,10 +126,10 @@ def _rows(table: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _columns(names: Iterable[str]) -> dict[str, str]:
-    """Our name -> the table's name; of two names for one thing the one that stands first in ``NAMES``."""
+    """Column -> its name in the table, the first in ``NAMES`` if there are several."""
     by_lower = {name.lower(): name for name in names}
     return {
-        ours: by_lower[alias] for ours, aliases in NAMES.items() for alias in reversed(aliases) if alias in by_lower
+        column: by_lower[alias] for column, aliases in NAMES.items() for alias in reversed(aliases) if alias in by_lower
     }
 
 
@@ -146,7 +146,7 @@ def _require(table: Path, columns: Mapping[str, str], options: ImportOptions) ->
 
 @dataclass(slots=True)
 class _Table:
-    """A table read: studies by id in order of first appearance, columns met, rows that make no study."""
+    """Contents of a table: studies by id in order of first appearance, columns, invalid rows."""
 
     studies: dict[str, _Gathered] = field(default_factory=dict)
     columns: dict[str, str] = field(default_factory=dict)
@@ -180,7 +180,7 @@ def _gather(table: Path, options: ImportOptions) -> _Table:
 
 
 class BadRowError(ValueError):
-    """A row that makes no study; the message is the reason it is counted under."""
+    """An invalid row; the message is the reason that counts it."""
 
 
 def _cell(value: Any) -> str | None:
@@ -208,12 +208,12 @@ def _image_cells(row: Mapping[str, Any], columns: Mapping[str, str], separator: 
 
 
 def _study_id(row: Mapping[str, Any], columns: Mapping[str, str], images: list[tuple[str, str | None]]) -> str:
-    """The given id, or the first image's path without suffixes where the table has no ids."""
+    """The id of the table, or the first image's path without suffixes if it has none."""
     if "study_id" in columns:
-        given = _cell(row.get(columns["study_id"]))
-        if given is None:
+        study_id = _cell(row.get(columns["study_id"]))
+        if study_id is None:
             raise BadRowError("no study id")
-        return given.strip()
+        return study_id.strip()
     if not images:
         raise BadRowError("no study id and no image")
     folder, _, name = images[0][0].replace("\\", "/").strip("/").rpartition("/")
@@ -224,7 +224,7 @@ def _study_id(row: Mapping[str, Any], columns: Mapping[str, str], images: list[t
 def _add_row(
     table: Path, line: int, study: _Gathered, values: dict[str, str | None], images: list[tuple[str, str | None]]
 ) -> None:
-    """Another view of a study that is there already.
+    """Add another view to a study.
 
     Raises:
         InputError: if the row gives the study another text, patient or split, or the same image again.
@@ -242,7 +242,7 @@ def _add_row(
 
 
 def _is_volume(root: Path, path: str) -> bool:
-    """Whether a path names a volume file, or a folder inside ``root`` with the slices of a series."""
+    """True if a path names a volume file, or a folder inside ``root`` with the slices of a series."""
     if path.lower().endswith(_VOLUME_SUFFIXES):
         return True
     try:
@@ -254,7 +254,7 @@ def _is_volume(root: Path, path: str) -> bool:
 
 
 def _is_volume_set(root: Path, gathered: Mapping[str, _Gathered]) -> bool:
-    """Whether the images are volumes.
+    """True if the images are volumes.
 
     Raises:
         InputError: if some are and some are not.
@@ -281,19 +281,14 @@ def _raw_study(
         )
         for path, view in rows.images
     )
-    texts = _texts(rows)
     yield RawStudy(
         study_id=study_id,
         patient_id=_patient(study_id, rows),
         split=split_of(split),
         images=images,
         study_time=rows.values.get("study_time"),
-        report=texts["report"],
-        findings=texts["findings"],
-        impression=texts["impression"],
-        indication=texts["indication"],
-        comparison=texts["comparison"],
-        technique=texts["technique"],
+        report=rows.values.get("report"),
+        sections=_sections(rows),
     )
 
 
@@ -301,18 +296,18 @@ def _patient(study_id: str, rows: _Gathered) -> str:
     return (rows.values.get("patient_id") or study_id).strip()
 
 
-def _texts(rows: _Gathered) -> dict[str, str | None]:
-    """The row's texts. A report with headings is taken apart where the table has no column for a section."""
-    texts = {name: rows.values.get(name) for name in ("report", *_SECTIONS)}
-    report = texts["report"]
+def _sections(rows: _Gathered) -> Sections:
+    """The sections of the table; without findings and impression, a report with headings fills the missing ones."""
+    texts = {name: rows.values.get(name) for name in SECTIONS}
+    report = rows.values.get("report")
     if report is not None and not (texts["findings"] or texts["impression"]) and has_headings(report):
         parsed = parse_sections(report)
-        texts |= {name: texts[name] or getattr(parsed, name) for name in _SECTIONS}
-    return texts
+        texts = {name: text or getattr(parsed, name) for name, text in texts.items()}
+    return Sections(**texts)
 
 
 def _inside(root: Path, path: str) -> str:
-    """Where an image goes in the data set: its path in the source, whether given relative or absolute."""
+    """An image's path in the data set: its path relative to the source."""
     try:
         relative = (root / path).relative_to(root).as_posix()
     except ValueError:

@@ -1,12 +1,12 @@
-"""The forms in which IU X-Ray is passed on, all read to the same study ids.
+"""Published forms of IU X-Ray, read to the same study ids.
 
 - Open-i's own XML files (a folder, or the archive ``ecgen-radiology.tgz``) with PNG or DICOM images;
 - the Kaggle copy: ``indiana_reports.csv`` and ``indiana_projections.csv``;
 - R2Gen's ``annotation.json``;
 - ReXrank's JSON (validation and test split only).
 
-They differ in what they carry: only Kaggle and ReXrank know the projections, only R2Gen and ReXrank know the split,
-R2Gen has the findings alone, and the Kaggle copy lacks the studies without images.
+Only Kaggle and ReXrank have the projections, only R2Gen and ReXrank the split; R2Gen has the findings alone, and the
+Kaggle copy lacks the studies without images.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from radweave.core.errors import InputError
 from radweave.core.json_files import read_json
 from radweave.core.study import Split, View
 from radweave.data.importers.archives import parse_xml, tar_texts
-from radweave.data.importers.source import Problems, RawImage, RawStudy, split_of, text_or_none, view_of
+from radweave.data.importers.source import SECTIONS, Problems, RawImage, RawStudy, split_of, text_or_none, view_of
 from radweave.data.tables import read_table
+from radweave.data.targets import Sections
 
 _STUDY = re.compile(r"CXR\d+")
 # "CXR1_1_IM-0001-3001.png" (Open-i) and "1_IM-0001-3001.dcm.png" (Kaggle) are the same image.
 _IMAGE = re.compile(r"^(?:CXR)?(\d+)_(?:\d+_)?(IM-[\d-]+)")
 _SUFFIXES = (".dcm.png", ".png", ".dcm.jpg", ".jpg", ".jpeg", ".dcm")
-# What a spreadsheet program made of a text that began like a formula.
+# Spreadsheet errors in place of texts that began like a formula.
 _SPREADSHEET_ERRORS = frozenset({"#NAME?", "#VALUE!", "#REF!", "#N/A"})
 
 ImageKey = tuple[str, str]
@@ -55,7 +56,7 @@ def canonical_id(text: str, place: str) -> str:
 
 @dataclass(slots=True)
 class ImageFolder:
-    """The image files below a folder, found by patient and image number, whatever their names' form."""
+    """The image files below a folder by patient and image number, in any naming scheme."""
 
     root: Path
     files: dict[ImageKey, Path] = field(default_factory=dict)
@@ -64,24 +65,24 @@ class ImageFolder:
     @classmethod
     def scan(cls, root: Path) -> ImageFolder:
         """Index a folder; of several forms of one image, PNG goes before JPEG before DICOM."""
-        found: dict[ImageKey, tuple[int, str, Path]] = {}
-        for where, subfolders, names in os.walk(root):
+        best: dict[ImageKey, tuple[int, str, Path]] = {}
+        for folder_name, subfolders, names in os.walk(root):
             subfolders.sort()
             for name in names:
-                key, path = image_key(name), Path(where, name)
+                key, path = image_key(name), Path(folder_name, name)
                 rank = next((r for r, suffix in enumerate(_SUFFIXES) if name.lower().endswith(suffix)), None)
                 if key is None or rank is None:
                     continue
                 candidate = (rank, path.relative_to(root).as_posix(), path)
-                found[key] = min(found.get(key, candidate), candidate)
+                best[key] = min(best.get(key, candidate), candidate)
         folder = cls(root)
-        for key, (_, _, path) in sorted(found.items()):
+        for key, (_, _, path) in sorted(best.items()):
             folder.files[key] = path
             folder.by_number.setdefault(key[0], []).append(key)
         return folder
 
     def image(self, name: str, view: View) -> RawImage:
-        """The image of an id or file name; a missing one points at the name it should have."""
+        """The image of an id or file name; for a missing file, its expected path."""
         key = image_key(name)
         path = self.files.get(key) if key else None
         return RawImage(file=path or self.root / name, inside=f"images/{path.name if path else name}", view=view)
@@ -156,17 +157,14 @@ def _xml_files(folder: Path) -> list[Path]:
 def _openi_study(root: Any, name: str, images: ImageFolder, views: Mapping[ImageKey, View]) -> RawStudy:
     uid = root.find("uId")
     study_id = canonical_id("" if uid is None else uid.get("id", ""), name)
-    sections = {element.get("Label", "").upper(): element.text for element in root.iter("AbstractText")}
+    texts = {element.get("Label", "").upper(): element.text for element in root.iter("AbstractText")}
     ids = [element.get("id", "") for element in root.iter("parentImage")]
     keys = [(image_id, image_key(image_id)) for image_id in ids]
     return RawStudy(
         study_id=study_id,
         patient_id=study_id,
         images=tuple(images.image(i, views.get(key, View.UNKNOWN) if key else View.UNKNOWN) for i, key in keys),
-        findings=text_or_none(sections.get("FINDINGS")),
-        impression=text_or_none(sections.get("IMPRESSION")),
-        indication=text_or_none(sections.get("INDICATION")),
-        comparison=text_or_none(sections.get("COMPARISON")),
+        sections=Sections(**{name: text_or_none(texts.get(name.upper())) for name in SECTIONS[:4]}),
     )
 
 
@@ -174,17 +172,13 @@ def kaggle_studies(
     reports: Path, projections: Mapping[str, list[tuple[str, View]]], images: ImageFolder
 ) -> Iterator[RawStudy]:
     """Studies of ``indiana_reports.csv`` with the views of ``indiana_projections.csv``."""
-    needs = ("uid", "findings", "impression", "indication", "comparison")
-    for _, row in read_table(reports, needs=needs):
+    for _, row in read_table(reports, needs=("uid", *SECTIONS[:4])):
         study_id = f"CXR{row['uid']}"
         yield RawStudy(
             study_id=study_id,
             patient_id=study_id,
             images=tuple(images.image(name, view) for name, view in projections.get(study_id, ())),
-            findings=_kaggle_text(row["findings"]),
-            impression=_kaggle_text(row["impression"]),
-            indication=_kaggle_text(row["indication"]),
-            comparison=_kaggle_text(row["comparison"]),
+            sections=Sections(**{name: _kaggle_text(row[name]) for name in SECTIONS[:4]}),
         )
 
 
@@ -204,19 +198,19 @@ def r2gen_studies(
             patient_id=study_id,
             split=split,
             images=named_or_all(study_id, paths, [View.UNKNOWN] * len(paths), images, views),
-            findings=text_or_none(report),
+            sections=Sections(text_or_none(report)),
         )
 
 
 def named_or_all(
     study_id: str, paths: list[str], views: list[View], images: ImageFolder, known: Mapping[ImageKey, View]
 ) -> tuple[RawImage, ...]:
-    """R2Gen and ReXrank name images ``<study>/0.png``; which original each one is, nobody recorded.
+    """Images by R2Gen's and ReXrank's names ``<study>/0.png``; their mapping to the originals is unpublished.
 
-    So where no file of such a name exists, all images of the study are taken.
+    Without such files, all images of the study are taken.
     """
     for root in (images.root, images.root / "images"):
         if any((root / path).is_file() for path in paths):
             return tuple(RawImage(root / path, f"images/{path}", view) for path, view in zip(paths, views, strict=True))
-    found = images.of_study(study_id, known)
-    return tuple(found) or tuple(RawImage(images.root / path, f"images/{path}") for path in paths)
+    all_images = images.of_study(study_id, known)
+    return tuple(all_images) or tuple(RawImage(images.root / path, f"images/{path}") for path in paths)

@@ -28,6 +28,7 @@ from radweave.data.importers.iu_formats import (
     views_by_key,
 )
 from radweave.data.importers.source import (
+    SECTIONS,
     ImportOptions,
     Problems,
     RawImage,
@@ -38,6 +39,7 @@ from radweave.data.importers.source import (
     text_or_none,
     view_of,
 )
+from radweave.data.targets import Sections
 
 NAME = "iu-xray"
 PROJECTIONS = "indiana_projections.csv"
@@ -45,12 +47,12 @@ LICENCE = "CC BY-NC-ND 4.0 (http://creativecommons.org/licenses/by-nc-nd/4.0/)"
 R2GEN_SPLIT = "R2Gen's published split (2,069 / 296 / 590 studies of the whole collection)"
 
 _LABEL_SETS = {"chexpert14": "labels_chexpert14_auto", "nih14": "labels_nih14_manual"}
-# "normal" says that none of the others is positive; it is no class of the label set.
+# "normal" means that no other class is positive; it is no class of the label set.
 _NO_CLASS = frozenset({"normal"})
 
 
 def open_source(source: Path, options: ImportOptions) -> Source:
-    """Open IU X-Ray in any of the forms it is passed on in; a folder may hold one of them only.
+    """Open IU X-Ray in any of its published forms; a folder may hold only one of them.
 
     A file ``indiana_projections.csv`` beside the source gives the views; ``options.annotation`` (an R2Gen file)
     gives the split where the source has none.
@@ -122,7 +124,7 @@ def _with_splits(
 
 
 def _detect(source: Path) -> tuple[str, Path]:
-    """Which form a file or folder holds, and the file or folder that holds it.
+    """The form of a file or folder, and the file or folder in that form.
 
     Raises:
         InputError: for none, or several in one folder.
@@ -137,23 +139,23 @@ def _detect(source: Path) -> tuple[str, Path]:
         return "openi", source
     if (source / "manifest.jsonl").is_file():
         return "manifest", source / "manifest.jsonl"
-    found: list[tuple[str, Path]] = []
-    found += [("openi", path) for path in sorted(source.glob("*.tgz"))]
-    found += [("kaggle", path) for path in sorted(source.glob("*reports.csv"))]
+    forms: list[tuple[str, Path]] = []
+    forms += [("openi", path) for path in sorted(source.glob("*.tgz"))]
+    forms += [("kaggle", path) for path in sorted(source.glob("*reports.csv"))]
     jsons = sorted(source.glob("*.json"))
-    found += [("r2gen", path) for path in jsons if "annotation" in path.name]
+    forms += [("r2gen", path) for path in jsons if "annotation" in path.name]
     if any("rexrank" in path.name.lower() for path in jsons):
-        found.append(("rexrank", source))
-    if not found and next(source.rglob("*.xml"), None) is not None:
-        found.append(("openi", source))
-    if len(found) != 1:
+        forms.append(("rexrank", source))
+    if not forms and next(source.rglob("*.xml"), None) is not None:
+        forms.append(("openi", source))
+    if len(forms) != 1:
         raise InputError(
             "no IU X-Ray data here, or in several forms; give the path of one",
             file=source,
-            got=", ".join(path.name for _, path in found) or "none of them",
+            got=", ".join(path.name for _, path in forms) or "none of them",
             expected="manifest.jsonl, Open-i XML or .tgz, indiana_reports.csv, annotation.json or ReXrank JSON",
         )
-    return found[0]
+    return forms[0]
 
 
 def _is_annotation(path: Path) -> bool:
@@ -203,18 +205,15 @@ def _manifest_study(row: dict[str, Any], folder: Path, mislabelled: frozenset[st
         patient_id=row["id"],
         split=split_of(row.get("r2gen_split")),
         images=raw_images,
-        findings=text_or_none(row.get("findings")),
-        impression=text_or_none(row.get("impression")),
-        indication=text_or_none(row.get("indication")),
-        comparison=text_or_none(row.get("comparison")),
+        sections=Sections(**{name: text_or_none(row.get(name)) for name in SECTIONS[:4]}),
         labels=labels,
     )
 
 
 def _view(projection: str | None, position: str | None) -> View:
-    """The collection's own word decides; the DICOM position only tells PA from AP.
+    """View by the collection's label; the DICOM position only separates PA from AP.
 
-    The headers call more than a thousand lateral images PA.
+    The headers label more than a thousand lateral images PA.
     """
     view, header = view_of(projection), view_of(position)
     return header if view is View.FRONTAL and header.is_frontal else view
@@ -225,7 +224,7 @@ def _image_id(path: str) -> str:
 
 
 def _mislabelled_laterals(notes_file: Path) -> frozenset[str]:
-    """Images the source calls lateral and a reader saw to be frontal."""
+    """Frontal images that the source labels lateral, by the quality notes."""
     if not notes_file.is_file():
         return frozenset()
     return frozenset(read_json(notes_file).get("wrong_view_label", {}).get("images", ()))

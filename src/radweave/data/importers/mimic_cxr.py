@@ -6,8 +6,7 @@
     files/p10/p10000032/s50414267/<dicom_id>.jpg
     files/p10/p10000032/s50414267.txt   or below mimic-cxr-reports/, or in mimic-cxr-reports.zip
 
-The prior of a study is the patient's study before it by StudyDate and StudyTime. Study ids are random numbers and say
-nothing about time.
+The prior of a study is the patient's previous study by StudyDate and StudyTime; study ids are random.
 
 Sources: Johnson et al., "MIMIC-CXR", Sci Data 6:317, 2019; Johnson et al., "MIMIC-CXR-JPG", arXiv:1901.07042.
 """
@@ -40,14 +39,14 @@ from radweave.data.targets import parse_sections
 IMAGE_SUFFIXES = (".jpg", ".png", ".jpeg", ".dcm")
 LARGEST_REPORT_BYTES = 1 << 20
 _UNREADABLE = (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
-"""A member may be damaged, no text, encrypted (RuntimeError), or packed in an unknown way (NotImplementedError)."""
+"""Errors of members that are damaged, no text, encrypted (RuntimeError), or of an unknown compression."""
 _NO_LABEL = frozenset({"subject_id", "study_id"})
 ReadReport = Callable[[str], str | None]
 
 
 @dataclass(slots=True)
 class _StudyRows:
-    """What the tables say of one study: its images with their views, its split and the moment it was taken."""
+    """The table rows of one study: images with views, splits and time."""
 
     patient: str
     images: list[tuple[str, View]] = field(default_factory=list)
@@ -146,7 +145,7 @@ def _report_name(patient: str, study: str) -> str:
 
 
 def _report_reader(folder: Path) -> tuple[ReadReport, Path | None]:
-    """How to get a report's text by its published name: from files, or from the archive.
+    """A reader of reports by published name, from files or from the archive, and the archive.
 
     Raises:
         InputError: if there are no reports at all.
@@ -190,18 +189,13 @@ def _read_member(reports: zipfile.ZipFile, name: str) -> str | None:
 def _raw_study(
     study: str, rows: _StudyRows, text: str | None, labels: dict[str, dict[str, LabelState]], images: Path
 ) -> RawStudy:
-    sections = parse_sections(text or "")
     folder = f"files/p{rows.patient[:2]}/p{rows.patient}/s{study}"
     return RawStudy(
         study_id=f"s{study}",
         patient_id=f"p{rows.patient}",
         split=next(iter(rows.splits)) if len(rows.splits) == 1 else None,
         images=tuple(_image(images, folder, dicom_id, view) for dicom_id, view in rows.images),
-        findings=sections.findings,
-        impression=sections.impression,
-        indication=sections.indication,
-        comparison=sections.comparison,
-        technique=sections.technique,
+        sections=parse_sections(text or ""),
         study_time=rows.time,
         labels=labels,
     )

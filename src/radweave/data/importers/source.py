@@ -1,42 +1,43 @@
-"""What an importer hands over: the studies of a source as they are, before target texts and splits are decided."""
+"""Interface of importers: the raw studies of a source, before target texts and splits."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import Field, field_validator
 
 from radweave.core.errors import InputError
 from radweave.core.study import LabelState, Modality, Record, Split, TargetText, View
-from radweave.data.targets import cleaner
+from radweave.data.targets import Sections, cleaner
 
+SECTIONS: Final = tuple(section.name for section in fields(Sections))
 Keep = Literal["complete", "text-only", "image-only", "all"]
 
 
 class ImportOptions(Record):
-    """What the user decides about an import. Stored in ``dataset.json``, folders as names only.
+    """Options of an import, stored in ``dataset.json`` with folders as names only.
 
-    target: the sections that make the report to learn.
+    target: the sections of the target text.
     cleaning: steps applied to the target text, joined by "+"; see ``radweave.data.targets``.
-    split: ``source`` (what the data set states; ``r2gen`` and ``official`` are other words for it), ``test`` or
+    split: ``source`` (the data set's own split; ``r2gen`` and ``official`` are synonyms), ``test`` or
         ``train`` (every study), ``none``, a ratio such as ``7:1:2`` (by patient, from ``seed``), or ``valid-as-test``:
         the source's validation part becomes test, and 5 % of its training patients, by ``seed``, validation.
     keep: ``complete`` studies (an image and a target text), or also those without an image (``text-only``), without
         a target text (``image-only``), or ``all``.
-    images: folder of the image files, where they do not lie in the source.
+    images: folder of the image files, if outside the source.
     annotation: R2Gen's annotation file, to take its split for an Open-i or Kaggle source.
     views: view positions to take; empty takes all.
     separator: between several images, or views, in one cell of a table.
-    labeler: whose label file becomes the set ``chexpert14``, where a source has several.
+    labeler: the label file that becomes the set ``chexpert14``, if a source has several.
     link: hard links instead of copies of the images, where the file system can.
-    verify: decode every image and leave out what cannot be read; the view that a DICOM header states is taken where
-        the source gives none. If not set, only a plain folder is verified: decoding takes longer than copying.
-    scrub: take names, ids, dates and numbers out of the texts; see ``radweave.data.deidentify.texts`` for which.
-    scrub_names: a file with names, one a line, that are taken out too.
+    verify: decode every image and leave out unreadable ones; the view of a DICOM header is used if the source gives
+        none. By default only a plain folder is verified, since decoding takes longer than copying.
+    scrub: remove names, ids, dates and numbers from the texts by ``radweave.data.deidentify.texts``.
+    scrub_names: a file with further names to remove, one a line.
     """
 
     target: TargetText = "findings"
@@ -83,18 +84,14 @@ class RawImage:
 
 @dataclass(frozen=True, slots=True)
 class RawStudy:
-    """A study of a source, sections verbatim. ``report`` is set where the source does not tell sections apart."""
+    """A study of a source, sections verbatim; ``report`` is set for a source without sections."""
 
     study_id: str
     patient_id: str
     split: Split | None = None
     images: tuple[RawImage, ...] = ()
     report: str | None = None
-    findings: str | None = None
-    impression: str | None = None
-    indication: str | None = None
-    comparison: str | None = None
-    technique: str | None = None
+    sections: Sections = field(default_factory=Sections)
     study_time: str | None = None
     labels: dict[str, dict[str, LabelState]] = field(default_factory=dict)
     regions: dict[str, str] = field(default_factory=dict)
@@ -102,7 +99,7 @@ class RawStudy:
 
 @dataclass(slots=True)
 class Problems:
-    """Studies and images that are not taken over: reasons, counted, with the ids they concern."""
+    """Excluded studies and images: counts by reason, and rows with the ids."""
 
     studies: Counter[str] = field(default_factory=Counter)
     images: Counter[str] = field(default_factory=Counter)
@@ -127,9 +124,9 @@ class Source:
     """An opened source. ``studies`` may be called more than once and yields in the same order each time.
 
     root: folder that every image must lie in, links followed.
-    files: what the texts, splits and labels were read from; hashed into the card.
-    is_known_set: a published set, whose images are not decoded while importing unless asked for.
-    needs_split: studies that the published split does not name are left out unless all are kept.
+    files: sources of the texts, splits and labels, hashed into the card.
+    is_known_set: a published set, whose images are decoded during the import only on request.
+    needs_split: studies outside the published split are left out unless ``keep`` is ``all``.
     has_priors: the studies of a patient come one after the other in order of time, and ``study_time`` is set.
     """
 
@@ -167,7 +164,7 @@ _VIEWS = {
 
 
 def view_of(text: str | None) -> View:
-    """View from the words data sets use (DICOM View Position, Frontal / Lateral); else UNKNOWN."""
+    """View from the words of data sets (DICOM View Position, Frontal / Lateral); else UNKNOWN."""
     return _VIEWS.get((text or "").strip().upper(), View.UNKNOWN)
 
 
@@ -185,7 +182,7 @@ _SPLITS: dict[str, Split] = {
 
 
 def split_of(text: str | None) -> Split | None:
-    """Split from the words data sets use; None if there is no such word."""
+    """Split from the words of data sets; None for others."""
     return _SPLITS.get((text or "").strip().lower())
 
 
@@ -218,7 +215,7 @@ def states_of(
 
 
 def text_or_none(value: str | None) -> str | None:
-    """None for text that says nothing: empty, blank, or the "nan" that table programs write for empty cells."""
+    """The text, or None for an empty, blank or "nan" cell."""
     if value is None or not value.strip() or value.strip().lower() in ("nan", "<na>", "null"):
         return None
     return value

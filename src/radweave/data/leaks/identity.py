@@ -1,7 +1,7 @@
-"""When two ids name the same patient although they are not written alike.
+"""Ids of the same patient in different spellings, and content hashes of image files.
 
 ``P7``, ``p7 ``, ``p007`` and ``0p7`` are one patient, and so is an id in which a Cyrillic letter stands for the Latin
-one that it looks like. Used to compare only: a data set keeps its ids as they are.
+one that it resembles. The comparable form serves comparison only: a data set keeps its ids unchanged.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _LOOK_ALIKES: Final = str.maketrans(
 """Letters of other scripts that print like Latin ones, and dashes."""
 
 _FILLERS: Final = "\u115f\u1160\u17b4\u17b5\u3164\uffa0"
-"""Letters and symbols that print as nothing."""
+"""Invisible letters and symbols."""
 _SPREADSHEET: Final = re.compile(r"(?<=[0-9])\.0+$")
-"""What a spreadsheet makes of a number."""
+"""The decimals that a spreadsheet appends to a number."""
 _LEADING_ZEROS: Final = re.compile(r"(?<![0-9])0+(?=[0-9])")
 
 
@@ -41,19 +41,19 @@ def comparable_id(identifier: str) -> str:
     around the id and a final ".0" make no difference.
     """
     form, plainer = identifier, _plainer(identifier)
-    # What one pass takes away may lay open what the next one does: a blank behind a zero, a quote behind that.
+    # A pass may expose more to remove: a blank behind a zero, a quote behind the blank.
     while plainer != form:
         form, plainer = plainer, _plainer(plainer)
     return form
 
 
 def _plainer(plain: str) -> str:
-    """One pass: the id without what stands before, behind and between what tells patients apart."""
+    """One normalisation pass over an id."""
     if not plain.isascii():
-        # Look-alikes before the letters come apart, and what then stands there without its marks.
+        # Look-alikes are replaced before letters are decomposed and lose their marks.
         plain = _latin(unicodedata.normalize("NFKC", plain)).replace("\u2800", " ")
         plain = unicodedata.normalize("NFKD", plain)
-        plain = "".join(_digit(character) for character in plain if not _is_unseen(character))
+        plain = "".join(_digit(character) for character in plain if not _is_invisible(character))
     plain = "".join(character for character in " ".join(plain.split()) if character.isprintable())
     plain = _latin(plain.casefold()).strip("'\" ")
     plain = _SPREADSHEET.sub("", plain)
@@ -62,12 +62,12 @@ def _plainer(plain: str) -> str:
 
 
 def _latin(text: str) -> str:
-    """The text with Latin letters for those that print like them."""
+    """The text with look-alike letters replaced by Latin ones."""
     return text.translate(_LOOK_ALIKES)
 
 
-def _is_unseen(character: str) -> bool:
-    """Whether it leaves no mark of its own: controls, marks on the letter before it, fillers."""
+def _is_invisible(character: str) -> bool:
+    """True for controls, combining marks and fillers."""
     unseen = unicodedata.category(character) in ("Cf", "Cc", "Mn", "Me", "Mc") and not character.isspace()
     return unseen or character in _FILLERS
 
@@ -77,9 +77,9 @@ def _digit(character: str) -> str:
     return character if value is None else str(value)
 
 
-# Hashes of a data set's image files as they are now, each file read once.
+# Hashes of a data set's image files, each file read once.
 #
-# DATASET/.cache/hashes.json    path -> size, times and hash of each file; a file whose size or times changed is read anew
+# DATASET/.cache/hashes.json    path -> stamp and hash of each file; a file whose stamp changed is read again
 
 
 def content_hash(path: Path) -> str:
@@ -100,14 +100,14 @@ def content_hash(path: Path) -> str:
 
 
 def hashes_of(dataset: Dataset, paths: Iterable[str]) -> dict[str, str]:
-    """Path inside the data set -> hash of its content. What is missing or cannot be read is left out.
+    """Path inside the data set -> hash of its content; missing and unreadable files are left out.
 
-    The times of a file's content and of its entry (which nobody can set back) decide whether it is read anew.
+    A file is read again if its size or times changed; the time of its entry cannot be set back.
     """
-    place = dataset.path / ".cache" / "hashes.json"
-    known = _known(place)
-    found: dict[str, str] = {}
-    seen: dict[str, list[Any]] = {}
+    table = dataset.path / ".cache" / "hashes.json"
+    known = _read_hashes(table)
+    hashes: dict[str, str] = {}
+    entries: dict[str, list[Any]] = {}
 
     def read(path: str) -> tuple[str, list[Any] | None]:
         try:
@@ -116,34 +116,30 @@ def hashes_of(dataset: Dataset, paths: Iterable[str]) -> dict[str, str]:
         except (InputError, OSError):
             return path, None
 
-    asked = list(dict.fromkeys(paths))
-    # Most files are as they were: looking at their times takes less than handing them to a thread.
-    changed = [path for path in asked if not _holds(known.get(path), dataset.path / path)]
+    unique_paths = list(dict.fromkeys(paths))
+    # Most files are unchanged: a look at their times takes less than a hand-over to a thread.
+    changed = [path for path in unique_paths if not _is_current(known.get(path), dataset.path / path)]
     read_anew = {path: entry for path, (_, entry) in in_order(read, changed)}
-    for path in asked:
+    for path in unique_paths:
         entry = read_anew[path] if path in read_anew else known[path]
         if entry is not None:
-            seen[path] = entry
-            found[path] = str(entry[1])
-    if seen != known:
+            entries[path] = entry
+            hashes[path] = str(entry[1])
+    if entries != known:
         # A data set that cannot be written is hashed each time.
         with suppress(InputError, OSError):
-            write_text(place, _table(seen))
-    return found
+            write_text(table, json.dumps(entries, ensure_ascii=True, separators=(",", ":")) + "\n")
+    return hashes
 
 
-def _holds(kept: Any, path: Path) -> bool:
-    """Whether what is kept of a file was taken of the file that is there now."""
-    return isinstance(kept, list) and len(kept) == 2 and kept[0] != "" and kept[0] == stamp(path)
+def _is_current(entry: Any, path: Path) -> bool:
+    """True if a cached entry belongs to the present file."""
+    return isinstance(entry, list) and len(entry) == 2 and entry[0] != "" and entry[0] == stamp(path)
 
 
-def _known(place: Path) -> dict[str, Any]:
+def _read_hashes(table: Path) -> dict[str, Any]:
     try:
-        known = read_json(place)
+        known = read_json(table)
     except (InputError, OSError, RecursionError):
         return {}
     return known if isinstance(known, dict) else {}
-
-
-def _table(entries: dict[str, list[Any]]) -> str:
-    return json.dumps(entries, ensure_ascii=True, separators=(",", ":")) + "\n"

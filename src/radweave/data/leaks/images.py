@@ -1,11 +1,11 @@
-"""Which radiographs show the same picture, though their files differ: saved anew, cut, turned, mirrored, inverted.
+"""Changed copies of an image in different files: saved anew, cut, turned, mirrored, inverted.
 
-A picture is kept as a thumbnail of 64 x 64 grey values and a descriptor: in 8 x 8 cells, how strong edges of 8
-directions are. Edges have no sign, so an inverted picture has the same descriptor, and one that is mirrored or turned
-by quarters a permutation of it. The nearest descriptors of the other split are candidates; ``registration`` then
-decides about each of them.
+The signature of an image is a thumbnail of 64 x 64 grey values and a descriptor: in 8 x 8 cells, the strength of edges
+of 8 directions. Edges have no sign, so an inverted image has the same descriptor, and a mirrored image or one turned by
+quarters a permutation of it. The nearest descriptors of the other split are candidates; registration decides about
+each of them.
 
-Plain borders are cut off first. As that may fail, a picture with borders is kept with them too.
+Plain borders are cut off first. Since that may fail, an image with borders also has a signature with them.
 
 Source: cells of edge directions follow Dalal and Triggs, "Histograms of Oriented Gradients", CVPR 2005.
 """
@@ -35,18 +35,17 @@ from radweave.data.dataset import Dataset
 from radweave.data.leaks.identity import content_hash
 from radweave.io.dicom import DOUBTFUL
 
-# Whether two small pictures are one: the second is laid over the first, then their fine structure is compared.
+# Registration of two thumbnails, and comparison of their fine structure.
 #
-# Chests resemble each other so much that outlines and organs say little. What two films of different patients do not
-# share are edges a few pixels wide. So a pair is aligned first, by shift, turn and scale, and then compared in small
-# blocks by the correlation of what is finer than a rib. Grey values only count up to a monotone change, or inversion.
+# Chests resemble each other so much that outlines and organs say little; films of different patients differ in edges a
+# few pixels wide. So a pair is aligned by shift, turn and scale, and then compared in small blocks by the correlation
+# of structure finer than a rib. Grey values only count up to a monotone change, or inversion.
 #
 # Sources: the shift is the peak of a circular cross-correlation; the rest are Gauss-Newton steps on the squared
 # difference of two images under an affine map (Lucas and Kanade, IJCAI 1981).
 
-
 SIDE: Final = 64
-"""Height and width of the pictures compared here."""
+"""Height and width of a thumbnail."""
 
 _TURNS_DEGREES = (-2.5, 0.0, 2.5)
 _SCALES = (0.93, 1.0, 1.075)
@@ -67,7 +66,7 @@ _WINDOW: Final = np.sqrt(np.outer(np.hanning(SIDE + 2)[1:-1], np.hanning(SIDE + 
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """Where a point of the target lies in the query, in pixels (y, x) from the centre: ``bend @ p + move``."""
+    """Affine map from target to query, in pixels (y, x) from the centre: ``bend @ p + move``."""
 
     bend: NDArray[np.float64]
     move: NDArray[np.float64]
@@ -75,27 +74,26 @@ class Alignment:
 
     @property
     def is_near(self) -> bool:
-        """Whether it is a small change, as between a picture and its copy."""
+        """True for a small change, as between a picture and its copy."""
         bent = float(np.abs(self.bend - np.eye(2)).max())
         return bent <= _MOST_BENT and float(np.abs(self.move).max()) <= _MOST_MOVED
 
     @property
     def is_still(self) -> bool:
-        """Whether nothing moves by more than half a pixel."""
+        """True if no point moves by more than half a pixel."""
         corners = np.array([[-_CENTRE, -_CENTRE, _CENTRE, _CENTRE], [-_CENTRE, _CENTRE, -_CENTRE, _CENTRE]])
         return float(np.abs(self.bend @ corners + self.move[:, None] - corners).max()) <= 0.5
 
-    def places(self) -> NDArray[np.float64]:
+    def coordinates(self) -> NDArray[np.float64]:
         """Coordinates (2, SIDE * SIDE) in the query of every pixel of the target, row-major."""
-        places: NDArray[np.float64] = self.bend @ _GRID + self.move[:, None] + _CENTRE
-        return places
+        return np.asarray(self.bend @ _GRID + self.move[:, None] + _CENTRE)
 
 
 @dataclass(frozen=True, slots=True)
-class Likeness:
-    """How alike two pictures are: the correlation of fine structure, of the median block and of the weakest fifth.
+class Similarity:
+    """Correlation of the fine structure of two pictures: of the median block and of the weakest fifth.
 
-    Both are 0 where the pictures lie too far apart to be compared.
+    Both are 0 for pictures that cannot be aligned.
     """
 
     typical: float
@@ -104,37 +102,34 @@ class Likeness:
 
 
 def _evened(picture: Picture, width: float) -> Picture:
-    """What is finer than ``width`` pixels, with its local contrast made even."""
+    """Structure finer than ``width`` pixels, with even local contrast."""
     fine = picture - ndimage.gaussian_filter(picture, width, mode="nearest")
     contrast = np.sqrt(ndimage.gaussian_filter(fine * fine, 2 * width, mode="nearest"))
-    evened: Picture = fine / (contrast + 0.3 * np.median(contrast) + 1e-4)
-    return evened
+    return np.asarray(fine / (contrast + 0.3 * np.median(contrast) + 1e-4))
 
 
 class Query:
-    """A picture (SIDE, SIDE) in [0, 1] that others are laid over; prepared once."""
+    """A picture (SIDE, SIDE) in [0, 1], prepared for comparison with many targets."""
 
     def __init__(self, picture: Picture) -> None:
         self._picture = picture
         self._broad = _broad(picture)
         self._stack = np.stack([self._broad, *np.gradient(self._broad)])
-        starts = [_turned(turn, scale) for turn in _TURNS_DEGREES for scale in _SCALES]
-        self._starts = starts
-        moved = [self._sampled(self._broad, bend @ _GRID + _CENTRE) for bend in starts]
+        self._starts = [_turned(turn, scale) for turn in _TURNS_DEGREES for scale in _SCALES]
+        moved = [self._sampled(self._broad, bend @ _GRID + _CENTRE) for bend in self._starts]
         self._spectra = fft.rfft2(np.stack(moved).reshape(-1, SIDE, SIDE) * _WINDOW)
 
-    def likeness(self, target: Picture) -> Likeness:
-        """Likeness of a target (SIDE, SIDE) to this picture."""
+    def similarity(self, target: Picture) -> Similarity:
+        """Similarity of a target (SIDE, SIDE) to this picture."""
         alignment = self._align(_broad(target))
         if not alignment.is_near:
-            return Likeness(0.0, 0.0, alignment)
+            return Similarity(0.0, 0.0, alignment)
         return self._compare(target, alignment)
 
     @staticmethod
     def _sampled(picture: Picture, places: NDArray[np.float64], order: int = 1) -> Picture:
         mode = "constant" if order == 1 else "nearest"
-        sampled: Picture = ndimage.map_coordinates(picture, places, order=order, mode=mode)
-        return sampled
+        return np.asarray(ndimage.map_coordinates(picture, places, order=order, mode=mode))
 
     def _align(self, target: Picture) -> Alignment:
         products = fft.irfft2(fft.rfft2(target * _WINDOW) * np.conj(self._spectra), s=(SIDE, SIDE))
@@ -149,8 +144,8 @@ class Query:
         return self._refine(target, bend, -(bend @ shift), sign)
 
     def _refine(self, target: Picture, bend: NDArray[np.float64], move: NDArray[np.float64], sign: float) -> Alignment:
-        """Gauss-Newton steps from a start; the best position met on the way."""
-        best, found = -1.0, Alignment(bend, move, sign < 0)
+        """The best alignment of a series of Gauss-Newton steps."""
+        best, alignment = -1.0, Alignment(bend, move, sign < 0)
         for _ in range(_STEPS):
             places = bend @ _GRID + move[:, None] + _CENTRE
             inside = ((places >= 0) & (places <= SIDE - 1)).all(axis=0)
@@ -162,7 +157,7 @@ class Query:
             lengths = float(np.linalg.norm(wanted)), float(np.linalg.norm(here)) + 1e-9
             agreement = float(wanted @ here) / (lengths[0] * lengths[1] + 1e-9)
             if agreement > best:
-                best, found = agreement, Alignment(bend, move, sign < 0)
+                best, alignment = agreement, Alignment(bend, move, sign < 0)
             slopes = np.stack([down * grid[0], down * grid[1], down, right * grid[0], right * grid[1], right])
             slopes -= slopes.mean(axis=1, keepdims=True)
             normal = slopes @ slopes.T
@@ -173,10 +168,10 @@ class Query:
             move = move + step[[2, 5]]
             if np.abs(step[[2, 5]]).max() < 0.02 and np.abs(step[[0, 1, 3, 4]]).max() < 5e-4:
                 break
-        return found
+        return alignment
 
-    def _compare(self, target: Picture, alignment: Alignment) -> Likeness:
-        places = alignment.places()
+    def _compare(self, target: Picture, alignment: Alignment) -> Similarity:
+        places = alignment.coordinates()
         moved = self._sampled(self._picture, places, order=3).reshape(SIDE, SIDE)
         inside = ((places >= 0.5) & (places <= SIDE - 1.5)).all(axis=0).reshape(SIDE, SIDE)
         inside = ndimage.binary_erosion(inside, iterations=2, border_value=1)
@@ -184,8 +179,8 @@ class Query:
         blocks = _block_means(first), _block_means(second), _block_means(inside.astype(np.float32)) > 0
         values = _correlations(*blocks) * (-1.0 if alignment.inverted else 1.0)
         if len(values) < _FEWEST_BLOCKS:
-            return Likeness(0.0, 0.0, alignment)
-        return Likeness(float(np.median(values)), float(np.percentile(values, 20)), alignment)
+            return Similarity(0.0, 0.0, alignment)
+        return Similarity(float(np.median(values)), float(np.percentile(values, 20)), alignment)
 
 
 def _turned(degrees: float, scale: float) -> NDArray[np.float64]:
@@ -195,17 +190,15 @@ def _turned(degrees: float, scale: float) -> NDArray[np.float64]:
 
 
 def _broad(picture: Picture) -> Picture:
-    """Structure up to the width of a rib, which is what pictures are laid over each other by."""
+    """Structure up to the width of a rib, for the registration."""
     soft = ndimage.gaussian_filter(picture, 0.7, mode="nearest")
     structure = soft - ndimage.gaussian_filter(soft, 4, mode="nearest")
     contrast = np.sqrt(ndimage.gaussian_filter(structure * structure, 4, mode="nearest"))
-    broad: Picture = structure / (contrast + 0.01)
-    return broad
+    return np.asarray(structure / (contrast + 0.01))
 
 
 def _softened(picture: Picture) -> Picture:
-    soft: Picture = ndimage.gaussian_filter(picture, 0.5, mode="nearest")
-    return soft
+    return np.asarray(ndimage.gaussian_filter(picture, 0.5, mode="nearest"))
 
 
 def _block_means(picture: Picture) -> NDArray[np.float32]:
@@ -215,7 +208,7 @@ def _block_means(picture: Picture) -> NDArray[np.float32]:
 
 
 def _correlations(first: Picture, second: Picture, inside: NDArray[np.bool_]) -> NDArray[np.float32]:
-    """Correlation in each block that lies inside for 70 % and holds some structure in both pictures."""
+    """Correlation of each block that is 70 % inside and structured in both pictures."""
     shares = inside.sum(axis=1)
     count = np.maximum(shares, 1)[:, None]
     parts = []
@@ -225,18 +218,17 @@ def _correlations(first: Picture, second: Picture, inside: NDArray[np.bool_]) ->
     (a, length_a), (b, length_b) = parts
     structured = np.minimum(length_a / np.sqrt(count[:, 0]), length_b / np.sqrt(count[:, 0])) > 0.15
     used = (shares >= 0.7 * _BLOCK * _BLOCK) & structured
-    values: NDArray[np.float32] = (a * b).sum(axis=1)[used] / (length_a * length_b)[used]
-    return values
+    return np.asarray((a * b).sum(axis=1)[used] / (length_a * length_b)[used])
 
 
 SAME_TYPICAL, SAME_WEAKEST = 0.74, 0.45
-"""Likeness from which two pictures are one. See docs/data.md for what lies on either side of it."""
+"""Least similarity of copies; docs/data.md has the distributions on both sides."""
 
-ALIKE = 0.2
-"""Likeness of the weakest blocks that marks a set in which different patients look alike, as in a phantom."""
+SIMILAR_PATIENTS = 0.2
+"""Similarity of the weakest blocks that marks a set of similar patients, as in a phantom."""
 
 CANDIDATE = 0.45
-"""Likeness of descriptors from which a pair is looked at."""
+"""Least similarity of the descriptors of a candidate pair."""
 
 CANDIDATES = 3
 _SAMPLE = 60
@@ -246,18 +238,18 @@ _DIRECTIONS = 8
 _LEVELS = 127 / 0.3
 _CHUNK = 1024
 _PLAIN = 0.03
-# Air to bone: what lies outside says more of the scanner than of the patient.
+# Air to bone: values outside describe the scanner more than the patient.
 _WINDOW_HU = (-1000, 400)
 _SMALLEST_CUT = 0.01
 _LINES = 16
 
 Thumbnail = NDArray[np.uint8]
 Descriptor = NDArray[np.int8]
-Look = tuple[Thumbnail, Descriptor]
+Signature = tuple[Thumbnail, Descriptor]
 
 
 def _cell_weights() -> NDArray[np.float32]:
-    """How much each pixel line counts for each cell (cells, SIDE): tents that overlap by half."""
+    """Weight of each pixel line for each cell (cells, SIDE): tents that overlap by half."""
     width = SIDE / _CELLS
     centres = (np.arange(_CELLS) + 0.5) * width - 0.5
     weights = np.maximum(0, 1 - np.abs(np.arange(SIDE)[None] - centres[:, None]) / width)
@@ -269,7 +261,7 @@ _WEIGHTS: Final = _cell_weights()
 _MIRRORED: Final = (-np.arange(_DIRECTIONS)) % _DIRECTIONS
 
 Pose = tuple[bool, int]
-"""How a picture lies: mirrored or not, then turned left by so many quarters. A square has these eight symmetries."""
+"""Orientation of a picture: mirrored or not, then turned left by quarters; the eight symmetries of a square."""
 
 UPRIGHT: Final[tuple[Pose, ...]] = ((False, 0), (True, 0))
 TURNED: Final[tuple[Pose, ...]] = tuple((mirrored, quarters) for mirrored in (False, True) for quarters in (1, 2, 3))
@@ -277,7 +269,7 @@ TURNED: Final[tuple[Pose, ...]] = tuple((mirrored, quarters) for mirrored in (Fa
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """An item and the item of another split that holds the same picture; ``changes`` says how it was changed."""
+    """An item and the item of another split with the same picture; ``changes`` describes the modifications."""
 
     item: int
     other: int
@@ -287,18 +279,19 @@ class Copy:
 def thumbnail(pixels: NDArray[np.float32]) -> Thumbnail:
     """Block means (SIDE, SIDE) of an image (H, W), its darkest pixel 0 and its brightest 255."""
     high, wide = pixels.shape
-    small = np.asarray(_blocks(wide) @ (_blocks(high) @ pixels.astype(np.float32, copy=False)).T).T.astype(np.float64)
+    small = np.asarray(_band_weights(wide) @ (_band_weights(high) @ pixels.astype(np.float32, copy=False)).T).T.astype(
+        np.float64
+    )
     low, top = float(small.min()), float(small.max())
     scaled = (small - low) / (top - low) if top - low > 1e-6 else np.zeros_like(small)
-    levels: Thumbnail = np.rint(scaled * 255).astype(np.uint8)
-    return levels
+    return np.rint(scaled * 255).astype(np.uint8)
 
 
 @lru_cache(maxsize=64)
-def _blocks(lines: int) -> sparse.csr_array:
-    """What each of ``lines`` counts for the means of ``SIDE`` bands of equal width, (SIDE, lines).
+def _band_weights(lines: int) -> sparse.csr_array:
+    """Weights (SIDE, lines) of pixel lines in the means of ``SIDE`` bands of equal width.
 
-    A line across a border counts in parts for both.
+    A line across a border counts partly for both bands.
     """
     borders = np.linspace(0, lines, SIDE + 1)
     first = np.arange(lines)
@@ -321,12 +314,11 @@ def descriptor(small: Thumbnail) -> Descriptor:
     evened = np.sqrt(cells / (total + 0.02 * total.mean()))
     evened -= evened.mean(axis=(1, 2), keepdims=True)
     unit = evened.ravel() / (np.linalg.norm(evened) + 1e-9)
-    levels: Descriptor = np.rint((unit * _LEVELS).clip(-127, 127)).astype(np.int8)
-    return levels
+    return np.asarray(np.rint((unit * _LEVELS).clip(-127, 127)), np.int8)
 
 
 def _posed(descriptors: NDArray[np.float32], pose: Pose) -> NDArray[np.float32]:
-    """Descriptors of the pictures in this pose; a quarter of a turn is half of the directions."""
+    """Descriptors of the pictures in this pose; a quarter turn shifts by half of the directions."""
     mirrored, quarters = pose
     cells = descriptors.reshape(-1, _DIRECTIONS, _CELLS, _CELLS)
     cells = cells[:, _MIRRORED, :, ::-1] if mirrored else cells
@@ -336,13 +328,11 @@ def _posed(descriptors: NDArray[np.float32], pose: Pose) -> NDArray[np.float32]:
 
 def flat_scan(volume: NDArray[Any]) -> NDArray[np.float32]:
     """A scan (D, H, W) as one picture (H, W), the mean over its slices. Values are HU, or grey values of eight bits."""
-    clipped = volume.clip(*_WINDOW_HU)
-    flat: NDArray[np.float32] = np.asarray(clipped.mean(axis=0), np.float32)
-    return flat
+    return np.asarray(volume.clip(*_WINDOW_HU).mean(axis=0), np.float32)
 
 
 def without_borders(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The image (H, W) without the plain lines at its sides; as it is where next to nothing would be left."""
+    """The image (H, W) without the plain lines at its sides; unchanged if less than half would remain."""
     spread = float(pixels.max() - pixels.min())
     cut = pixels
     for axis in (0, 1):
@@ -355,8 +345,8 @@ def without_borders(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
     return cut
 
 
-def looks_of(pixels: NDArray[np.float32]) -> tuple[Look, ...]:
-    """The picture (H, W) without its plain borders; with them too, where it has some."""
+def signatures_of(pixels: NDArray[np.float32]) -> tuple[Signature, ...]:
+    """Signatures of a picture (H, W) without its plain borders and, if it has borders, with them."""
     cut = without_borders(pixels)
     has_borders = min(small / large for small, large in zip(cut.shape, pixels.shape, strict=True)) < 1 - _SMALLEST_CUT
     thumbnails = [thumbnail(shown) for shown in ((cut, pixels) if has_borders else (cut,))]
@@ -364,7 +354,7 @@ def looks_of(pixels: NDArray[np.float32]) -> tuple[Look, ...]:
 
 
 def _first_busy(lines: NDArray[np.float32], plain: float) -> int:
-    """The first line (L, N) whose values differ by more than ``plain``; L where there is none."""
+    """The first line (L, N) whose values differ by more than ``plain``; L without one."""
     for start in range(0, len(lines), _LINES):
         some = lines[start : start + _LINES]
         busy = np.flatnonzero(some.max(axis=1) - some.min(axis=1) > plain)
@@ -374,22 +364,22 @@ def _first_busy(lines: NDArray[np.float32], plain: float) -> int:
 
 
 @dataclass(slots=True)
-class Looks:
-    """The pictures of one split: thumbnails and descriptors, each with the item that it belongs to."""
+class SplitSignatures:
+    """Signatures of one split: thumbnails and descriptors, each with its item."""
 
     items: list[int] = field(default_factory=list)
     thumbnails: list[Thumbnail] = field(default_factory=list)
     descriptors: list[Descriptor] = field(default_factory=list)
 
-    def add(self, item: int, look: Look) -> None:
+    def add(self, item: int, signature: Signature) -> None:
         self.items.append(item)
-        self.thumbnails.append(look[0])
-        self.descriptors.append(look[1])
+        self.thumbnails.append(signature[0])
+        self.descriptors.append(signature[1])
 
-    def every(self, count: int) -> Looks:
-        """Some ``count`` of these, evenly spread."""
+    def every(self, count: int) -> SplitSignatures:
+        """About ``count`` of these, evenly spread."""
         rows = range(0, len(self.items), max(1, len(self.items) // count))
-        return Looks(
+        return SplitSignatures(
             [self.items[row] for row in rows],
             [self.thumbnails[row] for row in rows],
             [self.descriptors[row] for row in rows],
@@ -397,71 +387,71 @@ class Looks:
 
     def picture(self, row: int, pose: Pose = UPRIGHT[0]) -> NDArray[np.float32]:
         small = self.thumbnails[row][:, ::-1] if pose[0] else self.thumbnails[row]
-        picture: NDArray[np.float32] = (np.rot90(small, pose[1]) / 255).astype(np.float32)
-        return picture
+        return (np.rot90(small, pose[1]) / 255).astype(np.float32)
 
 
 @dataclass(slots=True)
-class PictureIndex:
-    """Pictures by split, each with the item it belongs to. Some 5 kB a picture, twice that with plain borders."""
+class ImageIndex:
+    """Signatures by split, each with its item: some 5 kB a picture, twice that with plain borders."""
 
-    looks: dict[str, Looks] = field(default_factory=dict)
+    signatures: dict[str, SplitSignatures] = field(default_factory=dict)
 
     def add(self, item: int, split: str, pixels: NDArray[np.float32]) -> None:
         """Add a picture (H, W), of any scale of grey values."""
-        self.add_looks(item, split, looks_of(pixels))
+        self.add_signatures(item, split, signatures_of(pixels))
 
-    def add_looks(self, item: int, split: str, looks: Iterable[Look]) -> None:
-        """Add a picture by what ``looks_of`` made of it."""
-        kept = self.looks.setdefault(split, Looks())
-        for look in looks:
-            kept.add(item, look)
+    def add_signatures(self, item: int, split: str, signatures: Iterable[Signature]) -> None:
+        """Add a picture by its signatures."""
+        of_split = self.signatures.setdefault(split, SplitSignatures())
+        for signature in signatures:
+            of_split.add(item, signature)
 
     def pairs_across(self, split: str, other: str, *, weakest: float = SAME_WEAKEST) -> Iterator[Copy]:
-        """Items of ``split``, each with an item of ``other`` that holds the same picture, if there is one.
+        """Items of ``split`` that have a copy in ``other``, with that copy.
 
-        ``weakest`` is the least likeness of the weakest blocks that counts, as ``least_likeness`` gives it.
+        ``weakest`` is the least similarity of the weakest blocks, as ``least_similarity`` gives it.
         """
-        mine, theirs = self.looks.get(split, Looks()), self.looks.get(other, Looks())
-        found: set[int] = set()
-        for row, candidate, pose, likeness in _compared(mine, theirs, found):
-            if likeness.typical >= SAME_TYPICAL and likeness.weakest >= weakest:
-                found.add(mine.items[row])
-                changes = _changes(likeness.alignment, pose)
-                yield Copy(mine.items[row], theirs.items[candidate], changes)
+        own, others = self.signatures.get(split, SplitSignatures()), self.signatures.get(other, SplitSignatures())
+        matched: set[int] = set()
+        for row, candidate, pose, similarity in _compared(own, others, matched):
+            if similarity.typical >= SAME_TYPICAL and similarity.weakest >= weakest:
+                matched.add(own.items[row])
+                changes = _changes(similarity.alignment, pose)
+                yield Copy(own.items[row], others.items[candidate], changes)
 
-    def least_likeness(self, patient_of: Callable[[int], object]) -> float:
-        """What the weakest blocks of two pictures must share in this set, seen from pictures of different patients.
+    def least_similarity(self, patient_of: Callable[[int], object]) -> float:
+        """Threshold for the weakest blocks of copies in this set, from pairs of different patients.
 
-        Where half of the nearest pairs of one split is alike by more than ``ALIKE`` (a few copies in the sample do not
-        make that), three quarters of what the most similar tenth leaves to 1 are asked for on top, so that only copies
-        saved anew are told from other patients.
+        If half of the nearest pairs of one split exceed ``SIMILAR_PATIENTS`` (which a few copies in the sample do not
+        cause), the threshold lies three quarters of the way from the 90 % quantile to 1: only re-saved copies reach it.
         """
-        looks = max(self.looks.values(), key=lambda looks: len(looks.items), default=Looks())
-        sample = looks.every(_SAMPLE)
-        pairs = _compared(sample, looks, set())
+        largest = max(self.signatures.values(), key=lambda of_split: len(of_split.items), default=SplitSignatures())
+        sample = largest.every(_SAMPLE)
+        pairs = _compared(sample, largest, set())
         values = [
-            likeness.weakest
-            for row, candidate, _, likeness in pairs
-            if patient_of(sample.items[row]) != patient_of(looks.items[candidate])
+            similarity.weakest
+            for row, candidate, _, similarity in pairs
+            if patient_of(sample.items[row]) != patient_of(largest.items[candidate])
         ]
-        if len(values) < _FEWEST_PAIRS or float(np.median(values)) <= ALIKE:
+        if len(values) < _FEWEST_PAIRS or float(np.median(values)) <= SIMILAR_PATIENTS:
             return SAME_WEAKEST
         return 1 - (1 - float(np.percentile(values, 90))) * 0.25
 
 
-def _compared(mine: Looks, theirs: Looks, done: set[int]) -> Iterator[tuple[int, int, Pose, Likeness]]:
-    """Candidate pairs (row, row of ``theirs``, pose of the first) with their likeness; items in ``done`` are passed."""
-    if not (mine.items and theirs.items):
+def _compared(
+    own: SplitSignatures, others: SplitSignatures, done: set[int]
+) -> Iterator[tuple[int, int, Pose, Similarity]]:
+    """Candidate pairs (row, row of ``others``, pose of the first) with their similarity; skips items in ``done``."""
+    if not (own.items and others.items):
         return
-    for row, nearest in _candidates(mine.descriptors, theirs.descriptors):
+    for row, nearest in _candidates(own.descriptors, others.descriptors):
         queries: dict[Pose, Query] = {}
         for candidate, pose in nearest:
-            if mine.items[row] in done:
+            if own.items[row] in done:
                 break
             if pose not in queries:
-                queries[pose] = Query(mine.picture(row, pose))
-            yield row, candidate, pose, queries[pose].likeness(theirs.picture(candidate))
+                queries[pose] = Query(own.picture(row, pose))
+            yield row, candidate, pose, queries[pose].similarity(others.picture(candidate))
 
 
 def _changes(alignment: Alignment, pose: Pose) -> tuple[str, ...]:
@@ -476,90 +466,83 @@ def _changes(alignment: Alignment, pose: Pose) -> tuple[str, ...]:
     return tuple(name for name, is_so in names.items() if is_so)
 
 
-def _candidates(mine: list[Descriptor], theirs: list[Descriptor]) -> Iterator[tuple[int, list[tuple[int, Pose]]]]:
-    """Per row of ``mine`` the nearest rows of ``theirs``, each with the pose in which it is near, nearest first.
+def _candidates(own: list[Descriptor], others: list[Descriptor]) -> Iterator[tuple[int, list[tuple[int, Pose]]]]:
+    """Per row of ``own`` the nearest rows of ``others``, each with the pose in which it is near, nearest first.
 
-    Turned poses have places of their own behind the others: an upright copy is never crowded out by them.
+    Turned poses are ranked separately, so that they never crowd out an upright copy.
     """
-    for start in range(0, len(mine), _CHUNK):
-        plain = _unit(mine[start : start + _CHUNK])
-        groups = [_nearest(plain, theirs, poses) for poses in (UPRIGHT, TURNED)]
+    for start in range(0, len(own), _CHUNK):
+        plain = _unit(own[start : start + _CHUNK])
+        groups = [_nearest(plain, others, poses) for poses in (UPRIGHT, TURNED)]
         for row in range(len(plain)):
             yield start + row, [pair for group in groups for pair in group[row]]
 
 
 def _nearest(
-    plain: NDArray[np.float32], theirs: list[Descriptor], poses: tuple[Pose, ...]
+    plain: NDArray[np.float32], others: list[Descriptor], poses: tuple[Pose, ...]
 ) -> list[list[tuple[int, Pose]]]:
-    """Per row of ``plain`` (rows, 512), its ``CANDIDATES`` nearest of ``theirs`` over these poses."""
+    """Per row of ``plain`` (rows, 512), its ``CANDIDATES`` nearest of ``others`` over these poses."""
     rows = np.concatenate([_posed(plain, pose) for pose in poses])
     best = np.full((len(rows), CANDIDATES), -1.0, np.float32)
-    place = np.zeros((len(rows), CANDIDATES), np.int64)
-    for begin in range(0, len(theirs), _CHUNK):
-        likeness = rows @ _unit(theirs[begin : begin + _CHUNK]).T
-        # Few rows of later chunks hold anything nearer than what was found before.
-        nearer = np.flatnonzero(likeness.max(axis=1) >= np.maximum(best[:, -1], CANDIDATE))
-        likeness = likeness[nearer]
-        nearest = np.argpartition(-likeness, min(CANDIDATES, likeness.shape[1]) - 1, axis=1)[:, :CANDIDATES]
-        both = np.concatenate([best[nearer], np.take_along_axis(likeness, nearest, 1)], axis=1)
-        kept = np.argsort(-both, axis=1, kind="stable")[:, :CANDIDATES]
-        best[nearer] = np.take_along_axis(both, kept, 1)
-        places = np.concatenate([place[nearer], nearest + begin], axis=1)
-        place[nearer] = np.take_along_axis(places, kept, 1)
-    found = []
+    rows_of_best = np.zeros((len(rows), CANDIDATES), np.int64)
+    for begin in range(0, len(others), _CHUNK):
+        similarity = rows @ _unit(others[begin : begin + _CHUNK]).T
+        # Few rows of later chunks have nearer neighbours.
+        nearer = np.flatnonzero(similarity.max(axis=1) >= np.maximum(best[:, -1], CANDIDATE))
+        similarity = similarity[nearer]
+        nearest = np.argpartition(-similarity, min(CANDIDATES, similarity.shape[1]) - 1, axis=1)[:, :CANDIDATES]
+        both = np.concatenate([best[nearer], np.take_along_axis(similarity, nearest, 1)], axis=1)
+        order = np.argsort(-both, axis=1, kind="stable")[:, :CANDIDATES]
+        best[nearer] = np.take_along_axis(both, order, 1)
+        places = np.concatenate([rows_of_best[nearer], nearest + begin], axis=1)
+        rows_of_best[nearer] = np.take_along_axis(places, order, 1)
+    candidates = []
     for row in range(len(plain)):
         pairs = [
-            (-float(best[line, n]), int(place[line, n]), pose)
+            (-float(best[line, n]), int(rows_of_best[line, n]), pose)
             for line, pose in zip(range(row, len(rows), len(plain)), poses, strict=True)
             for n in range(CANDIDATES)
             if best[line, n] >= CANDIDATE
         ]
-        found.append([(candidate, pose) for _, candidate, pose in sorted(pairs)[:CANDIDATES]])
-    return found
+        candidates.append([(candidate, pose) for _, candidate, pose in sorted(pairs)[:CANDIDATES]])
+    return candidates
 
 
 def _unit(descriptors: list[Descriptor]) -> NDArray[np.float32]:
     rows = np.stack(descriptors).astype(np.float32)
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    unit: NDArray[np.float32] = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)
-    return unit
+    return np.asarray(np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0))
 
 
-# Pictures that stand in two splits in changed form, told before a training: a warning, for a person to judge.
+# Warning of changed copies across splits before a training, for a person to judge.
 #
-# DATASET/.cache/copies.json    what was found of these pixels and splits
-
+# DATASET/.cache/copies.json    the warnings for these pixels and splits
 
 PAIRS: Final = (("val", "train"), ("test", "train"), ("test", "val"))
-_COMPARING: Final = (
-    "radweave.data.leaks.images",
-    "radweave.data.leaks.images",
-    "radweave.data.leaks.images",
-)
 
 
 def near_copies(dataset: Dataset, cache: PixelCache) -> list[str]:
-    """One line for each two splits that share pictures; none where prepared images are smaller than ``SIDE``.
+    """A warning for each pair of splits that share images; none for prepared images smaller than ``SIDE``.
 
-    What was found is kept beside the cache, so that only the first training on a data set compares.
+    The result is cached, so that only the first training on a data set compares.
     """
     rows = next(iter(cache.rows.values()), None)
     if rows is None or min(cache.pixels[rows].shape[-2:]) < SIDE:
         return []
-    key = sha256_json([dataset.fingerprint(), cache.digest, code_hash(*_COMPARING)])
-    place = dataset.path / ".cache" / "copies.json"
+    key = sha256_json([dataset.fingerprint(), cache.digest, code_hash("radweave.data.leaks.images")])
+    cache_file = dataset.path / ".cache" / "copies.json"
     with suppress(InputError, OSError, RecursionError):
-        kept = read_json(place)
-        if isinstance(kept, dict) and kept.get("key") == key and isinstance(kept.get("found"), list):
-            return [str(line) for line in kept["found"]]
-    found = _found(dataset, cache)
+        cached = read_json(cache_file)
+        if isinstance(cached, dict) and cached.get("key") == key and isinstance(cached.get("found"), list):
+            return [str(line) for line in cached["found"]]
+    lines = _copies_across_splits(dataset, cache)
     with suppress(InputError, OSError):
-        write_json(place, {"key": key, "found": found})
-    return found
+        write_json(cache_file, {"key": key, "found": lines})
+    return lines
 
 
-def _found(dataset: Dataset, cache: PixelCache) -> list[str]:
-    index, patients = PictureIndex(), list[str]()
+def _copies_across_splits(dataset: Dataset, cache: PixelCache) -> list[str]:
+    index, patients = ImageIndex(), list[str]()
     for study in dataset.studies():
         for ref in study.images:
             if study.split is not None and ref.path in cache.rows:
@@ -567,7 +550,7 @@ def _found(dataset: Dataset, cache: PixelCache) -> list[str]:
                 flat = pixels.astype(np.float32) if pixels.ndim == 2 else flat_scan(pixels)
                 index.add(len(patients), study.split, flat)
                 patients.append(study.patient_id)
-    weakest = index.least_likeness(lambda item: patients[item])
+    weakest = index.least_similarity(lambda item: patients[item])
     lines = []
     for split, other in PAIRS:
         count = sum(1 for _ in index.pairs_across(split, other, weakest=weakest))
@@ -579,15 +562,15 @@ def _found(dataset: Dataset, cache: PixelCache) -> list[str]:
     return lines
 
 
-# What one image file is found to be, by itself: many can be looked at side by side.
+# Inspection of a single image file, which may run in parallel.
 
 
 @dataclass(frozen=True, slots=True)
-class SeenImage:
-    """An image file: ``digest`` of its bytes, and what was found of them as far as they could be read.
+class ImageFacts:
+    """An image file: ``digest`` of its bytes, and either ``error``, the reason why it cannot be read, or its content.
 
-    ``error`` says why they could not. ``content`` is a digest of the pixels or voxels, ``patient`` the header's patient
-    as a digest, ``doubts`` are signs of damage without their numbers, and ``looks`` what copies are found by.
+    ``content`` is a digest of the pixels or voxels, ``patient`` the header's patient as a digest, ``doubts`` are signs
+    of damage without their numbers, and ``signatures`` serve to find copies.
     """
 
     digest: str | None = None
@@ -595,28 +578,28 @@ class SeenImage:
     content: bytes | None = None
     patient: str | None = None
     doubts: tuple[str, ...] = ()
-    looks: tuple[Look, ...] = ()
+    signatures: tuple[Signature, ...] = ()
 
 
-def see_image(dataset: Dataset, image: ImageRef, *, reads: bool) -> SeenImage:
-    """Look at the file of an image; unless ``reads``, only whether it is there, and for its hash where none is known.
+def inspect_image(dataset: Dataset, image: ImageRef, *, reads: bool) -> ImageFacts:
+    """Read the file of an image; unless ``reads``, check its existence and hash it only if no hash is recorded.
 
-    One of another modality than the data set is not opened.
+    A file of another modality than the data set is not opened.
     """
-    seen = SeenImage()
+    facts = ImageFacts()
     if image.modality != dataset.card.modality:
-        return seen
+        return facts
     try:
         path = dataset.image_path(image.path)
-        seen = SeenImage(content_hash(path) if reads or image.sha256 is None else image.sha256)
-        return _decoded(path, image, seen) if reads else seen
+        facts = ImageFacts(content_hash(path) if reads or image.sha256 is None else image.sha256)
+        return _decoded(path, image, facts) if reads else facts
     except InputError as error:
-        return replace(seen, error=error.reason)
+        return replace(facts, error=error.reason)
     except OSError as error:
-        return replace(seen, error=f"image cannot be read: {error.strerror}")
+        return replace(facts, error=f"image cannot be read: {error.strerror}")
 
 
-def _decoded(path: Path, image: ImageRef, seen: SeenImage) -> SeenImage:
+def _decoded(path: Path, image: ImageRef, facts: ImageFacts) -> ImageFacts:
     values: NDArray[Any]
     doubts: tuple[str, ...] = ()
     if image.modality == "xray":
@@ -624,7 +607,7 @@ def _decoded(path: Path, image: ImageRef, seen: SeenImage) -> SeenImage:
 
         radiograph = read_radiograph(path)
         flat, patient = np.asarray(radiograph.pixels), radiograph.patient_key
-        # Eight bits, as all that learns from them sees: pictures that differ by less are one.
+        # Eight bits, the precision of training: pictures that differ by less are equal.
         values = np.empty(flat.shape, np.uint8)
         np.multiply(flat, np.float32(255), out=values, casting="unsafe")
         doubts = tuple(re.sub(r"\d+", "N", text) for text in radiograph.warnings if text.startswith(DOUBTFUL))
@@ -635,4 +618,4 @@ def _decoded(path: Path, image: ImageRef, seen: SeenImage) -> SeenImage:
         values, flat, patient = volume.hu, flat_scan(volume.hu), volume.patient_key
     content = hashlib.sha256(str(values.shape).encode())
     content.update(np.ascontiguousarray(values).data)
-    return replace(seen, content=content.digest()[:16], patient=patient, doubts=doubts, looks=looks_of(flat))
+    return replace(facts, content=content.digest()[:16], patient=patient, doubts=doubts, signatures=signatures_of(flat))

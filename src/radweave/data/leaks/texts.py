@@ -1,4 +1,4 @@
-"""Reports that say the same, word for word or nearly, found without comparing all pairs.
+"""Duplicate and near-duplicate reports, found without comparing all pairs.
 
 MinHash signatures over runs of five words (Broder, "On the resemblance and containment of documents", 1997), banded
 so that only texts that share a band are compared.
@@ -26,7 +26,7 @@ _MODULUS = (1 << 31) - 1
 
 
 def normalised(text: str) -> str:
-    """Lower-case words alone, so that punctuation, case and line breaks make no difference."""
+    """The lower-case words of a text, without punctuation and line breaks."""
     return " ".join(_WORDS.findall(text.lower()))
 
 
@@ -40,7 +40,7 @@ def _multipliers() -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
 
 @dataclass(slots=True)
 class TextIndex:
-    """Distinct normalised texts with the items that carry them. Texts themselves are not kept.
+    """Distinct normalised texts with their items. The texts themselves are not stored.
 
     ``items[n]`` are the items of text n; its signature is row n of ``signatures``.
     """
@@ -69,15 +69,14 @@ class TextIndex:
         scale, shift = self._hashes
         # Both factors are below 2**31, so the product fits 64 bits.
         values: NDArray[np.uint64] = (scale * codes + shift) % np.uint64(_MODULUS)
-        smallest: NDArray[np.uint32] = values.min(axis=1).astype(np.uint32)
-        return smallest
+        return np.asarray(values.min(axis=1), np.uint32)
 
     def near_pairs(self) -> Iterator[tuple[int, int]]:
         """Pairs of different texts (first < second) that are nearly the same, each once."""
         if not self._signatures:
             return
         signatures = np.stack(self._signatures)
-        seen: set[tuple[int, int]] = set()
+        found_pairs: set[tuple[int, int]] = set()
         for band in range(_BANDS):
             rows = signatures[:, band * _ROWS : (band + 1) * _ROWS]
             buckets: dict[bytes, list[int]] = defaultdict(list)
@@ -85,8 +84,8 @@ class TextIndex:
                 buckets[row.tobytes()].append(number)
             for bucket in buckets.values():
                 for pair in _near(np.array(bucket), signatures) if len(bucket) > 1 else ():
-                    if pair not in seen:
-                        seen.add(pair)
+                    if pair not in found_pairs:
+                        found_pairs.add(pair)
                         yield pair
 
 
@@ -97,6 +96,6 @@ def _near(bucket: NDArray[np.int64], signatures: NDArray[np.uint32], most: int =
     """
     own = signatures[bucket]
     for position in range(min(len(bucket) - 1, most)):
-        alike = (own[position + 1 :] == own[position]).mean(axis=1)
-        for other in np.flatnonzero(alike >= NEAR):
+        similarity = (own[position + 1 :] == own[position]).mean(axis=1)
+        for other in np.flatnonzero(similarity >= NEAR):
             yield int(bucket[position]), int(bucket[position + 1 + other])

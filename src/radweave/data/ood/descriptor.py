@@ -1,6 +1,6 @@
-"""An image or a scan in some hundred numbers: coarse picture, directions of edges, grey values, borders, symmetry.
+"""Descriptor of an image or scan in some hundred numbers: coarse picture, edges, grey values, borders, symmetry.
 
-Directions of edges are counted in cells of a grid, as in Dalal and Triggs, "Histograms of oriented gradients for human
+Edge directions are counted in cells of a grid, as in Dalal and Triggs, "Histograms of oriented gradients for human
 detection", CVPR 2005 (without their normalisation of overlapping blocks). The rest is plain statistics.
 """
 
@@ -19,9 +19,9 @@ Floats = NDArray[np.float32]
 Grey = NDArray[np.floating[Any]]
 
 VERSION: Final = 1
-"""Of the descriptors of both kinds; a run is judged by the one that it was fitted with."""
+"""Version of both descriptors; a run is scored with the one it was fitted with."""
 CANVAS: Final = 128
-"""Larger pictures are reduced to this side first, so that runs of any image size see the same detail."""
+"""Larger pictures are reduced to this side first, so that the detail does not depend on a run's image size."""
 
 _SIDE, _CELLS, _ANGLES, _COARSE = 64, 8, 6, 16
 _SCAN = (24, 48, 48)
@@ -31,7 +31,7 @@ _FLAT = (0.004, 0.01, 0.02, 0.05)
 
 
 def describe(pixels: Bytes) -> list[Floats]:
-    """Blocks of numbers of a radiograph (H, W), or of a scan (D, H, W), both as the model sees them."""
+    """Blocks of numbers of a radiograph (H, W), or of a scan (D, H, W), both as the model reads them."""
     return _describe_scan(pixels) if pixels.ndim == 3 else _describe_radiograph(pixels)
 
 
@@ -44,7 +44,7 @@ def on_canvas(pixels: Bytes) -> Bytes:
 
 
 def content(square: Bytes) -> Bytes:
-    """What lies inside the black border that fitting an image into a square leaves."""
+    """The part of a square inside the black border of the fit."""
     rows, columns = np.flatnonzero(square.max(axis=1) > _BLACK), np.flatnonzero(square.max(axis=0) > _BLACK)
     if min(len(rows), len(columns)) < 4:
         return square
@@ -123,7 +123,7 @@ def _shares(values: Grey, edges: Grey) -> Grey:
 
 
 def _edge_directions(plain: Grey, steep: Grey) -> Grey:
-    """How steep the picture is in each cell of the grid, by direction modulo half a turn; linear between directions."""
+    """Gradient strength in each cell of the grid by direction modulo half a turn, linear between directions."""
     down, right = np.gradient(plain)
     angle = (np.arctan2(down, right) % np.pi) / np.pi * _ANGLES
     lower = np.floor(angle).astype(int)

@@ -41,12 +41,12 @@ Floats = NDArray[np.float32]
 Arrays = dict[str, Any]
 
 MIN_IMAGES: Final = 10
-"""With fewer, more than 30 in 100 images of the run's own kind might be refused."""
+"""With fewer, more than 30 % of in-distribution images might be refused."""
 MANY_IMAGES: Final = 400
-"""From so many on a quarter suffices; with 150 what one quarter says varies much from draw to draw."""
+"""From this number on one held-out quarter suffices; with 150 its thresholds vary much between draws."""
 FOLDS: Final = 10
 LEAST_ROWS: Final = 120
-"""Of few images so many varied copies, and so many outliers, are made."""
+"""Least number of varied copies, and of outliers."""
 INTERVAL: Final = 0.95
 MAX_IMAGES: Final = 1000
 MAX_SCANS: Final = 300
@@ -55,12 +55,12 @@ DOUBT_QUANTILE: Final = 0.01
 REFUSE_FACTOR: Final = 1.3
 AXES: Final = 64
 LEAST_GROUP: Final = 20
-"""Smaller groups have no middle of their own: it would be a few patients' images."""
+"""Smaller groups have no centre of their own, which would be a few patients' images."""
 TOO_FEW: Final = "too few training images for this test"
 
 
 class Verdict(StrEnum):
-    """What follows from a score."""
+    """Consequence of a score."""
 
     IN_DISTRIBUTION = "familiar"
     DOUBTED = "doubted"
@@ -77,9 +77,9 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class OutOfDistribution:
-    """A fitted test. ``arrays`` holds its numbers, ``facts`` what it was fitted to and its thresholds.
+    """A fitted detector: ``arrays`` are its parameters, ``facts`` its training data and thresholds.
 
-    One with ``reason`` judges nothing.
+    With a ``reason`` it was not fitted and judges nothing.
     """
 
     arrays: dict[str, Floats]
@@ -92,7 +92,7 @@ class OutOfDistribution:
         return self.facts["doubt_below"], self.facts["refuse_below"]
 
     def judge(self, pixels: Bytes) -> Judgement:
-        """Judge a radiograph (S, S) or a scan (D, H, W), as the model sees it."""
+        """Judge a radiograph (S, S) or a scan (D, H, W), as the model reads it."""
         assert self.reason is None, "a test that was not fitted judges nothing"
         score = float(self.scores(np.concatenate(describe(pixels))[None])[0])
         doubt, refuse = self.thresholds
@@ -107,11 +107,10 @@ class OutOfDistribution:
 
 
 def fit_ood(pictures: Sequence[Bytes], *, seed: int, patients: Sequence[Hashable] | None = None) -> OutOfDistribution:
-    """Learn what a run's training images look like: radiographs (S, S), or scans (D, H, W), as the model sees them.
+    """Fit a detector to a run's training images: radiographs (S, S), or scans (D, H, W), as the model reads them.
 
-    At most ``MAX_IMAGES`` radiographs or ``MAX_SCANS`` scans are looked at, drawn by ``seed``. ``patients`` says whose
-    each one is; without, each is another's. With images of fewer than ``MIN_IMAGES`` patients the result judges nothing
-    and says why.
+    At most ``MAX_IMAGES`` radiographs or ``MAX_SCANS`` scans are used, drawn by ``seed``. ``patients`` are those of the
+    images, by default all different. Images of fewer than ``MIN_IMAGES`` patients give a detector with a ``reason``.
     """
     whose = list(range(len(pictures))) if patients is None else list(patients)
     if len(set(whose)) < MIN_IMAGES:
@@ -121,11 +120,11 @@ def fit_ood(pictures: Sequence[Bytes], *, seed: int, patients: Sequence[Hashable
     is_scan = pictures[0].ndim == 3
     chosen = random.permutation(len(pictures))[: MAX_SCANS if is_scan else MAX_IMAGES]
     folds = _folds([whose[row] for row in chosen], is_many=len(chosen) >= MANY_IMAGES)
-    table = _described([on_canvas(pictures[row]) for row in chosen], ct_outliers if is_scan else xray_outliers, random)
+    table = _make_table([on_canvas(pictures[row]) for row in chosen], ct_outliers if is_scan else xray_outliers, random)
     blocks = [len(block) for block in describe(pictures[0])]
     fits = [_axes_of(table, folds != fold, blocks) for fold in range(folds.max() + 1)]
     held = [table.own(folds == fold) for fold in range(len(fits))]
-    rest = _rest(np.concatenate([_left_over(*pair) for pair in zip(fits, held, strict=True)]))
+    rest = _residual_scale(np.concatenate([_residual_log_norm(*pair) for pair in zip(fits, held, strict=True)]))
     fits = [_fit(arrays | rest, table, folds != fold) for fold, arrays in enumerate(fits)]
     unseen = np.vstack([_raw_scores(arrays, table.plain[folds == fold]) for fold, arrays in enumerate(fits)])
     # Where a quarter was held out, its fit is the test; else the test learns from all of them.
@@ -158,12 +157,12 @@ class _Table:
         return np.vstack([self.plain[is_used], self.varied[is_used[self.copied]]])
 
     def foreign(self, is_used: NDArray[np.bool_]) -> Floats:
-        """The outliers that are made from these pictures alone."""
+        """The outliers made from these pictures alone."""
         return self.outliers[is_used[self.made_from].all(axis=1)]
 
 
 def _folds(patients: Sequence[Hashable], *, is_many: bool) -> NDArray[np.intp]:
-    """The fold that each picture is held out with, all of a patient's together; -1 for those that are always used."""
+    """The fold of each picture, one for each patient; -1 for pictures that are never held out."""
     order = {patient: number for number, patient in enumerate(dict.fromkeys(patients))}
     place = np.array([order[patient] for patient in patients])
     if not is_many:
@@ -171,7 +170,7 @@ def _folds(patients: Sequence[Hashable], *, is_many: bool) -> NDArray[np.intp]:
     return np.where(place >= round(len(order) * (1 - HELD_OUT)), 0, -1)
 
 
-def _described(pictures: Sequence[Bytes], made: ModuleType, random: np.random.Generator) -> _Table:
+def _make_table(pictures: Sequence[Bytes], made: ModuleType, random: np.random.Generator) -> _Table:
     def rows(make: Callable[[int], Bytes], count: int) -> Floats:
         return np.stack([np.concatenate(describe(make(row))) for row in range(count)])
 
@@ -200,7 +199,7 @@ def _axes_of(table: _Table, is_used: NDArray[np.bool_], blocks: Sequence[int]) -
 
 
 def _fit(arrays: Arrays, table: _Table, is_used: NDArray[np.bool_]) -> Arrays:
-    """Groups and margin on axes that are there."""
+    """Groups and margin on given axes."""
     own = table.own(is_used)
     arrays = arrays | _groups(arrays, own, most=min(6, int(is_used.sum()) // 60))
     return arrays | _margin(arrays, own, table.foreign(is_used))
@@ -226,7 +225,7 @@ def _axes(arrays: Arrays, own: Floats, *, most: int) -> Arrays:
     return {"axes": axes[:, ::-1][:, :most], "spread": np.sqrt(np.maximum(spread[::-1][:most], 0) + 1e-6)}
 
 
-def _rest(left_over: NDArray[np.float64]) -> Arrays:
+def _residual_scale(left_over: NDArray[np.float64]) -> Arrays:
     return {"rest": np.array([left_over.mean(), max(float(left_over.std()), 1e-6)])}
 
 
@@ -255,7 +254,7 @@ def _margin(arrays: Arrays, own: Floats, foreign: Floats) -> Arrays:
 
 
 def _facts(test: OutOfDistribution, table: _Table, unseen: NDArray[np.float64], available: int) -> dict[str, Any]:
-    """The thresholds with their error, and what the test does with outliers that it has learned from."""
+    """The thresholds with their error, and the share of training outliers accepted by kind."""
     doubt = min(float(np.quantile(unseen, DOUBT_QUANTILE)), -1.0)
     refuse = REFUSE_FACTOR * doubt
     scores, kinds = test.scores(table.outliers), np.array(table.kinds)
@@ -275,7 +274,7 @@ def _facts(test: OutOfDistribution, table: _Table, unseen: NDArray[np.float64], 
 
 
 def wrongly_refused(refused: int, images: int) -> dict[str, float]:
-    """The share of a run's own kind of images that it refuses, by ``images`` unseen ones: mean at most, interval."""
+    """Share of in-distribution images refused, from ``images`` held-out ones: bound of the mean, interval."""
     from scipy.stats import beta
 
     tail = (1 - INTERVAL) / 2
@@ -292,20 +291,20 @@ def _projected(arrays: Mapping[str, Any], described: Floats) -> NDArray[np.float
     return np.asarray(_scaled(arrays, described) @ arrays["axes"] / arrays["spread"])
 
 
-def _left_over(arrays: Mapping[str, Any], described: Floats) -> NDArray[np.float64]:
-    """Logarithm of the squared length of what the axes do not hold (N,)."""
+def _residual_log_norm(arrays: Mapping[str, Any], described: Floats) -> NDArray[np.float64]:
+    """Logarithm of the squared norm of the residual outside the axes (N,)."""
     scaled = _scaled(arrays, described)
     outside = scaled - scaled @ arrays["axes"] @ arrays["axes"].T
     return np.asarray(np.log((outside**2).sum(axis=1) + 1e-9))
 
 
-def _rest_of(arrays: Mapping[str, Any], described: Floats) -> NDArray[np.float64]:
-    return np.asarray((_left_over(arrays, described) - arrays["rest"][0]) / arrays["rest"][1])
+def _standard_residual(arrays: Mapping[str, Any], described: Floats) -> NDArray[np.float64]:
+    return np.asarray((_residual_log_norm(arrays, described) - arrays["rest"][0]) / arrays["rest"][1])
 
 
 def _terms(arrays: Mapping[str, Any], described: Floats) -> NDArray[np.float64]:
     projected = np.clip(_projected(arrays, described), -8, 8)
-    rest = _rest_of(arrays, described)[:, None]
+    rest = _standard_residual(arrays, described)[:, None]
     return np.hstack([projected, projected**2 / 4, rest, np.maximum(rest, 0) ** 2 / 4])
 
 
@@ -315,12 +314,11 @@ def _raw_scores(arrays: Mapping[str, Any], described: Floats) -> NDArray[np.floa
     white = projected @ arrays["whitening"]
     middles = arrays["groups"] @ arrays["whitening"]
     closeness = -((white[:, None] - middles) ** 2).sum(axis=2).min(axis=1) / 2 / projected.shape[1]
-    closeness -= np.maximum(0, _rest_of(arrays, described))
+    closeness -= np.maximum(0, _standard_residual(arrays, described))
     return np.stack([closeness, _terms(arrays, described) @ arrays["weights"] + arrays["bias"]], axis=1)
 
 
-# The fitted test in a run folder: ``familiarity.json`` and, where it judges, ``familiarity.safetensors``.
-
+# The fitted detector in a run folder: ``familiarity.json`` and, if it was fitted, ``familiarity.safetensors``.
 
 FACTS, ARRAYS = "familiarity.json", "familiarity.safetensors"
 _SHAPES = {
@@ -330,7 +328,7 @@ _SHAPES = {
 
 
 def save_ood(test: OutOfDistribution, folder: Path) -> None:
-    """Write the folder anew, whole or not at all."""
+    """Replace the folder atomically."""
     with write_folder(folder, overwrite=True) as partial:
         write_json(partial / FACTS, {**test.facts, "reason": test.reason})
         if test.reason is None:
@@ -338,7 +336,7 @@ def save_ood(test: OutOfDistribution, folder: Path) -> None:
 
 
 def load_ood(folder: Path) -> OutOfDistribution | None:
-    """Read what ``save_ood`` wrote; None where a run has no such test (it is older than the test).
+    """Read a detector; None for a run older than this test.
 
     Raises:
         InputError: if a file is damaged, or was made by another version.
@@ -361,7 +359,7 @@ def load_ood(folder: Path) -> OutOfDistribution | None:
 
 
 def _check(arrays: dict[str, np.ndarray]) -> None:
-    """Refuse arrays that are missing, do not fit together or are not finite, before anything is computed with them."""
+    """Refuse arrays that are missing, inconsistent or not finite."""
     sizes = {"1": 1, "2": 2, "W": 2 * arrays["axes"].shape[1] + 2}
     for name, letters in _SHAPES.items():
         shape = arrays[name].shape
@@ -372,11 +370,11 @@ def _check(arrays: dict[str, np.ndarray]) -> None:
                 raise ValueError(name)
 
 
-# The training images of a run, one after the other, read only when asked for.
+# The training images of a run, read on demand.
 
 
 class TrainingPictures(Sequence[NDArray[np.uint8]]):
-    """Every view (S, S) or scan (D, H, W) of some examples, as the model sees it; ``patients`` says whose it is."""
+    """Every view (S, S) or scan (D, H, W) of some examples, as the model reads it, with its patient in ``patients``."""
 
     def __init__(self, examples: Sequence[Example]) -> None:
         self.patients = [example.patient_id for example in examples for _ in example.rows]

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy import ndimage
 
-from radweave.data.augmentation import place_in_square
 from radweave.data.ood.descriptor import content, resized
+from radweave.data.square import place_in_square
 
 Bytes = NDArray[np.uint8]
 Grey = NDArray[np.float64]

@@ -19,7 +19,7 @@ from radweave.core.json_files import json_text
 from radweave.core.replacing import record_kind
 from radweave.core.storage import refuse_existing, write_folder, write_text
 from radweave.core.study import ImageRef, Report, Study, View
-from radweave.data.cache.images import PixelCache, refuse_other
+from radweave.data.cache.images import PixelCache, refuse_modality
 from radweave.data.ct import CtPreprocessing, preprocess_spaced, to_bytes
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example
@@ -56,7 +56,7 @@ def read_dataset_study(run: Run, dataset: Dataset, study_id: str, *, force: bool
             doubtful and not ``force``.
     """
     modality = run.experiment.data.modality
-    refuse_other(dataset, modality)
+    refuse_modality(dataset, modality)
     study = next((study for study in dataset.studies() if study.study_id == study_id), None)
     if study is None:
         raise InputError("no such study in the data set", file=dataset.path, field="--study", got=study_id)
@@ -97,7 +97,7 @@ def _read(dataset: Dataset, refs: Iterable[ImageRef]) -> tuple[dict[str, Picture
 
 
 def _example(run: Run, dataset: Dataset, study: Study, read: dict[str, Picture], unreadable: dict[str, str]) -> Example:
-    """What the model gets: the study with its patient, so that no memory answers with that one, and without its report.
+    """Input of the model: the study with its patient, so that no memory returns that one, and without its report.
 
     Raises:
         InputError: if no image can be read.
@@ -181,13 +181,13 @@ def explain_study(
     """
     refuse_existing(out, overwrite=overwrite, kind=_OUTPUT)
     dataset = Dataset.open(dataset_path).aimed(run.experiment.data.target)
-    found = read_dataset_study(run, dataset, study_id, force=force)
-    files = [dataset.path / ref.path for ref, _ in found.views]
+    rows = read_dataset_study(run, dataset, study_id, force=force)
+    files = [dataset.path / ref.path for ref, _ in rows.views]
     if not force:
-        refuse_outliers(predictor.ood, found.example, files)
-    report = next(iter(predictor.reports([found.example], names={study_id: [file.name for file in files]})))
-    views = [{"file": Path(ref.path).name, "view": ref.view.value} for ref, _ in found.views]
-    warnings = (*report.warnings, *found.warnings, *_seen_before(run, dataset, found.study))
+        refuse_outliers(predictor.ood, rows.example, files)
+    report = next(iter(predictor.reports([rows.example], names={study_id: [file.name for file in files]})))
+    views = [{"file": Path(ref.path).name, "view": ref.view.value} for ref, _ in rows.views]
+    warnings = (*report.warnings, *rows.warnings, *_training_warning(run, dataset, rows.study))
     return write_explanation(
         run,
         replace(report, evidence={**report.evidence, "views": views}, warnings=warnings),
@@ -199,12 +199,12 @@ def explain_study(
                 predictor,
                 stored=_stored(dataset.image_path(ref.path), picture, ref.original_size_wh),
             )
-            for number, (ref, picture) in enumerate(found.views, start=1)
+            for number, (ref, picture) in enumerate(rows.views, start=1)
         ],
         out,
         banner=predictor.warnings,
-        has_prior=found.example.prior is not None,
-        reference=found.study.report,
+        has_prior=rows.example.prior is not None,
+        reference=rows.study.report,
         threshold=threshold,
         overwrite=overwrite,
     )
@@ -284,7 +284,7 @@ def scan_subject(volume: Volume, options: CtPreprocessing) -> ScanSubject:
     return ScanSubject("CT", voxels, spacing_mm, np.rint(hu).astype(np.int16))
 
 
-def _seen_before(run: Run, dataset: Dataset, study: Study) -> tuple[str, ...]:
+def _training_warning(run: Run, dataset: Dataset, study: Study) -> tuple[str, ...]:
     """A warning where the model has learned from this very study."""
     if dataset.fingerprint() != run.card.dataset.fingerprint or study.split != "train":
         return ()

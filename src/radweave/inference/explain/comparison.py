@@ -1,4 +1,4 @@
-"""A draft held against the report that a study has: what contradicts it, what was missed, what was made up.
+"""Comparison of a draft with the report of its study: contradicted, missed and invented findings.
 
 Both texts are read by the same labeler, so that a mark says how the two readings differ, not what is in the image. A
 finding on the other side keeps its label and is found by the words for sides.
@@ -21,7 +21,7 @@ Span = tuple[int, int]
 
 
 class Difference(StrEnum):
-    """How a draft stands to a reference in one class, the gravest first."""
+    """Difference of a draft from a reference in one class, the gravest first."""
 
     CONTRADICTED = "says the opposite"
     SIDE = "on the other side"
@@ -53,8 +53,8 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
-    """What both texts say of a class, and how they differ. ``name`` is a class, or what stands on the other side."""
+class ClassComparison:
+    """States of a class in both texts, and their difference. ``name`` is a class, or a finding on the other side."""
 
     name: str
     draft: LabelState
@@ -63,66 +63,72 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class TextComparison:
     """Both texts in sentences of parts, and the classes that one of them speaks of."""
 
     draft: tuple[tuple[Part, ...], ...]
     reference: tuple[tuple[Part, ...], ...]
-    rows: tuple[Compared, ...]
+    rows: tuple[ClassComparison, ...]
 
     def count(self, difference: Difference) -> int:
         return sum(row.difference is difference for row in self.rows)
 
 
-def hold_beside(draft: str, reference: str, labeler: Labeler) -> Beside:
+def compare_texts(draft: str, reference: str, labeler: Labeler) -> TextComparison:
     """Compare a draft with the report that its study has."""
-    said, written = labeler.label([draft, reference])
-    rows = [_compared(name, said[name].state, written[name].state) for name in labeler.classes if name != NO_FINDING]
-    found = {row.name: row.difference for row in rows if row is not None and row.difference is not Difference.SAME}
+    draft_mentions, reference_mentions = labeler.label([draft, reference])
+    rows = [
+        _compared(name, draft_mentions[name].state, reference_mentions[name].state)
+        for name in labeler.classes
+        if name != NO_FINDING
+    ]
+    differences = {
+        row.name: row.difference for row in rows if row is not None and row.difference is not Difference.SAME
+    }
     sides = contradictions(sided_findings(draft), sided_findings(reference))
-    swapped = [Compared(stem, LabelState.POSITIVE, LabelState.POSITIVE, Difference.SIDE) for stem in sides]
+    swapped = [ClassComparison(stem, LabelState.POSITIVE, LabelState.POSITIVE, Difference.SIDE) for stem in sides]
     order = list(Difference)
-    return Beside(
-        draft=_marked(draft, labeler, found, sides),
-        reference=_marked(reference, labeler, found, sides),
+    return TextComparison(
+        draft=_marked(draft, labeler, differences, sides),
+        reference=_marked(reference, labeler, differences, sides),
         rows=tuple(sorted([*(row for row in rows if row), *swapped], key=lambda row: order.index(row.difference))),
     )
 
 
-def _compared(name: str, draft: LabelState, reference: LabelState) -> Compared | None:
+def _compared(name: str, draft: LabelState, reference: LabelState) -> ClassComparison | None:
     """None for a class of which neither says anything, or of which one says only that it is not there."""
     difference = _difference(draft, reference)
-    return None if difference is None else Compared(name, draft, reference, difference)
+    return None if difference is None else ClassComparison(name, draft, reference, difference)
 
 
 def _difference(draft: LabelState, reference: LabelState) -> Difference | None:
-    there = (LabelState.POSITIVE, LabelState.UNCERTAIN)
+    mentioned = (LabelState.POSITIVE, LabelState.UNCERTAIN)
     if draft is reference:
         return None if draft is LabelState.BLANK else Difference.SAME
-    if draft in there and reference in there:
+    if draft in mentioned and reference in mentioned:
         return Difference.SURER if draft is LabelState.POSITIVE else Difference.LESS_SURE
-    if draft in there:
+    if draft in mentioned:
         return Difference.CONTRADICTED if reference is LabelState.NEGATIVE else Difference.INVENTED
-    if reference in there:
+    if reference in mentioned:
         return Difference.CONTRADICTED if draft is LabelState.NEGATIVE else Difference.MISSED
     # To deny what the other does not speak of is no difference: reports name few of the findings that are not there.
     return None
 
 
 def _marked(
-    text: str, labeler: Labeler, found: Mapping[str, Difference], sides: Sequence[str]
+    text: str, labeler: Labeler, differences: Mapping[str, Difference], sides: Sequence[str]
 ) -> tuple[tuple[Part, ...], ...]:
     lines = list(whole_sentences(text))
     return tuple(
-        _parts(line, [*_spans(mentions, found), *_sided(line, sides)])
+        _parts(line, [*_spans(mentions, differences), *_sided(line, sides)])
         for line, mentions in zip(lines, labeler.label(lines), strict=True)
     )
 
 
 def _spans(
-    mentions: Mapping[str, Mention], found: Mapping[str, Difference]
+    mentions: Mapping[str, Mention], differences: Mapping[str, Difference]
 ) -> Iterator[tuple[Span, tuple[str, Difference]]]:
-    for name, difference in found.items():
+    for name, difference in differences.items():
         mention = mentions[name]
         if mention.state is not LabelState.BLANK and mention.span is not None:
             yield mention.span, (name, difference)

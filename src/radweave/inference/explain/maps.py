@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from radweave.core.study import LabelState
-from radweave.data.augmentation import covered_by_square, place_in_square
+from radweave.data.square import covered_by_square, place_in_square
 from radweave.inference.explain.support import Finding, Support
 from radweave.labels import NO_FINDING
 
@@ -51,7 +51,7 @@ class Subject(Protocol):
 
     @property
     def axes(self) -> int:
-        """How many axes a map of it has."""
+        """The number of axes of its maps."""
         ...
 
     def panels(self) -> list[Panel]: ...
@@ -99,7 +99,7 @@ class RadiographSubject:
         return 0.0 if total <= 0 else 1.0 - float(rows @ weights @ columns) / total
 
     def covers(self) -> tuple[tuple[float, float], ...]:
-        """Where a map lies on the picture: (start, extent) along rows and columns, in shares of its size."""
+        """Extent of a map on the picture: (start, extent) along rows and columns, in shares of its size."""
         return covered_by_square(self.pixels.shape[0], self.pixels.shape[1], self.side)
 
     def _place(self) -> tuple[int, int, int, int]:
@@ -184,7 +184,7 @@ def between(weights: Floats, rows: Floats, columns: Floats) -> Floats:
 
 
 def between_weights(cells: int, places: Floats) -> Floats:
-    """How much each of ``cells`` counts at each place in [0, 1]: (places, cells), each row sums to 1."""
+    """Weights of ``cells`` at places in [0, 1]: (places, cells), each row sums to 1."""
     position = np.clip(places * cells - 0.5, 0.0, cells - 1.0)
     return np.maximum(0.0, 1.0 - np.abs(position[:, None] - np.arange(cells)))
 
@@ -338,7 +338,7 @@ def data_uri(png: bytes) -> str:
 
 FEWEST = 3
 MOST_WITHOUT_REASON = 6
-"""How many maps are shown where nothing says which of them matter."""
+"""Maps that are shown where the evidence does not rank them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,7 +365,7 @@ class MapFigure:
     slug: str
     finding: Finding
     half: float
-    beside: float
+    outside: float
     peak: float
     patches: int
     shown: tuple[Shown, ...]
@@ -427,7 +427,7 @@ def draw(
 
 
 class Judged(Protocol):
-    """What is known of a class."""
+    """Evidence on a class."""
 
     @property
     def probability(self) -> float | None: ...
@@ -449,7 +449,9 @@ def choose(names: Sequence[str], findings: Mapping[str, Judged]) -> list[str]:
 
     ranked = sorted((name for name in names if name != NO_FINDING), key=probability, reverse=True)
     stated = (LabelState.POSITIVE, LabelState.UNCERTAIN)
-    wanted = [name for name in ranked if probability(name) >= findings[name].threshold or findings[name].state in stated]
+    wanted = [
+        name for name in ranked if probability(name) >= findings[name].threshold or findings[name].state in stated
+    ]
     known = any(probability(name) >= 0 for name in ranked)
     others = [name for name in ranked if name not in wanted]
     wanted += others[: max(0, (FEWEST if known else MOST_WITHOUT_REASON) - len(wanted))]
@@ -485,7 +487,7 @@ def _figure(
 ) -> MapFigure:
     peak = max(float(weights.max()) for weights in maps)
     total = sum(float(weights.sum()) for weights in maps)
-    beside = sum(
+    outside = sum(
         subject.share_beside(weights) * float(weights.sum()) for subject, weights in zip(subjects, maps, strict=True)
     )
     known = "" if finding.probability is None else f", probability {finding.probability:.2f}"
@@ -499,7 +501,7 @@ def _figure(
         slug=slug,
         finding=finding,
         half=smallest_half(maps),
-        beside=beside / total if total > 0 else 0.0,
+        outside=outside / total if total > 0 else 0.0,
         peak=peak,
         patches=sum(weights.size for weights in maps),
         shown=shown,

@@ -26,7 +26,7 @@ from radweave.core.map_kinds import MapKind, kind_of
 from radweave.core.study import RESEARCH_ONLY, LabelState, Report
 from radweave.engine.drafts import COMPARISONS_REMOVED as COMPARISONS
 from radweave.engine.run_folder import RunCard
-from radweave.inference.explain.comparison import SIGNS, Beside, hold_beside
+from radweave.inference.explain.comparison import SIGNS, TextComparison, compare_texts
 from radweave.inference.explain.maps import CHANGES as CHANGES_CAPTION
 from radweave.inference.explain.maps import (
     LINE_AT,
@@ -44,7 +44,7 @@ from radweave.inference.explain.maps import (
 from radweave.inference.explain.maps import SOURCES as SOURCES_CAPTION
 from radweave.inference.explain.support import (
     CHANGES,
-    SAID,
+    STATE_WORDS,
     Finding,
     Recalled,
     Support,
@@ -54,7 +54,7 @@ from radweave.inference.explain.support import (
     find_support,
     source_rows,
 )
-from radweave.inference.explain.support import KEY as SOURCES
+from radweave.inference.explain.support import SOURCES as SOURCES
 from radweave.io.viewer import LINEAR_EXACT, SCAN_PRESETS, WHOLE_RANGE, Read, Words, bundle, style
 from radweave.io.volumes import AIR_HU
 from radweave.labels import NO_FINDING, Labeler
@@ -89,8 +89,8 @@ def embed(
     facts = {name: {"name": name, "method": method, "note": kind.note} for name in maps}
     if scan is not None:
         known = scan.hu is not None
-        given = scan.hu if scan.hu is not None else np.rint(scan.voxels * np.float32(255)).astype(np.int16)
-        values, spacing = _fewer_voxels(given, scan.spacing_mm)
+        voxels = scan.hu if scan.hu is not None else np.rint(scan.voxels * np.float32(255)).astype(np.int16)
+        values, spacing = _fewer_voxels(voxels, scan.spacing_mm)
         blocks["words-scan"] = _packed(values.astype(np.int32) - AIR_HU)
         about = {**_NOTHING_STATED, "file": scan.title, "shape": list(values.shape), "spacing_mm": list(spacing),
                  "first": AIR_HU, "presets": _scan_presets(values, SCAN_PRESETS if known else ())}  # fmt: skip
@@ -210,14 +210,18 @@ def draft_text(report: Report, banner: Sequence[str]) -> str:
 
 
 def finding_text(finding: Finding, support: Support, report: Report, banner: Sequence[str]) -> str:
-    """What is known of a class, and the sentences that speak of it."""
+    """Evidence on a class, and the sentences that mention it."""
     lines = {line.number: "".join(text for text, _ in line.parts) for line in support.sentences}
     known = [] if finding.probability is None else [
         f"probability {finding.probability:.2f}, taken as there from {finding.threshold:.2f} on"
     ]  # fmt: skip
     known += [finding.experience] if finding.experience else []
-    said = "not mentioned in the draft" if finding.state is LabelState.BLANK else f"{SAID[finding.state]} in the draft"
-    known += [said, *([finding.flag] if finding.flag else [])]
+    statement = (
+        "not mentioned in the draft"
+        if finding.state is LabelState.BLANK
+        else f"{STATE_WORDS[finding.state]} in the draft"
+    )
+    known += [statement, *([finding.flag] if finding.flag else [])]
     quoted = [f'"{lines[number]}"' for number in (*finding.sentences, *finding.otherwise)]
     return "\n".join([f"{finding.name}: {'; '.join(known)}.", *quoted, "", _below(report, banner)])
 
@@ -257,7 +261,7 @@ _STATIC = Path(str(files("radweave.inference.explain"))) / "static"
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """What a page is about: the report with its evidence, its pictures in the maps' order, and the run behind it.
+    """Content of a page: the report with its evidence, its pictures in the maps' order, and the run behind it.
 
     ``banner`` holds the warnings about the run itself: they stand where the research notice stands. ``has_prior`` says
     whether the model was given the study before; None where that is not known.
@@ -291,7 +295,7 @@ def render(explained: Explained) -> tuple[str, dict[str, bytes]]:
         viewer_style=style(),
         viewed=_viewed(explained, gallery),
         kind=kind_of(report.evidence),
-        beside=_beside(explained),
+        comparison=_comparison(explained),
         differences=SIGNS,
         removed=_removed(report.evidence),
         invented=_invented(explained, support),
@@ -322,7 +326,7 @@ def render(explained: Explained) -> tuple[str, dict[str, bytes]]:
         has_marks=any(MARK.search(text) for case in support.recalled if (text := case.text))
         or bool(explained.reference and MARK.search(explained.reference)),
         marks=_MARKS,
-        said=SAID,
+        state_words=STATE_WORDS,
         no_finding=NO_FINDING,
         sure=SURE,
         fairly_sure=FAIRLY_SURE,
@@ -335,34 +339,34 @@ def render(explained: Explained) -> tuple[str, dict[str, bytes]]:
 @cache
 def _template() -> Template:
     loader = PackageLoader("radweave", "templates")
-    kept = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=_visible)
-    return kept.get_template("explain.html.j2")
+    environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=_visible)
+    return environment.get_template("explain.html.j2")
 
 
 @cache
 def _script() -> str:
-    """What the page does where scripts run. No text in it ends its element."""
+    """The script of the page. No text in it ends its element."""
     script = f"\n{bundle('page.js', _STATIC)}\n"
     assert "</" not in script
     return script
 
 
 def _viewed(explained: Explained, gallery: Gallery) -> Embedded | None:
-    """What the viewer shows: the images as their files have them, and the maps of the figures."""
+    """Data of the viewer: the images as their files have them, and the maps of the figures."""
     evidence = explained.report.evidence
     names = [str(view.get("file", "")) for view in evidence.get("views") or ()]
     return embed(explained.subjects, names, gallery.maps, kind_of(evidence), explained.card.method)
 
 
-def _beside(explained: Explained) -> Beside | None:
-    return hold_beside(explained.report.text, explained.reference, explained.labeler) if explained.reference else None
+def _comparison(explained: Explained) -> TextComparison | None:
+    return compare_texts(explained.report.text, explained.reference, explained.labeler) if explained.reference else None
 
 
 def _removed(evidence: Mapping[str, Any]) -> list[tuple[str, str | None]]:
     """Sentences that compared with a study that was not given, as they were and as they are."""
     rows = evidence.get(COMPARISONS)
-    found = rows if isinstance(rows, list) else []
-    return [(str(row["was"]), row.get("now")) for row in found if isinstance(row, Mapping) and row.get("was")]
+    edits = rows if isinstance(rows, list) else []
+    return [(str(row["was"]), row.get("now")) for row in edits if isinstance(row, Mapping) and row.get("was")]
 
 
 def _invented(explained: Explained, support: Support) -> set[int]:

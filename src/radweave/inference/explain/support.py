@@ -1,8 +1,8 @@
-"""What supports each sentence of a draft, and what speaks against it.
+"""Support of each sentence of a draft by its evidence, for and against.
 
 A rule-based labeler reads which classes a sentence affirms, denies or leaves open; each of these claims is held against
 the class's probability and against what the recalled texts say of the class. An attention map supports nothing by
-itself: it says where the model looked, not what is there.
+itself: it shows the tokens that the model used, not a finding.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 from radweave.core.study import LabelState, Report
 from radweave.drafting.calibration import FEWEST_POSITIVES
+from radweave.drafting.evidence import DraftEvidence, RecalledEvidence
 from radweave.labels import NO_FINDING, Labeler, Mention
 from radweave.labels.comparisons import STATES
 from radweave.labels.text import fold, sentences
 from radweave.metrics.statistics import wilson_interval
 
-# What a draft's probabilities are worth, as its evidence says: calibrated on which studies, and from where on.
+# The calibration of a draft's probabilities, from its evidence.
 
 
 DEFAULT_THRESHOLD = 0.5
@@ -30,38 +31,38 @@ _SPLITS = {"train": "training", "val": "validation"}
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """The calibration that came with a draft, or none; ``asked`` is a threshold that a reader gave for all classes."""
+    """The calibration that came with a draft, or none; ``override`` is a threshold of the reader for all classes."""
 
     split: str = ""
     studies: int = 0
     thresholds: Mapping[str, float] = field(default_factory=dict)
-    alike: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    similar: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     uncalibrated: Mapping[str, int] = field(default_factory=dict)
-    asked: float | None = None
+    override: float | None = None
 
     @classmethod
-    def of(cls, evidence: Mapping[str, Any], asked: float | None) -> Calibrated:
+    def of(cls, evidence: DraftEvidence, override: float | None) -> Calibrated:
         """From a draft's evidence."""
-        found = evidence.get("calibration")
-        if not found:
-            return cls(asked=asked)
+        calibration = evidence.get("calibration")
+        if not calibration:
+            return cls(override=override)
         return cls(
-            split=_SPLITS[found["split"]],
-            studies=int(found["studies"]),
-            thresholds=dict(found["thresholds"]),
-            alike={name: (int(had), int(count)) for name, (had, count) in found["alike"].items()},
-            uncalibrated=dict(found["uncalibrated"]),
-            asked=asked,
+            split=_SPLITS[calibration["split"]],
+            studies=int(calibration["studies"]),
+            thresholds=dict(calibration["thresholds"]),
+            similar={name: (int(had), int(count)) for name, (had, count) in calibration["alike"].items()},
+            uncalibrated=dict(calibration["uncalibrated"]),
+            override=override,
         )
 
     def threshold(self, name: str) -> float:
-        """From which probability on a class is taken to be there."""
-        return self.asked if self.asked is not None else self.thresholds.get(name, DEFAULT_THRESHOLD)
+        """Probability from which a class counts as present."""
+        return self.override if self.override is not None else self.thresholds.get(name, DEFAULT_THRESHOLD)
 
     def experience(self, name: str) -> str | None:
-        """How many of the studies that were given about this probability had the class, in words."""
-        if name in self.alike:
-            had, count = self.alike[name]
+        """Share of the studies with a similar probability that had the class, in words."""
+        if name in self.similar:
+            had, count = self.similar[name]
             low, high = wilson_interval(had, count) or (0.0, 1.0)
             return (
                 f"of 100 such {self.split} studies {100 * had / count:.0f} had it"
@@ -75,7 +76,7 @@ class Calibrated:
         return None
 
 
-SAID = {
+STATE_WORDS = {
     LabelState.POSITIVE: "affirmed",
     LabelState.NEGATIVE: "denied",
     LabelState.UNCERTAIN: "left open",
@@ -84,7 +85,7 @@ SAID = {
 
 
 class Verdict(StrEnum):
-    """How the evidence stands to a claim, the worst first."""
+    """Agreement of the evidence with a claim, the worst first."""
 
     CONTRADICTED = "contradicts its classifier"
     DISPUTED = "evidence disagrees"
@@ -96,7 +97,7 @@ class Verdict(StrEnum):
 
 
 FLAGGED = (Verdict.CONTRADICTED, Verdict.DISPUTED, Verdict.UNSUPPORTED)
-"""What a reader must look at before signing."""
+"""Verdicts that a reader must check before signing."""
 FINDING = "finding"
 CHECKED_FROM = 0.5
 """The calibrated probability of what a sentence says below which it is not checked, whatever the threshold is."""
@@ -113,7 +114,7 @@ _ASPECTS = {
     "change": r"stable|unchanged|new|newly|increas\w+|decreas\w+|worsen\w*|worse|improv\w+|resolv\w+|progress\w+|"
               r"interval|again|persistent|larger|smaller",
 }  # fmt: skip
-"""What a sentence says of a finding beside that it is there, by the words that say so."""
+"""Aspects of a finding beside its presence, by the words that state them."""
 _STATED = {name: re.compile(rf"\b(?:{words})\b", re.IGNORECASE) for name, words in _ASPECTS.items()}
 _IN_THE_NAME = "size"
 """The aspect that a finding's own words may have: "the heart is enlarged" says no more than cardiomegaly."""
@@ -155,16 +156,16 @@ class Recalled:
     notes: dict[str, str]
 
     def says(self, name: str) -> LabelState:
-        """What its text says of a class. What was recalled for another class is no witness for this one."""
+        """Statement of its text on a class; blank if it was recalled for another class."""
         return self.states.get(name, LabelState.BLANK) if self.about in (None, name) else LabelState.BLANK
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a sentence says of one class, and how the evidence stands to it.
+    """A sentence's statement on one class, with the agreement of the evidence.
 
-    ``probable`` says how the class's probability stands to it, if there is one (``is_checked``: a calibrated one of at
-    least ``CHECKED_FROM``); ``agree`` and ``differ`` number the recalled texts that say the same of the class, or
+    ``probable`` states the agreement of the class's probability, if there is one (``is_checked``: a calibrated one of
+    at least ``CHECKED_FROM``); ``agree`` and ``differ`` number the recalled texts that say the same of the class, or
     the opposite; ``about`` those recalled for the class.
     """
 
@@ -233,7 +234,7 @@ class Support:
 
     @property
     def can_check(self) -> bool:
-        """Whether there is anything a sentence could be held against."""
+        """Tell if there is evidence to check a sentence with."""
         stated = any(finding.probability is not None for finding in self.findings)
         return stated or any(case.text for case in self.recalled)
 
@@ -252,7 +253,7 @@ class _Line:
 
 @dataclass(frozen=True, slots=True)
 class _Ground:
-    """What claims are held against."""
+    """Evidence that claims are compared with."""
 
     probabilities: Mapping[str, float]
     recalled: tuple[Recalled, ...]
@@ -265,37 +266,38 @@ def find_support(report: Report, labeler: Labeler, *, threshold: float | None = 
 
     Probabilities from ``threshold`` on say "there"; without it, from where the run says, or from a half.
     """
+    evidence = cast(DraftEvidence, report.evidence)
     ground = _Ground(
-        probabilities=_probabilities(report.evidence),
-        recalled=_recalled(report.evidence.get("recalled") or [], labeler),
-        fits=_fits(report.evidence.get("sentence_fit") or []),
-        calibration=Calibrated.of(report.evidence, threshold),
+        probabilities=_probabilities(evidence),
+        recalled=_recalled(evidence.get("recalled") or [], labeler),
+        fits=_fits(evidence.get("sentence_fit") or []),
+        calibration=Calibrated.of(evidence, threshold),
     )
-    lines = _lines(report)
+    lines = _lines(report.text, evidence)
     read = labeler.label([line.text for line in lines])
     claimed = tuple(
         _sentence(number, line, mentions, ground)
         for number, (line, mentions) in enumerate(zip(lines, read, strict=True), start=1)
     )
     whole = labeler.label([report.text])[0]
-    maps = report.evidence.get("attention_maps") or {}
+    maps = evidence.get("attention_maps") or {}
     names = dict.fromkeys((*labeler.classes, *ground.probabilities, *maps))
     findings = tuple(_finding(name, whole, claimed, ground) for name in names)
     return Support(claimed, findings, ground.recalled, ground.calibration)
 
 
-def _probabilities(evidence: Mapping[str, Any]) -> dict[str, float]:
-    given = evidence.get("class_probabilities") or {}
-    return {name: float(value) for name, value in given.items() if value is not None}
+def _probabilities(evidence: DraftEvidence) -> dict[str, float]:
+    values = evidence.get("class_probabilities") or {}
+    return {name: float(value) for name, value in values.items() if value is not None}
 
 
-def _lines(report: Report) -> list[_Line]:
-    given = report.evidence.get("sentences")
-    if given:
-        return [_Line(row["text"], row.get("confidence"), row.get("section", "")) for row in given]
+def _lines(draft: str, evidence: DraftEvidence) -> list[_Line]:
+    rows = evidence.get("sentences")
+    if rows:
+        return [_Line(row["text"], row.get("confidence"), row.get("section", "")) for row in rows]
     # From each beginning to the next, so that a sentence keeps the mark that ends it.
-    edges = [0, *(start for start, _ in sentences(fold(report.text)) if start > 0), len(report.text)]
-    texts = [report.text[start:end].strip() for start, end in pairwise(edges)]
+    edges = [0, *(start for start, _ in sentences(fold(draft)) if start > 0), len(draft)]
+    texts = [draft[start:end].strip() for start, end in pairwise(edges)]
     return [_Line(text, None) for text in texts if text]
 
 
@@ -312,7 +314,7 @@ def _fits(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
 _KNOWN = frozenset({"kind", "study_id", "text", "scores", "for"})
 
 
-def _recalled(rows: Sequence[Mapping[str, Any]], labeler: Labeler) -> tuple[Recalled, ...]:
+def _recalled(rows: Sequence[RecalledEvidence], labeler: Labeler) -> tuple[Recalled, ...]:
     read = labeler.label([row.get("text") or "" for row in rows])
     return tuple(
         Recalled(
@@ -335,14 +337,14 @@ def _plain(value: Any) -> str:
 
 def _sentence(number: int, line: _Line, mentions: Mapping[str, Mention], ground: _Ground) -> Sentence:
     # "No finding" follows from what is not said, so that no single sentence says it.
-    said = {
+    stated_mentions = {
         name: mention
         for name, mention in mentions.items()
         if mention.state is not LabelState.BLANK and name != NO_FINDING
     }
-    claims = tuple(_claim(name, mention.state, ground) for name, mention in said.items())
+    claims = tuple(_claim(name, mention.state, ground) for name, mention in stated_mentions.items())
     order = list(Verdict)
-    spans = [mention.span for mention in said.values() if mention.span is not None]
+    spans = [mention.span for mention in stated_mentions.values() if mention.span is not None]
     verdict = min((claim.verdict for claim in claims), key=order.index, default=Verdict.NO_CLAIM)
     stated = aspects(line.text, spans)
     checked = (FINDING,) if verdict is Verdict.SUPPORTED else ()
@@ -361,15 +363,15 @@ def _sentence(number: int, line: _Line, mentions: Mapping[str, Mention], ground:
 
 
 def aspects(text: str, spans: Sequence[tuple[int, int]] = ()) -> tuple[str, ...]:
-    """What a text says of its findings beside that they are there, in a fixed order; ``spans`` are their own words."""
-    found = []
+    """Aspects of findings that a text states, in a fixed order; ``spans`` are the words of the findings."""
+    names = []
     for name, words in _STATED.items():
-        places = [match.start() for match in words.finditer(text)]
+        starts = [match.start() for match in words.finditer(text)]
         if name == _IN_THE_NAME:
-            places = [place for place in places if not any(start <= place < end for start, end in spans)]
-        if places:
-            found.append(name)
-    return tuple(found)
+            starts = [place for place in starts if not any(start <= place < end for start, end in spans)]
+        if starts:
+            names.append(name)
+    return tuple(names)
 
 
 def _words(text: str) -> str:
@@ -392,25 +394,25 @@ def _claim(name: str, state: LabelState, ground: _Ground) -> Claim:
     probability = ground.probabilities.get(name)
     agree = tuple(case.number for case in ground.recalled if case.says(name) is state)
     differ = tuple(case.number for case in ground.recalled if case.says(name) is _OPPOSITE.get(state))
-    speaks = 0 if probability is None else _speaks(state, probability, ground.calibration.threshold(name))
-    word = {1: "agrees", 0: "does not decide", -1: "speaks against it"}[speaks]
-    verdict = _verdict(speaks, bool(agree), bool(differ))
+    sign = 0 if probability is None else _agreement(state, probability, ground.calibration.threshold(name))
+    relation = {1: "agrees", 0: "does not decide", -1: "speaks against it"}[sign]
+    verdict = _verdict(sign, bool(agree), bool(differ))
     of_said = None if probability is None else {
         LabelState.POSITIVE: probability, LabelState.NEGATIVE: 1 - probability,
     }.get(state)  # fmt: skip
     # What may be there is no statement that a probability could check.
     is_likely = of_said is not None and of_said >= CHECKED_FROM
-    is_checked = verdict is Verdict.SUPPORTED and speaks > 0 and is_likely and name in ground.calibration.alike
+    is_checked = verdict is Verdict.SUPPORTED and sign > 0 and is_likely and name in ground.calibration.similar
     if verdict is Verdict.SUPPORTED and not is_checked:
         verdict = Verdict.UNCONFIRMED
-        if speaks > 0:
-            word += ", but is not calibrated" if name not in ground.calibration.alike else ""
-            word += "" if is_likely else ", but what is said is below 50 %"
+        if sign > 0:
+            relation += ", but is not calibrated" if name not in ground.calibration.similar else ""
+            relation += "" if is_likely else ", but what is said is below 50 %"
     return Claim(
         name=name,
         state=state,
         verdict=verdict,
-        probable=None if probability is None else f"probability {probability:.2f} {word}",
+        probable=None if probability is None else f"probability {probability:.2f} {relation}",
         agree=agree,
         differ=differ,
         about=tuple(case.number for case in ground.recalled if case.about == name),
@@ -418,61 +420,61 @@ def _claim(name: str, state: LabelState, ground: _Ground) -> Claim:
     )
 
 
-def _speaks(state: LabelState, probability: float, threshold: float) -> int:
+def _agreement(state: LabelState, probability: float, threshold: float) -> int:
     """1 for the claim, -1 against it, 0 neither. Between half the threshold and the threshold nothing is decided."""
     if state is LabelState.UNCERTAIN:
         return int(probability >= threshold / 2)
-    there = 1 if probability >= threshold else -1 if probability < threshold / 2 else 0
-    return there if state is LabelState.POSITIVE else -there
+    presence = 1 if probability >= threshold else -1 if probability < threshold / 2 else 0
+    return presence if state is LabelState.POSITIVE else -presence
 
 
-def _verdict(speaks: int, agree: bool, differ: bool) -> Verdict:
+def _verdict(sign: int, agree: bool, differ: bool) -> Verdict:
     """Other cases that differ do not contradict by themselves: they are other patients. The probability does."""
-    if speaks < 0:
+    if sign < 0:
         return Verdict.DISPUTED if agree else Verdict.CONTRADICTED
-    if speaks > 0 or agree:
-        return Verdict.DISPUTED if differ and speaks == 0 else Verdict.SUPPORTED
+    if sign > 0 or agree:
+        return Verdict.DISPUTED if differ and sign == 0 else Verdict.SUPPORTED
     return Verdict.UNSUPPORTED
 
 
 def _finding(name: str, whole: Mapping[str, Mention], lines: Sequence[Sentence], ground: _Ground) -> Finding:
     probability = ground.probabilities.get(name)
-    said = whole[name].state if name in whole else LabelState.BLANK
+    state = whole[name].state if name in whole else LabelState.BLANK
     claims = [(line, claim) for line in lines for claim in line.claims if claim.name == name]
     threshold = ground.calibration.threshold(name)
     return Finding(
         name=name,
         probability=probability,
-        state=said,
-        flag=None if probability is None or name not in whole else _flag(name, probability, said, threshold),
-        sentences=tuple(line.number for line, claim in claims if claim.state is said),
-        otherwise=tuple(line.number for line, claim in claims if claim.state is not said),
+        state=state,
+        flag=None if probability is None or name not in whole else _flag(name, probability, state, threshold),
+        sentences=tuple(line.number for line, claim in claims if claim.state is state),
+        otherwise=tuple(line.number for line, claim in claims if claim.state is not state),
         threshold=threshold,
         experience=None if probability is None else ground.calibration.experience(name),
     )
 
 
-def _flag(name: str, probability: float, said: LabelState, threshold: float) -> str | None:
-    """What a reader must look at: the model's own probability and its draft do not go together."""
+def _flag(name: str, probability: float, state: LabelState, threshold: float) -> str | None:
+    """Disagreement of the model's own probability and its draft, for the reader."""
     if name == NO_FINDING:
-        if probability >= threshold and said is LabelState.BLANK:
+        if probability >= threshold and state is LabelState.BLANK:
             return "probable, but the draft names a finding"
-        return "improbable, but the draft names no finding" if _no(probability, said, threshold) else None
-    if probability >= threshold and said is LabelState.NEGATIVE:
+        return "improbable, but the draft names no finding" if _no(probability, state, threshold) else None
+    if probability >= threshold and state is LabelState.NEGATIVE:
         return "probable, but the draft denies it"
-    if probability >= threshold and said is LabelState.BLANK:
+    if probability >= threshold and state is LabelState.BLANK:
         return "probable, but not in the draft"
-    return "improbable, but the draft affirms it" if _no(probability, said, threshold) else None
+    return "improbable, but the draft affirms it" if _no(probability, state, threshold) else None
 
 
-def _no(probability: float, said: LabelState, threshold: float) -> bool:
-    return probability < threshold / 2 and said is LabelState.POSITIVE
+def _no(probability: float, state: LabelState, threshold: float) -> bool:
+    return probability < threshold / 2 and state is LabelState.POSITIVE
 
 
-# Rows of tables: what each source of evidence says of each class and counts, and what changed since the prior.
+# Rows of tables: sources of evidence by class, and changes from the prior.
 
 
-KEY = "sources"
+SOURCES = "sources"
 """In the evidence: class -> source -> ``probability`` and ``weight``."""
 CHANGES = "changes"
 """In the evidence: class -> ``before``, what the prior's report says of it, and state -> probability."""
@@ -483,21 +485,21 @@ def source_rows(evidence: Mapping[str, Any]) -> tuple[list[str], list[tuple[str,
 
     Nothing where the evidence has none, or has it in another form.
     """
-    found = evidence.get(KEY)
-    if not isinstance(found, Mapping) or not all(isinstance(one, Mapping) for one in found.values()):
+    sources = evidence.get(SOURCES)
+    if not isinstance(sources, Mapping) or not all(isinstance(one, Mapping) for one in sources.values()):
         return [], []
-    names = list(dict.fromkeys(source for one in found.values() for source in one))
-    return names, [(str(name), [_cell(one.get(source)) for source in names]) for name, one in found.items()]
+    names = list(dict.fromkeys(source for one in sources.values() for source in one))
+    return names, [(str(name), [_cell(one.get(source)) for source in names]) for name, one in sources.items()]
 
 
 def added_cells(names: Sequence[str], added: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """What each of these sources adds: out-of-fold average precision with it and without. Nothing of no source."""
-    found = [added_text(added.get(name, {})) for name in names]
-    return found if any(found) else []
+    """Gain of each source: out-of-fold average precision with it less that without. Empty without sources."""
+    cells = [added_text(added.get(name, {})) for name in names]
+    return cells if any(cells) else []
 
 
 def added_text(figures: Mapping[str, Any]) -> str:
-    """What a source adds, from ``RunCard.sources``: over all findings together, and the mean over classes."""
+    """Gain of a source, from ``RunCard.sources``: over all findings together, and the mean over classes."""
     parts = []
     for name, title in (("together", "all"), ("by_class", "mean")):
         whole, rest = figures.get(name), figures.get(f"{name}_without")
@@ -508,12 +510,12 @@ def added_text(figures: Mapping[str, Any]) -> str:
 
 def change_rows(evidence: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
     """For each class what the prior's report says of it, and the probability of each state; nothing without a prior."""
-    found = evidence.get(CHANGES)
-    if not isinstance(found, Mapping) or not all(isinstance(one, Mapping) for one in found.values()):
+    changes = evidence.get(CHANGES)
+    if not isinstance(changes, Mapping) or not all(isinstance(one, Mapping) for one in changes.values()):
         return []
     return [
         (str(name), [str(one.get("before", "")), *(_share(one.get(state)) for state in STATES)])
-        for name, one in found.items()
+        for name, one in changes.items()
     ]
 
 
@@ -521,8 +523,8 @@ def _share(value: Any) -> str:
     return f"{100 * value:.0f} %" if isinstance(value, (int, float)) else ""
 
 
-def _cell(said: Any) -> str:
+def _cell(source: Any) -> str:
     try:
-        return f"{100 * float(said['probability']):.0f} % x {float(said['weight']):.2f}"
+        return f"{100 * float(source['probability']):.0f} % x {float(source['weight']):.2f}"
     except (KeyError, TypeError, ValueError):
         return ""

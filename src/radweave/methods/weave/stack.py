@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from radweave.core.config import Config
 from radweave.core.errors import InputError
 from radweave.core.study import Split
-from radweave.drafting.calibration import FEWEST_POSITIVES, PlattCalibration, pays_off_from
+from radweave.drafting.calibration import FEWEST_POSITIVES, PlattCalibration, f1_threshold
 from radweave.metrics.heads import ranking
 
 Floats = NDArray[np.float64]
@@ -282,7 +282,7 @@ class Stack(nn.Module):
         stacks = stacks_without(seen, self.kinds, weighing)
         said = cross_fitted_log_odds(seen, stacks)
         probabilities = 1 / (1 + np.exp(-said[:, counted]))
-        self.threshold.fill_(pays_off_from(probabilities, seen.labels[:, counted]))
+        self.threshold.fill_(f1_threshold(probabilities, seen.labels[:, counted]))
         self.fitted.fill_(True)
         return said, stacks
 

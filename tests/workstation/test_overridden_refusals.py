@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import sqlalchemy as sa
+from fake_workers import CRASH, REFUSE, refusing_worker
 from fastapi.testclient import TestClient
 from PIL import Image, PngImagePlugin
-from stand_ins import CRASH, REFUSE, picky
 from stations import PASSWORD, left_behind, running, upload, wait_for
 
 from radweave.workstation import database, store
@@ -32,7 +32,7 @@ def png(word: str) -> bytes:
 
 @pytest.fixture
 def both(settings: Settings) -> Iterator[tuple[TestClient, Station]]:
-    with running(settings, picky) as made:
+    with running(settings, refusing_worker) as made:
         yield made
 
 
@@ -75,9 +75,9 @@ def test_a_refused_study_shows_its_images_and_says_why(word: str, admin: TestCli
 
 
 def test_images_of_a_refused_study_stay_after_a_restart(settings: Settings) -> None:
-    with running(settings, picky) as (client, _):
+    with running(settings, refusing_worker) as (client, _):
         study, token = refused(client, "unlike"), client.headers["Authorization"]
-    with running(settings, picky) as (client, _):
+    with running(settings, refusing_worker) as (client, _):
         client.headers["Authorization"] = token
         assert client.get(f"/api/v1/studies/{study}/images/0/pixels").status_code == 200
 
@@ -165,7 +165,7 @@ def test_a_cancelled_study_is_not_drafted_all_the_same_and_shows_nothing(both: t
     admin, station = both
     study = refused(admin, "unlike")
     with station.database.writing() as connection:
-        connection.execute(refusals.update().values(asked_by=1, asked=database.now()))
+        connection.execute(refusals.update().values(asked_by=1, asked_at=database.now()))
         connection.execute(studies.update().values(state="drafting"))
     admin.post(f"/api/v1/studies/{study}/cancel")
     assert admin.get(f"/api/v1/studies/{study}").json()["reason"] == store.CANCELLED
@@ -181,10 +181,10 @@ def test_images_that_come_later_are_not_let_through_with_the_first(both: tuple[T
     assert anyway(admin, study, "unfamiliar").status_code == 202
     wait_for(admin, study, "drafted")
     with station.database.writing() as connection:
-        assert module.allowed(connection, [study]) == {study: "unfamiliar"}
+        assert module.overridden_refusals(connection, [study]) == {study: "unfamiliar"}
         paths = [(path, "film.png") for path in map(type(station.settings.state), store.uploaded(connection, study))]
-        assert store.grow(connection, study, paths, 1)
-        assert module.allowed(connection, [study]) == {}
+        assert store.add_images(connection, study, paths, 1)
+        assert module.overridden_refusals(connection, [study]) == {}
     station.inference.wake()
     found = wait_for(admin, study, "drafted")
     while len(found["warnings"]) < 3:  # the state goes through "drafting" and back

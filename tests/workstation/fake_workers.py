@@ -30,17 +30,17 @@ def drafted(study: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def stand_in(pipe: Connection, run: str, data: str | None, untrained: bool) -> None:
+def fake_worker(pipe: Connection, run: str, data: str | None, untrained: bool) -> None:
     """Answer as the word in a study's first file says."""
     _serve(pipe, _as_the_file_says)
 
 
-def with_maps(pipe: Connection, run: str, data: str | None, untrained: bool) -> None:
+def worker_with_maps(pipe: Connection, run: str, data: str | None, untrained: bool) -> None:
     """Drafts that have a map."""
     _serve(pipe, _with_a_map)
 
 
-def comparing(pipe: Connection, run: str, data: str | None, untrained: bool) -> None:
+def comparing_worker(pipe: Connection, run: str, data: str | None, untrained: bool) -> None:
     """A toy method that takes a prior: what changed is how bright the two images are."""
     _serve(pipe, _compared)
 
@@ -96,7 +96,7 @@ REFUSALS = {b"unlike": "unfamiliar", b"knee": "body part", b"doubt": "integrity"
 """A word in a file -> the kind of its refusal."""
 
 
-def picky(pipe: Connection, run: str, data: str | None, untrained: bool) -> None:
+def refusing_worker(pipe: Connection, run: str, data: str | None, untrained: bool) -> None:
     """Refuse as the word in a file says, unless that was set aside; the sentence tells what the worker was given."""
     _serve(pipe, _refused_unless_set_aside)
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from asked import TODAY, AskedArchive, web
+from fake_workers import drafted
 from hospitals import Archive, figure, free_port, image, listening, plan_file, push, studies, until
 from pydicom import dcmread
-from stand_ins import drafted
+from query_archive import TODAY, QueryArchive, web
 from stations import running
 
 from image_files import save
@@ -24,8 +24,8 @@ from radweave.workstation.store import NewStudy
 
 @pytest.fixture(autouse=True)
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("sender", "arrivals", "poller"):
-        monkeypatch.setattr(f"radweave.workstation.{module}.PAUSE_S", 0.02)
+    for name in ("SENDER_PAUSE_S", "PAUSE_S"):
+        monkeypatch.setattr(f"radweave.workstation.hospital.{name}", 0.02)
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_images_that_reach_a_polled_archive_later_are_fetched_and_reports_are_no
 ) -> None:
     query = {"name": "archive", "poll": {"every_s": 0.1, "quiet_s": 0, "last_h": 48}}
     first = image(tmp_path / "1.dcm", **TODAY)
-    with web(AskedArchive(first)) as asked:
+    with web(QueryArchive(first)) as asked:
         plan = {"query": [{**query, "web": {"url": asked.url}}]}
         settings = settings.model_copy(update={"hospital": plan_file(tmp_path / "plan.yaml", **plan)})
         with running(settings) as (client, _):
@@ -105,17 +105,17 @@ def test_images_that_reach_a_polled_archive_later_are_fetched_and_reports_are_no
             report = dcmread(first)
             report.Modality, report.SeriesInstanceUID, report.SOPInstanceUID = "SR", "1.2.3", "1.2.3.4"
             asked.files.append(save(report, tmp_path / "report.dcm"))
-            looked = asked.asked["SERIES"]
-            until(lambda: asked.asked["SERIES"] > looked)  # it saw that something came
-            asked_again = asked.asked["STUDY"]
-            until(lambda: asked.asked["STUDY"] > asked_again + 3)
-            assert (asked.asked["WADO"], asked.asked["SERIES"]) == (1, looked + 1)
+            looked = asked.requests["SERIES"]
+            until(lambda: asked.requests["SERIES"] > looked)  # it saw that something came
+            asked_again = asked.requests["STUDY"]
+            until(lambda: asked.requests["STUDY"] > asked_again + 3)
+            assert (asked.requests["WADO"], asked.requests["SERIES"]) == (1, looked + 1)
             own = dcmread(first)
             same = {"StudyInstanceUID": own.StudyInstanceUID, "SeriesInstanceUID": own.SeriesInstanceUID}
             asked.files.append(image(tmp_path / "2.dcm", ViewPosition="LATERAL", **same, **TODAY))
             assert len(version_of(client, study, 2)["files"]) == 2
-            asked_again = asked.asked["STUDY"]
-            until(lambda: asked.asked["STUDY"] > asked_again + 3)
+            asked_again = asked.requests["STUDY"]
+            until(lambda: asked.requests["STUDY"] > asked_again + 3)
             assert (figure(client, "studies_fetched"), figure(client, "studies_grew")) == (2, 1)
             assert version_of(client, study, 2)["version"] == 2
 
@@ -126,9 +126,11 @@ def test_a_study_that_cannot_be_drafted_again_keeps_its_draft(url: str, tmp_path
         study = store.add(connection, NewStudy("a", files=((tmp_path / "1", "1"),)), owner=None)
         outbox.arrived(connection, study)
         (_job,) = store.claim(connection, 1)
-        assert not store.grow(connection, study, [(tmp_path / "1", "1"), (tmp_path / "2", "2")], 1)  # being drafted
+        assert not store.add_images(
+            connection, study, [(tmp_path / "1", "1"), (tmp_path / "2", "2")], 1
+        )  # being drafted
         store.finish(connection, study, drafted(study))
-        assert store.grow(connection, study, [(tmp_path / "1", "1"), (tmp_path / "2", "2")], 1)
+        assert store.add_images(connection, study, [(tmp_path / "1", "1"), (tmp_path / "2", "2")], 1)
         (job,) = store.claim(connection, 1)
         assert len(job.files) == 2
         assert not store.refuse(connection, study, "2 cannot be read")
@@ -137,7 +139,7 @@ def test_a_study_that_cannot_be_drafted_again_keeps_its_draft(url: str, tmp_path
         given = drafts.read_evidence(connection, study)
         assert given is not None
         assert any("2 cannot be read" in text for text in given["warnings"])
-        store.grow(connection, study, [(tmp_path / "1", "1")], 1)
+        store.add_images(connection, study, [(tmp_path / "1", "1")], 1)
         store.claim(connection, 1)
         assert store.give_back(connection, [study], tries=1, reason="it took too long") == []
         assert store.counts(connection)["drafted"] == 1

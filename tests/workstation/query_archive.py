@@ -37,12 +37,12 @@ COUNTS = {"STUDY": "NumberOfStudyRelatedInstances", "SERIES": "NumberOfSeriesRel
 """Of all kinds of objects, whichever were asked for."""
 
 
-class AskedArchive:
-    """Holds files. ``asked`` counts the questions of each kind; ``fails`` makes some of them fail."""
+class QueryArchive:
+    """Holds files. ``requests`` counts the queries of each kind; ``fails`` makes some of them fail."""
 
     def __init__(self, *files: Path) -> None:
         self.files: list[Path] = list(files)
-        self.asked: dict[str, int] = {}
+        self.requests: dict[str, int] = {}
         self.fails: set[str] = set()
         self.wait_s = 0.0
         self.pending = 0xFF00
@@ -52,7 +52,7 @@ class AskedArchive:
 
     def note(self, kind: str) -> bool:
         """Count a question; whether it may be answered."""
-        self.asked[kind] = self.asked.get(kind, 0) + 1
+        self.requests[kind] = self.requests.get(kind, 0) + 1
         if self.wait_s:
             time.sleep(self.wait_s)
         return kind not in self.fails
@@ -85,7 +85,7 @@ def _fits(held: Dataset, keyword: str, value: str) -> bool:
 
 
 @contextmanager
-def web(archive: AskedArchive) -> Iterator[AskedArchive]:
+def web(archive: QueryArchive) -> Iterator[QueryArchive]:
     """The archive as a DICOMweb service."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -139,7 +139,7 @@ def web(archive: AskedArchive) -> Iterator[AskedArchive]:
 
 
 @contextmanager
-def dicom(archive: AskedArchive, *, heeds_cancel: bool = True, **more: Any) -> Iterator[AskedArchive]:
+def dicom(archive: QueryArchive, *, heeds_cancel: bool = True, **more: Any) -> Iterator[QueryArchive]:
     """The archive as a DICOM node called ARCHIVE."""
 
     def keys_of(event: evt.Event) -> tuple[str, dict[str, str]]:

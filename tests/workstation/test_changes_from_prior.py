@@ -7,7 +7,7 @@ import pytest
 from radweave.core.study import LabelState, Report
 from radweave.inference.explain.support import find_support
 from radweave.labels import get_labeler
-from radweave.workstation.result import changes, does_not_fit, said_before
+from radweave.workstation.result import changes_from_prior, conflicts_with_prior, read_prior_states
 
 LABELER = get_labeler("chexpert14")
 BEFORE = "There is a small pleural effusion. No pneumothorax."
@@ -29,17 +29,17 @@ BEFORE = "There is a small pleural effusion. No pneumothorax."
 )
 def test_a_sentence_that_does_not_fit_the_report_before(sentence: str, reason: str | None) -> None:
     found = find_support(Report(sentence, "s"), LABELER)
-    reasons = does_not_fit(found.sentences[0], said_before(BEFORE, LABELER))
+    reasons = conflicts_with_prior(found.sentences[0], read_prior_states(BEFORE, LABELER))
     assert reasons == ([] if reason is None else [reason])
-    assert does_not_fit(found.sentences[0], said_before(None, LABELER)) == []
+    assert conflicts_with_prior(found.sentences[0], read_prior_states(None, LABELER)) == []
 
 
 def test_what_changed_between_two_reports() -> None:
     text = "The pleural effusion is smaller. There is a pneumothorax. The lungs are clear."
     before = {
-        **said_before(BEFORE, LABELER), "Cardiomegaly": LabelState.POSITIVE, "Edema": LabelState.NEGATIVE,
+        **read_prior_states(BEFORE, LABELER), "Cardiomegaly": LabelState.POSITIVE, "Edema": LabelState.NEGATIVE,
     }  # fmt: skip
-    rows = {row["name"]: row["change"] for row in changes(find_support(Report(text, "s"), LABELER), before)}
+    rows = {row["name"]: row["change"] for row in changes_from_prior(find_support(Report(text, "s"), LABELER), before)}
     assert rows == {
         "Pleural Effusion": "smaller", "Pneumothorax": "new", "Cardiomegaly": "not mentioned any more",
     }  # fmt: skip

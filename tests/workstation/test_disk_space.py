@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_workers import IMAGE
 from hospitals import image, push
-from stand_ins import IMAGE
 from stations import left_behind, one_draft, running, upload
 
-from radweave.workstation.disk import NoRoomError, Room
+from radweave.workstation.disk import DiskSpace, NoRoomError
 from radweave.workstation.hospital_plan import Receive
 from radweave.workstation.receiver import Receiver
 from radweave.workstation.settings import Limits, Settings
@@ -38,35 +38,35 @@ def test_room_is_what_is_not_used_and_not_held(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "b").write_bytes(b"x" * 300)
     (tmp_path / "link").symlink_to("/")  # of what lies elsewhere nothing counts
-    room = Room(tmp_path, Limits(state_bytes=1_000, free_bytes=0))
+    room = DiskSpace(tmp_path, Limits(state_bytes=1_000, free_bytes=0))
     used = room.figures()["storage_bytes"]
     assert 300 <= used < 320
     room.refuse(1_000 - used)
     with pytest.raises(NoRoomError):
         room.refuse(1_001 - used)
-    with room.hold() as take, room.hold() as other:
+    with room.reserve() as take, room.reserve() as other:
         take(500)
         with pytest.raises(NoRoomError):
             other(300)
         other(100)
     (tmp_path / "a" / "b").write_bytes(b"x" * 990)
-    with pytest.raises(NoRoomError), room.hold() as take:
+    with pytest.raises(NoRoomError), room.reserve() as take:
         take(20)
-    with room.hold(is_counted=False) as take:
+    with room.reserve(is_counted=False) as take:
         take(20)
-    with pytest.raises(OSError, match="no room") as refused, room.of_device() as take:
+    with pytest.raises(OSError, match="no room") as refused, room.reserve_or_oserror() as take:
         take(20)
     assert refused.value.errno == errno.ENOSPC
 
 
 def test_a_disk_that_is_nearly_full_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(tmp_path, Limits(free_bytes=1_000))
+    room = DiskSpace(tmp_path, Limits(free_bytes=1_000))
     with_free(monkeypatch, 1_500)
     room.refuse(500)
     for is_counted in (True, False):
         with pytest.raises(NoRoomError):
             room.refuse(501, is_counted=is_counted)
-    with room.hold() as take, pytest.raises(NoRoomError):
+    with room.reserve() as take, pytest.raises(NoRoomError):
         take(400)
         take(200)
 
@@ -112,9 +112,9 @@ def test_a_scanner_is_told_that_there_is_no_room(tmp_path: Path) -> None:
     from archive import free_port
 
     counted: list[str] = []
-    room = Room(tmp_path, Limits(state_bytes=60_000, free_bytes=0))
+    room = DiskSpace(tmp_path, Limits(state_bytes=60_000, free_bytes=0))
     plan = Receive(ae_title="RADWEAVE", port=free_port(), peers={"SCANNER": "127.0.0.1"})
-    receiver = Receiver(plan, tmp_path / "incoming", counted.append, room.of_device)
+    receiver = Receiver(plan, tmp_path / "incoming", counted.append, room.reserve_or_oserror)
     receiver.start()
     path = image(tmp_path / "a.dcm")
     try:
