@@ -154,7 +154,10 @@ def methods() -> None:
     from radweave.methods import method_names, method_summary
 
     for name in method_names():
-        typer.echo(f"{name:14} {method_summary(name)}")
+        try:
+            typer.echo(f"{name:14} {method_summary(name)}")
+        except InputError as error:  # a package that names no module
+            typer.echo(f"{name:14} {error}")
 
 
 def demo(
