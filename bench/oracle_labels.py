@@ -23,7 +23,7 @@ from radweave.data.dataset import Dataset
 from radweave.data.loader import StudyLoader
 from radweave.drafting.candidates import affirmed_classes
 from radweave.drafting.writer import UtilityWriter
-from radweave.engine.drafts import Opened
+from radweave.engine.expected_utility import Opened
 from radweave.engine.prepare import prepare
 from radweave.engine.restore import restore
 from radweave.labels import get_labeler

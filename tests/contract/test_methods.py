@@ -30,10 +30,10 @@ from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example, collate
 from radweave.data.tokenizer import encode
-from radweave.engine.drafts import set_memories
 from radweave.engine.loop import AveragedWeights
-from radweave.engine.prepare import prepare, refuse_untold
-from radweave.engine.restore import restore
+from radweave.engine.plan import refuse_unread_context
+from radweave.engine.prepare import prepare
+from radweave.engine.restore import restore, set_memories
 from radweave.engine.run_folder import hash_files
 from radweave.engine.train import train
 from radweave.inference.export import export, training_content
@@ -429,9 +429,9 @@ def test_what_is_told_stands_in_its_prompt_and_nothing_where_nothing_is(
 ) -> None:
     """A run that is told nothing, and a study of which nothing is, have the prompt that they always had."""
     asked = resolve(experiment.method, "tiny", ["data.input_sections=[indication]"])
-    refuse_untold(asked, model)
+    refuse_unread_context(asked, model)
     with pytest.raises(InputError, match=r"field 'data.input_sections': this model reads images alone"):
-        refuse_untold(asked, torch.nn.Linear(1, 1))  # type: ignore[arg-type]
+        refuse_unread_context(asked, torch.nn.Linear(1, 1))  # type: ignore[arg-type]
     writer = named_parts(model.eval()).get("language_model")
     if writer is None:
         pytest.skip("nothing is written; what it makes of it: tests/methods/test_told_words.py")

@@ -15,7 +15,7 @@ from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example
 from radweave.drafting.store import load_facts
-from radweave.engine.drafts import Drafting
+from radweave.engine.expected_utility import Drafting
 from radweave.engine.prepare import prepare
 from radweave.engine.restore import Run, restore
 from radweave.engine.train import train

@@ -16,10 +16,10 @@ from radweave.engine.estimate import (
     PUBLISHED,
     build_on_meta,
     estimate,
-    kept_bytes,
     kv_cache_bytes,
     language_pass,
     lora_parameters,
+    saved_bytes,
 )
 from radweave.methods import method_names, resolve
 from radweave.methods.stage import build_optimizer
@@ -63,8 +63,8 @@ def test_the_paper_preset_of_vdgen_is_llama_with_adapters() -> None:
     assert found.optimizer == 8 * found.trainable
     assert found.training == found.weights + found.optimizer + max(found.gradients, found.activations)
     checkpointed = estimate("vdgen", "paper", ["model.language_model.gradient_checkpointing=true"])
-    assert checkpointed.kept["language_model"] < found.kept["language_model"] / 8
-    assert checkpointed.kept["vision_encoder"] == found.kept["vision_encoder"]
+    assert checkpointed.saved["language_model"] < found.saved["language_model"] / 8
+    assert checkpointed.saved["vision_encoder"] == found.saved["vision_encoder"]
     assert checkpointed.weights == found.weights
 
 
@@ -132,17 +132,17 @@ def test_activations_are_those_that_autograd_really_keeps(half: bool) -> None:
     real = sum(storage.nbytes() for storage in kept.values())
     with torch.device("meta"):
         empty = record.build(vocab_size=300, bos_id=1, eos_id=2, pad_id=0).train()
-    assert kept_bytes(empty, language_pass(empty, 3, 20, 12), half=half) == pytest.approx(real, rel=0.05)
+    assert saved_bytes(empty, language_pass(empty, 3, 20, 12), half=half) == pytest.approx(real, rel=0.05)
 
 
 def test_only_an_encoder_that_trains_keeps_activations_and_ranks_share_what_is_cut() -> None:
     overrides = [*TOY_OVERRIDES, *TOY_SIZES["baseline"]]
     frozen = estimate("baseline", "tiny", overrides)
-    assert set(frozen.kept) == {"language_model"}
+    assert set(frozen.saved) == {"language_model"}
     whole = [*overrides, "stages.report.finetune={vision_encoder: full, connector: full, language_model: full}"]
     one, two = (estimate("baseline", "tiny", whole, ranks=ranks) for ranks in (1, 2))
-    assert one.kept["vision_encoder"] > 0
-    assert one.kept["language_model"] == frozen.kept["language_model"]
+    assert one.saved["vision_encoder"] > 0
+    assert one.saved["language_model"] == frozen.saved["language_model"]
     assert two.optimizer == one.optimizer / 2 == 2 * two.gradients
     assert two.weights == 1.5 * one.weights, "a whole copy and a shard"
     assert two.activations == pytest.approx(one.activations / 2, rel=0.1)
@@ -157,7 +157,7 @@ def test_the_largest_share_of_a_batch_counts(batch_size: int, ranks: int, larges
 
     def kept(batch: int, ranks: int) -> dict[str, int]:
         whole = [*TOY_OVERRIDES, *TOY_SIZES["baseline"], f"stages.report.batch_size={batch}"]
-        return estimate("baseline", "tiny", whole, ranks=ranks).kept
+        return estimate("baseline", "tiny", whole, ranks=ranks).saved
 
     assert kept(batch_size, ranks) == kept(largest, 1) != kept(largest + 1, 1)
 

@@ -9,7 +9,7 @@ import torch
 
 from radweave.core.errors import InputError
 from radweave.engine.estimate import build_on_meta
-from radweave.engine.stages import refuse_impossible_stages
+from radweave.engine.plan import refuse_impossible_stages
 from radweave.methods import resolve
 from radweave.nn import decoding
 from toys import TOY_OVERRIDES, TOY_SIZES

@@ -17,7 +17,7 @@ from radweave.core.study import has_both_sections
 from radweave.data.dataset import Dataset, DatasetWriter
 from radweave.data.loader import Example
 from radweave.data.tokenizer import encode
-from radweave.engine.prepare import refuse_unfit
+from radweave.engine.plan import refuse_unfit
 from radweave.engine.restore import Run, restore
 from radweave.engine.train import train
 from radweave.inference.bulk import generate_files, generate_split, group_images

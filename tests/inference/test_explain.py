@@ -24,9 +24,9 @@ from radweave.cli import main
 from radweave.core.errors import InputError
 from radweave.core.json_files import json_text
 from radweave.core.study import RESEARCH_ONLY, LabelState, Report
-from radweave.data.square import place_in_square, to_square
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
+from radweave.data.square import place_in_square, to_square
 from radweave.engine.drafts import json_value
 from radweave.engine.prepare import prepare
 from radweave.engine.restore import Run, restore

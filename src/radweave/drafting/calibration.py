@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from radweave.core.config import first_problem
 from radweave.core.errors import InputError
 from radweave.core.json_files import read_json_object, write_json
 from radweave.core.study import Record
+from radweave.drafting.evidence import DraftEvidence
 from radweave.labels import NO_FINDING
 from radweave.metrics.heads import ReliabilityBin, reliability
 
@@ -319,7 +320,7 @@ class RunCalibration(Record):
     def _is_enough(self, one: ClassCalibration) -> bool:
         return min(one.positives, self.studies - one.positives) >= FEWEST_POSITIVES
 
-    def evidence(self, scores: Floats, rule: Rule, macro: float = 1.0) -> dict[str, Any]:
+    def evidence(self, scores: Floats, rule: Rule, macro: float = 1.0) -> DraftEvidence:
         """Evidence of a draft from one study's scores (K,).
 
         ``class_probabilities`` are calibrated but for the classes in ``calibration.uncalibrated``, of which the scores

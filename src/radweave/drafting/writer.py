@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,7 @@ from radweave.drafting.choice import (
     prepared,
     shares,
 )
+from radweave.drafting.evidence import DraftEvidence, RecalledEvidence, SentenceEvidence, UtilityEvidence
 from radweave.drafting.smoothers import Changes, Evidence, Floats
 from radweave.drafting.store import DraftingStore
 from radweave.labels import NO_FINDING, Labeler, get_labeler
@@ -407,25 +408,29 @@ class UtilityWriter:
 
         return _improved(choice, better, len(classes))
 
-    def _of(self, choice: Choice) -> dict[str, Any]:
-        sources = [
-            {
-                "text": sentence.text,
-                "source": {"kind": sentence.kind, "study_id": self._study_of(sentence)},
-                **({"section": sentence.part} if sentence.part else {}),
-            }
+    def _of(self, choice: Choice) -> DraftEvidence:
+        sentences: list[SentenceEvidence] = [
+            cast(
+                SentenceEvidence,
+                {
+                    "text": sentence.text,
+                    "source": {"kind": sentence.kind, "study_id": self._study_of(sentence)},
+                    **({"section": sentence.part} if sentence.part else {}),
+                },
+            )
             for sentence in choice.candidate.sentences
         ]
         terms: dict[str, Any] = {"wording": choice.wording, "findings": choice.findings}
         if choice.compared:
-            terms |= {"changes": choice.changes, "compared": [list(one) for one in choice.compared]}
-        return {"sentences": sources, "expected_utility": {**terms, "asserted": list(choice.asserted)}}
+            terms |= {"changes": choice.changes, "compared": [list(change) for change in choice.compared]}
+        utility = cast(UtilityEvidence, {**terms, "asserted": list(choice.asserted)})
+        return {"sentences": sentences, "expected_utility": utility}
 
     def _study_of(self, sentence: Sentence) -> str | None:
         """The training study that a sentence is from; none of one that a language model wrote."""
         return None if sentence.row == NO_ROW else str(self.rows[sentence.row]["study_id"])
 
-    def _recalled(self, evidence: Evidence, barred: NDArray[np.bool_]) -> list[dict[str, Any]]:
+    def _recalled(self, evidence: Evidence, barred: NDArray[np.bool_]) -> list[RecalledEvidence]:
         weights = np.where(barred, -np.inf, evidence.weights)
         best = [row for row in np.argsort(-weights, kind="stable")[:RECALLED].tolist() if np.isfinite(weights[row])]
         return [

@@ -1,6 +1,6 @@
-"""Watching a training run from outside: figures and sample reports to TensorBoard, figures to Weights & Biases.
+"""Boards for training runs: figures and sample reports in TensorBoard, figures in Weights & Biases.
 
-Off unless asked for. Both packages are extras of their own.
+Both packages are optional extras.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ BOARDS: tuple[BoardKind, ...] = ("tensorboard", "wandb")
 
 
 class Board(Protocol):
-    """Where figures and sample reports go."""
+    """A receiver of figures and sample reports."""
 
     def figures(self, stage: str, step: int, figures: Mapping[str, float | None]) -> None:
-        """Numbers of one update or one validation; None is passed over."""
+        """Add the numbers of one update or validation; None is skipped."""
         ...
 
     def reports(self, stage: str, step: int, samples: Sequence[tuple[str, str]]) -> None:
-        """Drafts with the reports they should be."""
+        """Add drafts with their reference reports."""
         ...
 
     def write_below(self, folder: Path) -> None:
-        """Write below this folder from now on; called before the first figure."""
+        """Set the folder to write below, before the first figure."""
         ...
 
     def close(self) -> None:
-        """Write what is still held."""
+        """Flush and close."""
         ...
 
 
@@ -48,10 +48,7 @@ def open_board(kind: BoardKind, folder: Path) -> Board:
 
 
 class TensorBoard:
-    """Event files in ``folder``, a run per stage; look at them with ``tensorboard --logdir``.
-
-    Files are opened with the first figure. What a resumed run repeats replaces what was there.
-    """
+    """Event files in ``folder``, one run per stage, opened with the first figure; repeated steps replace older ones."""
 
     def __init__(self, folder: Path) -> None:
         _needed("tensorboard")
@@ -110,7 +107,7 @@ class WandbBoard:
 
 
 def watched(watch: Watch, board: Board, stage: str) -> Watch:
-    """A watch that tells the board as well."""
+    """The watch, with figures to the board as well."""
     last = [0]
 
     def step(number: int, total: int, figures: dict[str, float]) -> None:

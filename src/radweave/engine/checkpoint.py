@@ -20,13 +20,15 @@ from radweave.core.json_files import read_json_object, write_json
 from radweave.core.storage import remove_leftovers, sha256_file, write_folder
 from radweave.engine.distributed import cut_like, whole_tensor
 
+_MOST_ABSENT = 1_000_000
+"""Numbers without a stored tensor that may still be built, so that ``load_weights`` names them."""
 OTHER_RUN = "the checkpoint belongs to another configuration, data set or version"
 
 
 def save_weights(model: nn.Module, path: Path, classes: Sequence[str] = ()) -> None:
     """Write every parameter and persistent buffer; tensors that share memory are stored once.
 
-    ``classes`` are named in the file: which output is which finding is part of what the weights mean.
+    ``classes`` are named in the file, since they give the outputs their meaning.
 
     Raises:
         InputError: if the disk is full or the file cannot be written.
@@ -55,6 +57,54 @@ def refuse_other_classes(path: Path, classes: Sequence[str]) -> None:
         raise InputError(f"weights cannot be read: {error}", file=path) from None
     if saved != json.dumps(list(classes)):
         raise InputError("weights are of other classes than run.json, or of another order", file=path, field="classes")
+
+
+_FLOATS = ("F32", "F16", "BF16")
+_STORED = {
+    **dict.fromkeys((torch.float32, torch.float16, torch.bfloat16), _FLOATS),
+    torch.float64: ("F64",), torch.int64: ("I64",), torch.int32: ("I32",), torch.bool: ("BOOL",),
+}  # fmt: skip
+"""Stored types of a tensor; the three short floats are interchangeable."""
+
+
+def refuse_other_shapes(empty: nn.Module, path: Path) -> None:
+    """Compare the header of a weights file with a model on the meta device, before the model takes memory.
+
+    Raises:
+        InputError: if the file is broken, a tensor has another shape, or many weights have no tensor.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            stored = {name: list(part.get_shape()) for name, part in slices.items()}
+            kinds = {name: str(part.get_dtype()) for name, part in slices.items()}
+    except FileNotFoundError:
+        raise InputError("file is missing", file=path) from None
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"weights do not fit this model: {error}", file=path) from None
+    names: dict[int, list[str]] = {}
+    sizes: dict[int, int] = {}
+    for name, tensor in empty.state_dict(keep_vars=True).items():
+        names.setdefault(id(tensor), []).append(name)
+        sizes[id(tensor)] = tensor.numel()
+        if name in stored and stored[name] != list(tensor.shape):
+            raise InputError(
+                "weights do not fit this model", file=path, field=name, got=stored[name], expected=list(tensor.shape)
+            )
+        # Integers or booleans in the place of weights would be cast silently.
+        if name in kinds and kinds[name] not in _STORED.get(tensor.dtype, (kinds[name],)):
+            raise InputError(
+                "weights do not fit this model", file=path, field=name, got=kinds[name],
+                expected=" or ".join(_STORED[tensor.dtype]),
+            )  # fmt: skip
+    # Weights that share memory are stored under one of their names.
+    absent = [key for key, group in names.items() if not any(name in stored for name in group)]
+    if sum(sizes[key] for key in absent) > _MOST_ABSENT:
+        raise InputError(
+            f"weights do not fit this model: {len(absent)} have no tensor", file=path, field=names[absent[0]][0]
+        )
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
@@ -130,7 +180,7 @@ def load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optim
 
 
 def load_average(folder: Path) -> dict[str, Tensor]:
-    """The averaged weights of a checkpoint that ``load_checkpoint`` has looked through.
+    """The averaged weights of a checkpoint that ``load_checkpoint`` has verified.
 
     Raises:
         InputError: if it has none.
@@ -144,9 +194,9 @@ def load_average(folder: Path) -> dict[str, Tensor]:
 
 
 def refuse_checkpoints_of_others(folder: Path, fingerprint: str) -> None:
-    """Refuse to go on where checkpoints of another configuration, data set or version lie; damaged ones do not count.
+    """Refuse checkpoints of another configuration, data set or version; damaged ones do not count.
 
-    ``fingerprint`` is the part of theirs that is known before images are read, up to its dash.
+    ``fingerprint`` is its part before the dash, known before images are read.
 
     Raises:
         InputError: naming the first one.
@@ -161,7 +211,7 @@ def refuse_checkpoints_of_others(folder: Path, fingerprint: str) -> None:
 
 
 def keep_newest(folder: Path, count: int) -> None:
-    """Remove all but the newest ``count`` step checkpoints, and what killed writers left."""
+    """Remove all but the newest ``count`` step checkpoints, and leftovers of killed writers."""
     for path in sorted(folder.glob("step-*"), reverse=True)[count:]:
         shutil.rmtree(path)
     remove_leftovers(folder)

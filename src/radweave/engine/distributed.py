@@ -1,7 +1,7 @@
-"""Training past one machine: who the processes are, and how their gradients become one.
+"""Distributed training: the processes of a job, and the reduction of their gradients.
 
-Any launcher that sets RANK and WORLD_SIZE will do (torchrun, accelerate launch, Slurm). Each rank computes its slice of
-the global batch, see ``radweave.nn.global_batch``. Two ways to hold the model:
+Any launcher that sets RANK and WORLD_SIZE works (torchrun, accelerate launch, Slurm). Each rank computes its slice of
+the global batch, see ``radweave.nn.global_batch``. The model is replicated or sharded:
 
 ``ddp``    every rank holds all of it; torch's DistributedDataParallel averages the gradients, bucket by bucket, while
            the backward pass still runs.
@@ -35,15 +35,15 @@ from radweave.nn.global_batch import share_batch_statistics
 
 Parallel = Literal["ddp", "fsdp"]
 WAIT = timedelta(hours=2)
-"""How long a rank waits for the others: the first one may be reading the images of a large data set."""
+"""Time limit of waiting for other ranks: the first one may be reading the images of a large data set."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """The processes of this job; ``Ranks()`` is a single one. Every method is called by all of them, in one order.
+    """The processes of this job; ``Ranks()`` is a single one. All ranks call every method, in one order.
 
-    ``gradients`` is the group in which gradients travel. Batch norm and contrasts talk inside the backward pass too, in
-    the common group; which of them comes first depends on the parts that a slice uses.
+    ``gradients`` is the process group of gradients. Batch norm and contrastive losses communicate in the common group
+    during the backward pass, in an order that depends on the parts that a slice uses.
     """
 
     rank: int = 0
@@ -52,7 +52,7 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the rank that writes."""
+        """True for the rank that writes."""
         return self.rank == 0
 
     def sum(self, values: Sequence[float]) -> list[float]:
@@ -64,7 +64,7 @@ class Ranks:
         return total.tolist()
 
     def any(self, flag: bool) -> bool:
-        """Whether it is so on any rank."""
+        """True if ``flag`` is set on any rank."""
         return self.sum([float(flag)])[0] > 0
 
     def gather(self, value: Any) -> list[Any]:
@@ -84,7 +84,7 @@ class Ranks:
         return box[0]
 
     def refuse_difference(self, what: str, value: Any) -> None:
-        """Stop when the ranks do not agree on a value they must share.
+        """Stop if the ranks disagree on a value.
 
         Raises:
             InputError: naming what differs.
@@ -94,16 +94,16 @@ class Ranks:
             raise InputError(reason, field=what)
 
     def wait(self) -> None:
-        """Go on when all are here."""
+        """Wait for all ranks."""
         if self.size > 1:
             dist.barrier()
 
     @contextmanager
     def first_goes_first(self) -> Iterator[None]:
-        """The first rank runs the block, then all the others: they find what it has written.
+        """Run the block on the first rank, then on all others, which read its files.
 
         Raises:
-            InputError: on every rank, if the first one could not do it.
+            InputError: on every rank, if the first one failed.
         """
         failure: InputError | None = None
         if self.is_first:
@@ -120,12 +120,12 @@ class Ranks:
 
 @contextmanager
 def joined_ranks() -> Iterator[Ranks]:
-    """Join the other processes of this job, if a launcher has started several.
+    """Join the processes of this job, if a launcher has started several.
 
     Raises:
-        InputError: when another process of the job is lost.
+        InputError: if another process is lost.
     """
-    if dist.is_initialized():  # by whoever called us
+    if dist.is_initialized():  # by the caller
         yield _all_ranks()
         return
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
@@ -148,7 +148,7 @@ def joined_ranks() -> Iterator[Ranks]:
 
 
 def _all_ranks() -> Ranks:
-    # The group lasts as long as the job: torch may wait forever where one is destroyed right after a backward pass.
+    # Never destroyed: torch may wait forever for a group that is destroyed right after a backward pass.
     return Ranks(dist.get_rank(), dist.get_world_size(), dist.new_group(timeout=WAIT))
 
 
@@ -161,10 +161,9 @@ Losses = tuple[Tensor, dict[str, Tensor]]
 
 
 class StageLoss(nn.Module):
-    """The loss of a stage as a forward pass: that is what torch's data parallelism wraps.
+    """The loss of a stage as a forward pass, which torch's data parallelism wraps.
 
-    The terms come back detached. A term that is returned but not differentiated would make DistributedDataParallel wait
-    for gradients that never come.
+    Terms are detached: DistributedDataParallel would wait for gradients of undifferentiated outputs.
     """
 
     def __init__(self, model: ReportModel, weights: Mapping[str, float]) -> None:
@@ -184,30 +183,30 @@ class Replica(Protocol):
 
     @property
     def losses(self) -> Callable[[Batch], Losses]:
-        """Computes the losses of this rank's slice: the module that torch wraps, with nothing in between."""
+        """The module that computes the losses of this rank's slice."""
         ...
 
     def backward(self, loss: Tensor, part: Slice | None) -> None:
-        """Make the gradients those of the global batch, of which ``part`` is this rank's; None in a single process."""
+        """Compute gradients of the global batch, whose slice on this rank is ``part``; None in a single process."""
         ...
 
     def clip_gradients(self, max_norm: float) -> float:
-        """Scale them down to this norm; return the norm they had."""
+        """Scale gradients down to this norm; return their former norm."""
         ...
 
     def collect(self) -> None:
-        """Bring the trained weights, whole, into the model the replica was made from."""
+        """Copy the trained weights, whole, into the original model."""
         ...
 
     def spread(self) -> None:
-        """Take over the weights of that model."""
+        """Copy the weights of the original model into the replica."""
         ...
 
 
 def make_replica(model: ReportModel, weights: Mapping[str, float], ranks: Ranks, parallel: Parallel = "ddp") -> Replica:
-    """The replica for this rank, to train with these weights of the terms; in a single process the model itself.
+    """The replica for this rank and these loss weights; in a single process the model itself.
 
-    What trains is settled before. All ranks start from the first one's weights.
+    ``requires_grad`` must be set before. All ranks start from the first one's weights.
     """
     computed: nn.Module = StageLoss(model, weights)
     if ranks.size > 1:
@@ -221,7 +220,7 @@ def make_replica(model: ReportModel, weights: Mapping[str, float], ranks: Ranks,
 
 
 def _averaged(loss: nn.Module, group: dist.ProcessGroup | None) -> nn.Module:
-    """The loss, whose backward pass averages gradients over the ranks. One that no rank has stays away."""
+    """The loss, whose backward pass averages gradients over the ranks; gradients missing on all stay None."""
     with warnings.catch_warnings():
         # torch 2.13 gives ``broadcast_buffers`` a second name, which older ones do not know.
         warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated", category=FutureWarning)
@@ -240,12 +239,12 @@ def scaled(loss: Tensor, part: Slice | None, size: int) -> Tensor:
 
 
 def whole_tensor(tensor: Tensor) -> Tensor:
-    """All of a tensor that may be sharded. Every rank must ask for it."""
+    """The whole of a tensor that may be sharded; all ranks must call it."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 def cut_like(tensor: Tensor, parameter: Tensor) -> Tensor:
-    """The tensor, sharded as the parameter is; scalars such as a step count stay whole."""
+    """The tensor, sharded like the parameter; scalars such as a step count stay whole."""
     if not hasattr(parameter, "full_tensor") or tensor.shape != parameter.shape:
         return tensor
     from torch.distributed.tensor import DTensor, distribute_tensor
@@ -257,7 +256,7 @@ def cut_like(tensor: Tensor, parameter: Tensor) -> Tensor:
 
 @dataclass(slots=True)
 class WholeReplica:
-    """Every rank holds the whole model. Where there are others, the backward pass of its losses averages gradients."""
+    """A whole model on every rank; the backward pass of its losses averages gradients over ranks."""
 
     model: ReportModel
     losses: Callable[[Batch], Losses]
@@ -277,15 +276,13 @@ class WholeReplica:
         pass
 
 
-# FSDP2: parameters, gradients and optimiser state cut into one shard per rank.
-#
-# A copy of the model is sharded and trains; the model it was made from holds whole weights for evaluation, memories and
-# checkpoints, and is brought up to date before each of them. Checkpoints are therefore those of one process, name by
-# name. The price is the memory of one set of weights per rank; gradients and optimiser state, the larger part, are cut.
+# FSDP2: a sharded copy of the model trains; the original holds whole weights for evaluation, memories and checkpoints,
+# and is updated before each of them. Checkpoints thus equal those of one process. The price is one set of weights per
+# rank.
 
 
 class ShardedReplica:
-    """A sharded copy of ``whole``. Scalars are not cut: each rank holds them."""
+    """A sharded copy of ``whole``; scalars are replicated."""
 
     def __init__(self, whole: ReportModel, weights: Mapping[str, float]) -> None:
         from torch.distributed.device_mesh import init_device_mesh
@@ -293,7 +290,7 @@ class ShardedReplica:
 
         self.whole = whole
         self.model = copy.deepcopy(whole)
-        for parameter in self.model.parameters():  # weights that lie channels last cannot be cut
+        for parameter in self.model.parameters():  # channels-last weights cannot be sharded
             parameter.data = parameter.data.contiguous()
         self.size = dist.get_world_size()
         dtypes = sorted({str(parameter.dtype) for parameter in whole.parameters() if parameter.requires_grad})
@@ -305,7 +302,7 @@ class ShardedReplica:
         for block in _blocks(self.model):
             fully_shard(block, mesh=mesh, ignored_params=scalars)
         fully_shard(self.model, mesh=mesh, ignored_params=scalars)
-        # The engine calls ``loss``: parameters are gathered for it as they would be for a forward pass.
+        # Parameters are gathered for ``loss`` as for a forward pass.
         register_fsdp_forward_method(self.model, "loss")
         self.losses: Callable[[Batch], Losses] = StageLoss(self.model, weights)
 
@@ -314,7 +311,7 @@ class ShardedReplica:
         self._average_scalars()
 
     def _average_scalars(self) -> None:
-        """The backward pass has averaged what is sharded; what is not comes here. One that no rank has stays away."""
+        """Average the gradients of scalars, which the backward pass leaves; gradients missing on all stay None."""
         scalars = [p for p in self.model.parameters() if p.requires_grad and not isinstance(p, DTensor)]
         if not scalars:
             return
@@ -329,13 +326,13 @@ class ShardedReplica:
     def clip_gradients(self, max_norm: float) -> float:
         grads = [p.grad for p in self.model.parameters() if p.requires_grad and p.grad is not None]
         cut = [grad.to_local() for grad in grads if isinstance(grad, DTensor)]
-        kept = [grad for grad in grads if not isinstance(grad, DTensor)]
+        replicated = [grad for grad in grads if not isinstance(grad, DTensor)]
         squares = torch.tensor([sum(float(shard.double().square().sum()) for shard in cut)], dtype=torch.float64)
         dist.all_reduce(squares)
-        norm = math.sqrt(float(squares) + sum(float(grad.double().square().sum()) for grad in kept))
+        norm = math.sqrt(float(squares) + sum(float(grad.double().square().sum()) for grad in replicated))
         factor = max_norm / (norm + 1e-6)
         if factor < 1:
-            for grad in (*cut, *kept):
+            for grad in (*cut, *replicated):
                 grad.mul_(factor)
         return norm
 
@@ -355,6 +352,6 @@ class ShardedReplica:
 
 
 def _blocks(model: nn.Module) -> list[nn.Module]:
-    """The layers that transformers says are not to be split; each is gathered only while it computes."""
+    """Layers in transformers' ``_no_split_modules``; each is gathered only while it computes."""
     names = {name for module in model.modules() for name in getattr(module, "_no_split_modules", None) or ()}
     return [module for module in model.modules() if type(module).__name__ in names]

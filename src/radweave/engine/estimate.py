@@ -1,4 +1,4 @@
-"""How much memory a method needs, worked out on torch's meta device: no weights, no data, no download."""
+"""Memory estimates of methods on torch's meta device, without weights, data or downloads."""
 
 from __future__ import annotations
 
@@ -27,23 +27,20 @@ from radweave.nn.pretrained import Quantization, text_shape
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-# What a forward pass keeps for the backward pass, counted on tensors without numbers.
-#
-# The pass runs with torch's fake tensors: shapes, types and the choice of kernels are real, memory is not. What autograd
-# holds is then counted and not guessed from a formula, for every architecture, mixed precision and adapters alike.
-
+# Activations are counted, not derived from a formula: a pass with torch's fake tensors has real shapes, types and
+# kernels, but no memory. This covers every architecture, mixed precision and adapters.
 
 UNCOUNTABLE = (DataDependentOutputException, DynamicOutputShapeException)
-"""What a pass raises whose shapes hang on numbers."""
+"""Errors of passes whose shapes depend on values."""
 
 
-def kept_bytes(part: nn.Module, run: Callable[[], Tensor], *, half: bool) -> int:
-    """Bytes of the tensors that autograd keeps after ``run``; weights and what shares their memory are not counted.
+def saved_bytes(part: nn.Module, run: Callable[[], Tensor], *, half: bool) -> int:
+    """Bytes that autograd saves in ``run``, without weights and their views.
 
     Args:
-        part: the module on the meta device, whose weights train as they say.
-        run: a forward pass through the part that makes its own inputs; it runs without numbers.
-        half: whether the pass is in mixed precision, as a stage with ``precision=bfloat16``.
+        part: the module on the meta device, with ``requires_grad`` set.
+        run: a forward pass of the part that makes its own inputs.
+        half: mixed precision, as a stage with ``precision=bfloat16``.
     """
     storages: dict[int, Any] = {}
 
@@ -55,7 +52,7 @@ def kept_bytes(part: nn.Module, run: Callable[[], Tensor], *, half: bool) -> int
     with FakeTensorMode():
         _give_fake_weights(part)
         own = {tensor.untyped_storage()._cdata for tensor in (*part.parameters(), *part.buffers())}
-        hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda kept: kept)
+        hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
         with hooks, torch.autocast("cpu", torch.bfloat16, enabled=half):
             end = run()
         total = sum(storage.nbytes() for key, storage in storages.items() if key not in own)
@@ -63,24 +60,24 @@ def kept_bytes(part: nn.Module, run: Callable[[], Tensor], *, half: bool) -> int
     return int(total)
 
 
-def most_kept(part: nn.Module, run: Callable[[], Tensor], *, half: bool) -> int:
-    """The same at its greatest: with gradient checkpointing the backward pass computes one layer again and keeps it."""
-    kept = kept_bytes(part, run, half=half)
+def most_saved_bytes(part: nn.Module, run: Callable[[], Tensor], *, half: bool) -> int:
+    """The peak of saved bytes: with gradient checkpointing the backward pass recomputes one layer at a time."""
+    saved = saved_bytes(part, run, half=half)
     models: list[Any] = [module for module in part.modules() if hasattr(module, "gradient_checkpointing_disable")]
-    # Not the property that says so of a model: its name changes between versions of transformers, which warn of it.
+    # Not the model's own property, whose name changes between versions of transformers.
     whole = [model for model in models if any(getattr(one, "gradient_checkpointing", False) for one in model.modules())]
     if not whole:
-        return kept
+        return saved
     shaped: Any = part
     config = shaped.architecture
     layers = getattr(config, "num_hidden_layers", None) or getattr(config, "depth", None) or sum(config.depths)
     for model in whole:
         model.gradient_checkpointing_disable()
-    return kept + (kept_bytes(part, run, half=half) - kept) // int(layers)
+    return saved + (saved_bytes(part, run, half=half) - saved) // int(layers)
 
 
 def vision_pass(encoder: nn.Module, data: DataConfig, batch: int) -> Callable[[], Tensor]:
-    """A pass of the vision encoder over the images of a batch, each study with all the views it may have."""
+    """A pass of the vision encoder over a batch of studies with the most views."""
     volume = data.ct.size
     shape = (batch * data.max_views, 1, data.image_size, data.image_size) if volume is None else (batch, 1, *volume)
 
@@ -94,21 +91,21 @@ def vision_pass(encoder: nn.Module, data: DataConfig, batch: int) -> Callable[[]
 def language_pass(
     part: CausalLanguageModel | CrossAttentionLanguageModel, batch: int, prompt: int, report: int
 ) -> Callable[[], Tensor]:
-    """The loss of reports of full length, after a prompt through which a gradient flows on."""
+    """The loss of reports of full length after a differentiable prompt."""
 
     def run() -> Tensor:
         ids = torch.zeros(batch, report, dtype=torch.long)
         read = torch.zeros(batch, prompt, part.width, dtype=part.dtype, requires_grad=True)
-        there = torch.ones(batch, prompt, dtype=torch.bool)
+        mask = torch.ones(batch, prompt, dtype=torch.bool)
         if isinstance(part, CausalLanguageModel):
-            return part.loss(read, there, ids, ids)
-        return part.loss(read, there, None, None, ids, ids)
+            return part.loss(read, mask, ids, ids)
+        return part.loss(read, mask, None, None, ids, ids)
 
     return run
 
 
 def _give_fake_weights(part: nn.Module) -> None:
-    """Put fake tensors in the place of weights and buffers; those that are shared stay shared."""
+    """Replace weights and buffers by fake tensors; shared ones stay shared."""
     made: dict[int, Tensor] = {}
 
     def fake(tensor: Tensor) -> Tensor:
@@ -124,8 +121,7 @@ def _give_fake_weights(part: nn.Module) -> None:
                     table[name] = fake(tensor)  # type: ignore[assignment]
 
 
-# Shapes of the published checkpoints that presets name, so that their size is known without downloading them.
-
+# Shapes of published checkpoints that presets name, known without a download.
 
 _BERT_BASE = {"model_type": "bert", "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}
 _LLAMA_2_7B = {
@@ -182,9 +178,9 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 
 GRADIENT_BYTES = 4
 ADAMW_BYTES = 8
-"""Two moments of four bytes for each parameter that trains."""
+"""Two moments of four bytes per trained parameter."""
 QUANTIZED_BYTES: Mapping[Quantization, float] = {"8bit": 1.0, "4bit": 0.5 + 4 / 64}
-"""Per weight of a linear map; at four bits with a float32 scale for each block of 64 (Dettmers et al., 2023)."""
+"""Bytes per weight of a linear map; at four bits with a float32 scale per block of 64 (Dettmers et al., 2023)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,15 +204,15 @@ class PartSize:
 class Estimate:
     """Bytes on each of ``ranks`` processes in the last stage of a method.
 
-    ``kept`` is what the vision encoder and the language model keep for the backward pass, by part; what the parts
-    between them keep is not in it. With several ranks the model is sharded as ``--parallel fsdp`` does it: each holds
-    the whole weights once and its shard of weights, gradients and optimiser state, and has its share of the batch.
+    ``saved`` is saved for the backward pass by the vision encoder and the language model, without the parts between.
+    With several ranks the model is sharded as ``--parallel fsdp`` does it: each holds the whole weights once and its
+    shard of weights, gradients and optimiser state, and has its share of the batch.
     """
 
     parts: dict[str, PartSize]
     batch_size: int
     tokens: int
-    kept: dict[str, int]
+    saved: dict[str, int]
     kv_cache: int
     ranks: int = 1
 
@@ -230,7 +226,7 @@ class Estimate:
 
     @property
     def activations(self) -> int:
-        return sum(self.kept.values())
+        return sum(self.saved.values())
 
     @property
     def weights(self) -> int:
@@ -290,7 +286,7 @@ def estimate_of(experiment: Experiment, *, prompt_tokens: int = 128, ranks: int 
     parts = part_sizes(model, stage.finetune, quantizations)
     tokens = prompt_tokens + experiment.data.max_tokens
     batch, cache = math.ceil(stage.batch_size / ranks), 0
-    kept: dict[str, int] = {}
+    activations: dict[str, int] = {}
     model.train()
     for name, part in named_parts(model).items():
         if isinstance(part, CausalLanguageModel | CrossAttentionLanguageModel):
@@ -304,12 +300,12 @@ def estimate_of(experiment: Experiment, *, prompt_tokens: int = 128, ranks: int 
         else:
             continue
         try:
-            kept[name] = most_kept(part, run, half=stage.precision == "bfloat16")
+            activations[name] = most_saved_bytes(part, run, half=stage.precision == "bfloat16")
         except UNCOUNTABLE:  # Qwen-VL's tower
             warnings.warn(
                 f"the activations of {name} hang on numbers, not on shapes, and are not counted", stacklevel=2
             )
-    return Estimate(parts, stage.batch_size, tokens, kept, cache, ranks)
+    return Estimate(parts, stage.batch_size, tokens, activations, cache, ranks)
 
 
 def build_on_meta(experiment: Experiment, tokenizer: PreTrainedTokenizerBase | None = None) -> ReportModel:
@@ -318,17 +314,16 @@ def build_on_meta(experiment: Experiment, tokenizer: PreTrainedTokenizerBase | N
     Raises:
         InputError: for a checkpoint whose shape is not known here, or that does not fit.
     """
-    stand_in = _stand_in_tokenizer(getattr(experiment.data.tokenizer, "vocab_size", 0))
+    words = tokenizer or _stand_in_tokenizer(getattr(experiment.data.tokenizer, "vocab_size", 0))
     with tempfile.TemporaryDirectory() as folder:
         for name, record in experiment.model:
             if getattr(record, "path", None) is not None:
-                _write_shape(record, Path(folder) / name, stand_in)
+                _write_shape(record, Path(folder) / name, words)
         classes = CLASSES[experiment.data.label_set]
         data = experiment.data
-        words = stand_in if tokenizer is None else tokenizer
         context = BuildContext(words, data.image_size, classes, parts=Path(folder), volume_size=data.ct.size)
         with torch.device("meta"):
-            return experiment.model.build(context)
+            return experiment.build(context)
 
 
 def part_sizes(
@@ -378,7 +373,7 @@ def kv_cache_bytes(architecture: Any, rows: int, tokens: int, bytes_per_number: 
 
 
 def _stand_in_tokenizer(size: int) -> Any:
-    """A tokenizer of the right size: only its length and its special tokens matter here."""
+    """A tokenizer of this size; only its length and special tokens matter."""
     from radweave.data.tokenizer import BpeTokenizerConfig
 
     tokenizer = BpeTokenizerConfig(vocab_size=300).build([])
@@ -388,7 +383,7 @@ def _stand_in_tokenizer(size: int) -> Any:
 
 
 def _write_shape(record: Any, folder: Path, tokenizer: Any) -> None:
-    """What a run folder keeps of a pretrained part."""
+    """Write the shape of a pretrained part as a run folder has it."""
     folder.mkdir()
     if getattr(record, "own_shape", False):
         return

@@ -1,7 +1,7 @@
-"""The training loop of one stage. It can stop anywhere and go on as if it had not.
+"""The training loop of one stage, which resumes exactly.
 
-Everything random hangs on (seed, step): the order of the studies, augmentation, dropout. A resumed run therefore ends
-in the same weights as an unbroken one, bit for bit on one kind of CPU.
+All randomness is a function of (seed, step): the order of the studies, augmentation, dropout. A resumed run therefore
+ends in the same weights as an unbroken one, bit for bit on one kind of CPU.
 """
 
 from __future__ import annotations
@@ -40,16 +40,13 @@ from radweave.nn.encoder_decoder import CrossAttentionLanguageModel
 from radweave.nn.global_batch import one_slice_of
 from radweave.nn.language_model import CausalLanguageModel, adapters_off, says_nothing
 
-# A running average of the weights that train: it is what validation sees and what a stage leaves behind.
-#
-# Source: Polyak and Juditsky, "Acceleration of stochastic approximation by averaging", 1992; the exponential form is that
-# of common practice.
-
 
 class AveragedWeights:
-    """a <- d a + (1 - d) w after every update, with d = min(decay, (1 + n) / (10 + n)) of update number n.
+    """Exponential moving average of the trained weights, used in validation and as the result of a stage.
 
-    The first updates count less, since the average begins at weights that know nothing.
+    a <- d a + (1 - d) w with d = min(decay, (1 + n) / (10 + n)) after update n: early weights count less. Polyak and
+    Juditsky, "Acceleration of stochastic approximation by averaging", 1992. Unlike torch's ``AveragedModel`` it copies
+    no frozen weights and swaps in place.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -59,19 +56,19 @@ class AveragedWeights:
 
     @torch.no_grad()
     def update(self, number: int) -> None:
-        """Take in the weights after update ``number``, from 0."""
-        kept = min(self.decay, (1 + number) / (10 + number))
+        """Average in the weights after update ``number``, from 0."""
+        decay = min(self.decay, (1 + number) / (10 + number))
         for name, value in self._trained.items():
-            self.tensors[name].lerp_(value, 1 - kept)
+            self.tensors[name].lerp_(value, 1 - decay)
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Go on from a saved average."""
+        """Load a saved average."""
         for name, value in tensors.items():
             self.tensors[name].copy_(value)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """The model has the averaged weights inside, and its own again afterwards."""
+        """Swap the averaged weights into the model within the block."""
         self._swap()
         try:
             yield
@@ -80,7 +77,7 @@ class AveragedWeights:
 
     @torch.no_grad()
     def leave(self) -> None:
-        """Leave the averaged weights in the model."""
+        """Copy the averaged weights into the model."""
         for name, value in self._trained.items():
             value.copy_(self.tensors[name])
 
@@ -92,17 +89,14 @@ class AveragedWeights:
             self.tensors[name].copy_(own)
 
 
-# torch.compile for the networks of a stage, in its updates alone.
-#
-# Validation, memories and reports compute as they do without, so that the option changes no figure but the losses of the
-# updates, by the rounding of kernels that were fused otherwise. Names of weights stay.
-
+# torch.compile for the updates of a stage alone: validation, memories and reports stay uncompiled and keep their
+# figures.
 
 Writers = CausalLanguageModel | CrossAttentionLanguageModel
 
 
 def networks(model: ReportModel, which: Compiled) -> list[nn.Module]:
-    """What is compiled: the vision encoder, or that and the language models; the Python between them is not."""
+    """Networks to compile: the vision encoder, or also the language models."""
     if which == "nothing":
         return []
     writers = [part for part in named_parts(model).values() if isinstance(part, Writers)]
@@ -110,33 +104,33 @@ def networks(model: ReportModel, which: Compiled) -> list[nn.Module]:
 
 
 def refuse_no_compiler(device: torch.device) -> None:
-    """Find out on the smallest of functions whether torch can compile here: a CPU needs a C++ compiler, CUDA Triton.
+    """Compile a trivial function: a CPU needs a C++ compiler, CUDA needs Triton.
 
     Raises:
-        InputError: with what torch says, for the field ``compiled`` of a stage.
+        InputError: with torch's message, for the field ``compiled`` of a stage.
     """
     try:
         torch.compile(lambda x: x.sin() + 1)(torch.zeros(2, device=device))
-    except Exception as error:  # whatever is missing, it is of this machine and not of this code
-        said = " ".join(str(error).split())[:200]
+    except Exception as error:  # depends on the machine, not on this code
+        message = " ".join(str(error).split())[:200]
         reason, needed = "torch cannot compile on this machine", "a C++ compiler, on a GPU Triton; or nothing"
-        raise InputError(reason, field="compiled", got=said, expected=needed) from None
+        raise InputError(reason, field="compiled", got=message, expected=needed) from None
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledNetworks:
-    """Networks and what torch makes of them; the first pass through each takes as long as the compiler does."""
+    """Networks with their compiled calls; the first pass through each compiles it."""
 
     calls: tuple[tuple[nn.Module, Callable[..., Any]], ...] = ()
 
     @classmethod
     def of(cls, model: ReportModel, which: Compiled) -> CompiledNetworks:
-        """Those of a model."""
+        """The compiled networks of a model."""
         return cls(tuple((network, torch.compile(network._call_impl)) for network in networks(model, which)))
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Within the block the networks compute as compiled."""
+        """Use the compiled calls within the block."""
         for network, call in self.calls:
             network._compiled_call_impl = call
         try:
@@ -146,20 +140,17 @@ class CompiledNetworks:
                 network._compiled_call_impl = None
 
 
-# Which precision a stage computes its losses in, on the machine at hand.
-
-
 def computes_in_bfloat16(precision: Precision, device: torch.device) -> bool:
-    """Whether losses are computed in bfloat16; ``auto`` asks whether the processor has instructions for it."""
+    """True if losses are computed in bfloat16; ``auto`` needs hardware support."""
     return precision == "bfloat16" or (precision == "auto" and has_bfloat16(device))
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """Whether bfloat16 is multiplied by the device itself; on others it is emulated, and slower than float32."""
+    """True if the device multiplies bfloat16 itself; emulation is slower than float32."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    found = torch.cpu.get_capabilities()
-    return bool(found.get("avx512_bf16") or found.get("amx_bf16") or found.get("bf16"))
+    capabilities = torch.cpu.get_capabilities()
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16") or capabilities.get("bf16"))
 
 
 class BatchSource(Protocol):
@@ -175,9 +166,7 @@ class BatchSource(Protocol):
 
 @dataclass(slots=True)
 class Watch:
-    """Who is told what: ``began(epochs, updates per epoch)`` first, ``step(step, total, figures)`` per update,
-    ``epoch(epoch, figures)`` after validation.
-    """
+    """Callbacks: ``began(epochs, updates per epoch)``, ``step(step, total, figures)``, ``epoch(epoch, figures)``."""
 
     began: Callable[[int, int], None] = lambda epochs, updates: None
     step: Callable[[int, int, dict[str, float]], None] = lambda step, total, figures: None
@@ -186,7 +175,7 @@ class Watch:
 
 @dataclass(slots=True)
 class Progress:
-    """Where a stage is: updates done, best validation figure so far, and updates skipped for a non-finite loss."""
+    """State of a stage: updates done, best validation figure, updates skipped for a non-finite loss."""
 
     step: int = 0
     best: float | None = None
@@ -200,10 +189,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """An update under way.
+    """An update in progress.
 
     ``part`` is this rank's slice of the batch, None in one process. ``buffers`` are the running statistics before it,
-    ``started`` is on the performance counter, in seconds.
+    ``started`` is a time of ``perf_counter``.
     """
 
     batch: Batch
@@ -216,14 +205,13 @@ class Update:
 
 @dataclass(slots=True)
 class StageTrainer:
-    """Trains one stage of a model; ``run()`` does it.
+    """Trains one stage of a model by ``run()``.
 
-    The children of ``model`` are the parts that ``stage.finetune`` may name. ``folder`` is
-    the run folder: checkpoints and ``metrics.jsonl`` go there, and an interrupted stage goes on from there.
-    ``validate`` returns validation figures, among them the one that the stage selects by. ``fingerprint`` is a hash of
-    configuration and data; a checkpoint of another one is refused. With several ``ranks`` each trains on its slice of
-    every batch; the first one writes, and all hold the same weights throughout. ``validate`` is called on all of them
-    and gives all the same.
+    The children of ``model`` are the parts that ``stage.finetune`` may name. The run ``folder`` receives checkpoints
+    and ``metrics.jsonl``, from which an interrupted stage resumes. ``validate`` returns figures, among them the one
+    that the stage selects by. ``fingerprint`` is a hash of configuration and data; other checkpoints are refused. With
+    several ``ranks`` each trains on its slice of every batch, all hold the same weights, and the first one writes.
+    ``validate`` is called on all ranks and returns the same on all.
     """
 
     model: ReportModel
@@ -245,7 +233,7 @@ class StageTrainer:
     silent: tuple[nn.Module, ...] = field(init=False, default=())
 
     def run(self) -> Progress:
-        """Train to the end, then leave the best weights in the model.
+        """Train to the end and load the best weights.
 
         Raises:
             InputError: for a checkpoint that belongs to another run, or a loss that stays non-finite.
@@ -266,7 +254,7 @@ class StageTrainer:
         per_epoch = self.batches.steps_per_epoch
         self.watch.began(-(-self.total_steps // per_epoch), per_epoch)
         in_bfloat16 = computes_in_bfloat16(self.stage.precision, next(self.model.parameters()).device)
-        with asked_to_stop() as asked:
+        with asked_to_stop() as stop_signal:
             while self.progress.step < self.total_steps and not self._has_settled:
                 epoch, first = divmod(self.progress.step, per_epoch)
                 for batch in self.batches.epoch(epoch, first):
@@ -281,15 +269,15 @@ class StageTrainer:
                     at_end = self.progress.step >= self.total_steps or self.progress.step % per_epoch == 0
                     if at_end:
                         break
-                    stop = self._asked(asked())
+                    stop = self._asked(stop_signal())
                     if stop or self.progress.step % self.stage.checkpoint_every == 0:
                         self._save()
                     if stop:
                         raise StoppedError(stop)
                 self._end_of_epoch(epoch)
                 self._save()
-                # After the last update too: the next stage may take hours.
-                if stop := self._asked(asked()):
+                # Also after the last update, since the next stage may take hours.
+                if stop := self._asked(stop_signal()):
                     raise StoppedError(stop)
         self.ranks.wait()
         if self.stage.selected_by is not None and self.progress.best is not None:
@@ -300,7 +288,7 @@ class StageTrainer:
         return self.progress
 
     def _find_silent_adapters(self) -> None:
-        """Parts that train without their adapters, which have learned nothing yet: a third of a step for no result."""
+        """Find parts that train without their untrained adapters, which would cost a third of a step for nothing."""
         trained = self.stage.trained
         silent = [n for n, part in named_parts(self.model).items() if trained.get(n) == "base" and says_nothing(part)]
         self.silent = tuple(part for name, part in named_parts(self.replica.model).items() if name in silent)
@@ -327,7 +315,7 @@ class StageTrainer:
             )  # fmt: skip
 
     def _asked(self, number: int) -> int:
-        """The signal that any rank got, on all of them; 0 for none."""
+        """The signal received by any rank; 0 for none."""
         return max(self.ranks.gather(number)) if self.ranks.any(number > 0) else 0
 
     @property
@@ -341,13 +329,13 @@ class StageTrainer:
 
     @property
     def _has_settled(self) -> bool:
-        """Whether the last ``patience`` epochs were no better than one before."""
+        """True after ``patience`` epochs without improvement."""
         patience, done = self.stage.patience, self.progress.step // self.batches.steps_per_epoch
         best = self.progress.best_step // self.batches.steps_per_epoch
         return patience is not None and self.progress.best is not None and done - best >= patience
 
     def _begun(self, batch: Batch) -> Update:
-        """All that comes before the forward pass: seed, modes, learning rate, the batch where the model is."""
+        """Prepare the forward pass: seed, modes, learning rate, batch on the device."""
         started, step = time.perf_counter(), self.progress.step
         model = self.replica.model
         part = None if self.ranks.size == 1 else self.batches.part(step % self.batches.steps_per_epoch)
@@ -362,7 +350,7 @@ class StageTrainer:
         return Update(batch.to(device), device, part, rate, buffers, started)
 
     def _end_of_update(self, update: Update, terms: dict[str, Tensor], epoch: int) -> None:
-        """All that comes after the backward pass: the step, or none if it is not finite, and what is told of it."""
+        """Make the optimiser step, or skip a non-finite one; then log."""
         norm = self.replica.clip_gradients(self.stage.optimizer.max_grad_norm)
         figures = self._over_ranks(terms, update.part)
         if math.isfinite(figures["loss"]) and math.isfinite(norm):
@@ -379,12 +367,12 @@ class StageTrainer:
         self.watch.step(self.progress.step, self.total_steps, figures)
 
     def _over_ranks(self, terms: dict[str, Tensor], part: Slice | None) -> dict[str, float]:
-        """The terms of the whole batch."""
+        """Loss terms of the global batch."""
         weight = 1.0 if part is None else part.weight(self.ranks.size)
         return dict(zip(terms, self.ranks.sum([weight * float(term.detach()) for term in terms.values()]), strict=True))
 
     def _skip(self, batch: Batch, buffers: dict[str, Tensor]) -> None:
-        """Leave the weights, and put back running statistics that the batch has poisoned."""
+        """Keep the weights and restore running statistics of a non-finite batch."""
         with torch.no_grad():
             for name, value in self.replica.model.named_buffers():
                 value.copy_(buffers[name])
@@ -404,7 +392,7 @@ class StageTrainer:
             self._judge(epoch)
 
     def _judge(self, epoch: int) -> None:
-        """Validate the model as it is, and keep it if it is the best so far."""
+        """Validate the model; save it if it is the best so far."""
         self.model.eval()
         figures = _finite(self.validate())
         self.progress.history.append({"epoch": epoch, "step": self.progress.step, **figures})
@@ -428,7 +416,7 @@ class StageTrainer:
             keep_newest(self.checkpoints, self.stage.keep_checkpoints)
 
     def _resume(self) -> None:
-        """Go on from the newest checkpoint that is whole; on all ranks from the same."""
+        """Resume from the newest whole checkpoint, the same on all ranks."""
         self._load_newest()
         self.ranks.refuse_difference("checkpoints", self.progress.step)
         self.replica.spread()
@@ -453,20 +441,20 @@ class StageTrainer:
             raise InputError(f"no checkpoint can be read: {broken[0]}", file=self.checkpoints)
 
     def _rewind_metrics(self) -> None:
-        """Drop what was logged after the checkpoint: those steps come again. And what a killed writer left."""
+        """Drop log lines after the checkpoint, whose steps are repeated, and leftovers of killed writers."""
         remove_leftovers(self.folder)
         path = self.folder / "metrics.jsonl"
         if not path.is_file():
             return
-        kept = []
+        lines = []
         for line in path.read_text(encoding="utf-8").splitlines():
             try:
                 row = json.loads(line)
             except ValueError:  # half a line, left by a killed run
                 continue
             if row["stage"] != self.name or row["step"] <= self.progress.step:
-                kept.append(line + "\n")
-        write_text(path, "".join(kept))
+                lines.append(line + "\n")
+        write_text(path, "".join(lines))
 
     def _append(self, row: dict[str, Any]) -> None:
         if not self.ranks.is_first:
@@ -481,16 +469,15 @@ def _finite(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _step_seed(seed: int, name: str, step: int, first: int) -> int:
-    """Seed of the draws inside the model; slices that begin at another study of the batch draw other numbers."""
+    """Seed of random numbers inside the model; slices with another first study have another seed."""
     name = STAGE_SEEDS.get(name, name)
     return (seed * 1_000_003 + sum(name.encode()) * 7919 + first * 15_485_863 + step) & 0x7FFFFFFF
 
 
 def use_deterministic_kernels() -> None:
-    """Ask torch for deterministic kernels; needed for a resumed run to equal an unbroken one.
+    """Use deterministic kernels, so that a resumed run equals an unbroken one.
 
-    Torch would also fill every new tensor, so that reading one before writing it gives the same on each run. Nothing
-    here does that, and the filling is a tenth of a step on a CPU.
+    Torch's filling of uninitialised memory is off: nothing reads it, and filling takes a tenth of a step on a CPU.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # The same as use_deterministic_algorithms(True, warn_only=True), which also reads torch's compiler: 1.3 s.

@@ -1,8 +1,8 @@
-"""From a run folder back to a model that reports."""
+"""Restore a run folder to a model that reports."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,22 +15,22 @@ from radweave.core.errors import InputError
 from radweave.core.foreign_models import refuse_unusable_weights
 from radweave.core.ontology import CLASSES
 from radweave.core.study import Split
-from radweave.data.square import PREPROCESSING_VERSION
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.examples import refuse_shared_images
 from radweave.data.ood import OutOfDistribution, load_ood
+from radweave.data.square import PREPROCESSING_VERSION
 from radweave.data.tokenizer import load_tokenizer
 from radweave.drafting.calibration import load_calibration
-from radweave.engine.checkpoint import load_weights, refuse_other_classes
-from radweave.engine.drafts import FOLDER, Drafting, set_memories
+from radweave.engine.checkpoint import load_weights, refuse_other_classes, refuse_other_shapes
+from radweave.engine.expected_utility import FOLDER, Drafting
 from radweave.engine.prepare import prepare
 from radweave.engine.run_folder import RunCard, read_card
-from radweave.engine.sizes import refuse_other_shapes
 from radweave.methods import load_method
 from radweave.methods.experiment import BuildContext, Experiment
 from radweave.methods.model import ReportModel, TrainingView, Varied
 from radweave.methods.renamed import rename_stages
+from radweave.nn.memory.bank import load_bank
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -52,7 +52,7 @@ class Run:
 def restore(folder: Path, *, device: torch.device | None = None) -> Run:
     """Open a finished run folder; every file is checked against its hash.
 
-    Without ``device`` the model is where ``default_device`` says.
+    Without ``device`` the model is on the default device.
 
     Raises:
         InputError: if a file is missing or was changed, or does not fit the model.
@@ -95,19 +95,61 @@ def restore(folder: Path, *, device: torch.device | None = None) -> Run:
     return Run(folder, card, experiment, tokenizer, model, ood, drafting)
 
 
-# Experiments at test time: a trained run reports with some of its settings changed, and nothing is trained.
-#
-# radweave generate RUN --data DATASET --out OUT.jsonl --at-test pool.size=10 --at-test pairing_seed=3
-#
-# What may be set is the method's record (``Varied.settings``). The run folder stays as it is, and every report says that
-# it was not written as the run was trained.
+def set_memories(model: ReportModel, folder: Path, *, named: Mapping[str, int] | None = None) -> None:
+    """Load the banks of a run folder into a model; ``named`` are the banks of a finished run with their rows.
+
+    Raises:
+        InputError: for a broken or missing bank, or one that fits neither the model nor ``named``.
+    """
+    places = sorted((folder / "memories").glob("[!.]*")) if (folder / "memories").is_dir() else []
+    banks = {place.name: load_bank(place) for place in places}
+    for name, bank in banks.items():
+        if named is not None and named.get(name) != len(bank):
+            raise InputError(
+                f"the memory '{name}' has other rows than the run says",
+                file=folder / "memories",
+                got=len(bank),
+                expected=named.get(name),
+            )
+    layouts = model.memory_layouts()
+    for name in () if named is None else layouts:
+        if name not in banks:
+            raise InputError(
+                f"the method reads its memory '{name}', and the folder lacks it", file=folder, field="memories"
+            )
+    if banks:
+        try:
+            for name, bank in banks.items():
+                if name in layouts:
+                    bank.refuse_misfit(name, layouts[name])
+                if named is not None:  # new banks were checked when they were saved
+                    bank.refuse_non_finite(name)
+            model.set_memories(banks)
+        except (KeyError, RuntimeError) as error:  # a tensor or a field is missing or differs
+            raise InputError(f"the memories do not fit this model: {error}", file=folder / "memories") from None
+        except InputError as error:
+            where = folder / "memories"
+            raise InputError(
+                error.reason, file=where, field=error.field, got=error.got, expected=error.expected
+            ) from None
+
+
+def rows_of_memories(folder: Path) -> dict[str, int]:
+    """Rows of each bank of a run folder, with that of its drafting."""
+    places = {place.name: place for place in sorted((folder / "memories").glob("[!.]*"))}
+    if (folder / "drafting" / "bank").is_dir():
+        places["drafting"] = folder / "drafting" / "bank"
+    return {name: len(load_bank(place)) for name, place in places.items()}
+
+
+# Settings at test time (``--at-test pool.size=10``): the run folder is unchanged, and every report warns of them.
 
 
 def vary(run: Run, dataset: Dataset, assignments: Sequence[str]) -> str:
-    """Set the run's model as ``assignments`` (``key=value``) say, for reports on ``dataset``; return what to warn of.
+    """Change settings (``key=value``) of the run's model for reports on ``dataset``; return a warning.
 
     Raises:
-        InputError: if the method has nothing to set, for an unknown setting, or a data set that cannot serve.
+        InputError: for a method without settings, an unknown setting, or an unfit data set.
     """
     model = run.model
     if not isinstance(model, Varied):
@@ -117,7 +159,7 @@ def vary(run: Run, dataset: Dataset, assignments: Sequence[str]) -> str:
 
 
 def view_of(run: Run, dataset: Dataset, folder: str | None, split: Split) -> TrainingView:
-    """A split of the data set that is reported on, or of another one."""
+    """A split of the reported data set, or of another one."""
     own = folder is None
     source = (dataset if folder is None else Dataset.open(Path(folder))).aimed(run.experiment.data.target)
     if own and dataset.fingerprint() != run.card.dataset.fingerprint:

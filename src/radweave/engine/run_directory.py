@@ -1,9 +1,9 @@
-"""Where a run is trained: in its own folder, or aside while an older one stands there.
+"""Folders of trainings: a run trains in its own folder, or aside while it replaces an older run.
 
 RUN/             the run; with --overwrite the older one stays whole and usable until the new one is finished
-.RUN.training/   the new one while it trains; --resume finds it, and it takes the older one's place in one step
+.RUN.training/   the new one while it trains; --resume finds it, and it replaces the older one in one step
 
-Each has its lock, held by whoever trains. A start that fails leaves what was there before.
+Each is locked while it trains. A failed start leaves the folders as they were.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from radweave.engine.run_folder import FORMAT, locked, read_card
 from radweave.methods.experiment import Experiment
 
 _MARK = ".aside"
-"""An empty file that only a run trained aside holds: it tells the newer from the older one after they changed names."""
+"""An empty file of runs trained aside: it marks the newer one after the exchange of names."""
 _LOCK = ".lock"
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
 @dataclass(slots=True)
 class RunPlace:
-    """The run's folder ``out``, and the ``folder`` in which it is trained. ``began``: the start did not fail."""
+    """The run's folder ``out`` and its training ``folder``; ``began`` once the start has succeeded."""
 
     out: Path
     folder: Path
     began: bool = False
 
     def finish(self) -> None:
-        """Put a finished run where it belongs; an older one goes then, and not before.
+        """Move a finished run to ``out`` and remove an older one.
 
         Raises:
-            InputError: if somebody laid a file into the older one in the meantime; ``--resume`` ends it later.
+            InputError: if the older one holds a foreign file by now; ``--resume`` finishes later.
         """
         if self.folder != self.out:
             if not _is_empty(self.out):
@@ -57,31 +57,31 @@ class RunPlace:
 
 
 def aside_of(out: Path) -> Path:
-    """Where a run is trained that replaces the one in ``out``."""
+    """The training folder of a run that replaces the one in ``out``."""
     return out.with_name(f".{out.name}.training")
 
 
 def training_folder(out: Path) -> Path:
-    """Where the run of ``out`` is being trained, or goes on being trained."""
+    """The current training folder of ``out``."""
     out = out.resolve()
     return aside_of(out) if (aside_of(out) / _MARK).is_file() else out
 
 
 def is_finished(out: Path) -> bool:
-    """Whether the run of ``out`` is whole and no other is to replace it; a swap that was cut short is ended first."""
+    """True for a whole run that no other is to replace; an interrupted exchange is finished first."""
     out = out.resolve()
     if aside_of(out).is_dir() and training_folder(out) == out:
-        with contextlib.suppress(InputError), locked(out):  # whoever else holds it does the same
+        with contextlib.suppress(InputError), locked(out):  # the holder of the lock does the same
             _settle(out)
     return training_folder(out) == out and (out / "run.json").is_file()
 
 
 @contextlib.contextmanager
 def claimed(out: Path, *, overwrite: bool, resume: bool) -> Iterator[RunPlace]:
-    """Hold the run folder for training; nothing that is there is touched before it is held.
+    """Lock the run folder for training; it is unchanged before.
 
     Raises:
-        InputError: if another process trains this run, or ``out`` holds what may not be replaced.
+        InputError: if another process trains this run, or ``out`` may not be replaced.
     """
     out = out.resolve()
     _recover(out)
@@ -111,7 +111,7 @@ def claimed(out: Path, *, overwrite: bool, resume: bool) -> Iterator[RunPlace]:
                 _take_back(place.folder, keep=existed and not replaces)
 
 
-# What training writes, and what an ablation writes into the folders of its runs.
+# Files of trainings and of ablations.
 _MADE = (
     *("config.yaml", "started.json", "weights.safetensors", "metrics.jsonl"),
     *("checkpoints/*", "tensorboard/*", "wandb/*", _MARK),
@@ -119,11 +119,11 @@ _MADE = (
 _MODEL = ("calibration.json", "tokenizer/*", "parts/*", "memories/*", "familiarity/*", "drafting/*", "licences/*")
 _ABLATION = ("predictions.jsonl", "scores.json", "training.json", "task.json", "reused.json", "failure.txt", "log.txt")
 _BEGUN = ("tokenizer", "checkpoints", _LOCK)
-"""One of them is there from the start of a training on: a configuration alone is a user's own file."""
+"""Signs of a started training: a configuration alone is a user's own file."""
 
 
 def named_files(folder: Path) -> list[str]:
-    """The files that a card names, as patterns; a card of any version of Radweave.
+    """Patterns of the files of a card, of any version of Radweave.
 
     Raises:
         InputError: if ``run.json`` is not the card of a run.
@@ -143,9 +143,9 @@ def _files_of_finished(folder: Path) -> list[str] | None:
 
 def _files_of_unfinished(folder: Path) -> tuple[str, ...] | None:
     values = read_yaml(folder / "config.yaml")
-    ours = isinstance(values, dict) and {"method", "seed", "data", "model", "stages"} <= set(values)
+    is_run = isinstance(values, dict) and {"method", "seed", "data", "model", "stages"} <= set(values)
     begun = any((folder / name).exists() for name in _BEGUN)
-    return (*_MADE, *_MODEL, *_ABLATION) if ours and begun else None
+    return (*_MADE, *_MODEL, *_ABLATION) if is_run and begun else None
 
 
 _FINISHED = FolderKind("a run", "run.json", _files_of_finished)
@@ -157,7 +157,7 @@ def _kind(folder: Path) -> FolderKind:
 
 
 def refuse_place(out: Path, *, overwrite: bool, resume: bool) -> None:
-    """Refuse what ``claimed`` would refuse, and hold nothing.
+    """Refuse as ``claimed``, without a lock.
 
     Raises:
         InputError: as ``claimed``.
@@ -177,9 +177,9 @@ def _refuse(out: Path, *, overwrite: bool, resume: bool) -> None:
     for place in (out, *out.parents):
         if (place / "dataset.json").is_file():
             raise InputError("lies in the folder of a data set; give a place outside of it", file=out, field="--out")
-    there = next(place for place in (out, *out.parents) if place.exists())
-    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
-        raise InputError("nothing can be written there", file=there, field="--out")
+    existing = next(place for place in (out, *out.parents) if place.exists())
+    if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
+        raise InputError("nothing can be written there", file=existing, field="--out")
     if (aside_of(out) / _MARK).is_file() and not (resume or overwrite):
         raise InputError(
             "holds a training that was stopped; go on with --resume, or give --overwrite", file=aside_of(out)
@@ -196,7 +196,7 @@ def _is_empty(folder: Path) -> bool:
 
 
 def _recover(out: Path) -> None:
-    """Give an older run its name again, where a process was killed between two renames of ``_exchange``."""
+    """Restore the name of an older run after an interrupted ``_exchange``."""
     before = _before(out)
     if before.is_dir() and not out.exists():
         with locked(before):
@@ -204,7 +204,7 @@ def _recover(out: Path) -> None:
 
 
 def _settle(out: Path) -> None:
-    """Remove what killed processes left, and finish what one of them had begun. For who holds ``out``."""
+    """Remove leftovers of killed processes and finish an exchange; ``out`` must be locked."""
     aside = aside_of(out)
     if (out / _MARK).is_file():
         _finish_exchange(out)
@@ -216,14 +216,14 @@ def _settle(out: Path) -> None:
 
 
 def _finish_exchange(out: Path) -> None:
-    """Remove the older run, once the new one has its name."""
+    """Remove the older run after the exchange."""
     for older in (aside_of(out), _before(out)):
         shutil.rmtree(older, ignore_errors=True)
     (out / _MARK).unlink()
 
 
 def _empty(folder: Path) -> None:
-    """Remove everything but the lock, which is held."""
+    """Remove everything but the held lock."""
     for path in folder.iterdir():
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -244,10 +244,9 @@ def _before(out: Path) -> Path:
 
 
 def _exchange(one: Path, other: Path) -> None:
-    """Let two folders change names in one step (Linux, renameat2(2)).
+    """Exchange the names of two folders in one step (Linux, renameat2(2)), else by three renames.
 
-    Where the system or the disk cannot do it there are three renames; a process killed between them leaves ``one`` as
-    it was and ``other`` under its name with ``.before``.
+    A process killed between the three leaves ``one`` unchanged and ``other`` with the suffix ``.before``.
     """
     library = ctypes.CDLL(None, use_errno=True)
     with contextlib.suppress(AttributeError):
@@ -260,17 +259,14 @@ def _exchange(one: Path, other: Path) -> None:
     before.rename(one)
 
 
-# What a training was started with, kept in its folder so that ``--resume RUN`` needs nothing else.
-#
-# The file goes with a run no further: it names paths of this machine, and an export leaves it out.
-
+# The options of a training, stored for ``--resume RUN``. An export leaves the file out, since it names local paths.
 
 FILE = "started.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A method, a data set, the run's folder, and the options that decide what is trained."""
+    """Method, data set, run folder and options of a training."""
 
     method: str
     dataset: Path
@@ -289,7 +285,7 @@ class _Record(Config):
 
 
 def write_started(folder: Path, started: Started) -> None:
-    """Keep it in the folder in which the run is trained."""
+    """Write the options to the training folder."""
     record = _Record(
         method=started.method,
         dataset=started.dataset.resolve(),
@@ -301,10 +297,10 @@ def write_started(folder: Path, started: Started) -> None:
 
 
 def read_started(run: Path) -> Started:
-    """What the run in this folder was started with.
+    """The options of the run in this folder.
 
     Raises:
-        InputError: if no training was started there.
+        InputError: if no training was started in it.
     """
     file = training_folder(run) / FILE
     if not file.is_file():
@@ -316,18 +312,15 @@ def read_started(run: Path) -> Started:
     return Started(record.method, record.dataset, run, record.preset, record.overrides, record.config)
 
 
-# What ``--resume`` finds in a run's folder, and whether that was started with the same options and data.
+Resumed = Literal["finished", "other", "unfinished"]
+"""The requested run, finished; a finished one of other options, to be replaced; an unfinished one, or none."""
 
 
-Found = Literal["finished", "other", "unfinished"]
-"""The finished run that is asked for; a finished one of other options, to be replaced; one to go on with, or none."""
-
-
-def found_by_resume(out: Path, experiment: Experiment, dataset: Dataset, *, overwrite: bool) -> Found:
-    """What a training that resumes finds in ``out``; a dry run asks the same.
+def state_to_resume(out: Path, experiment: Experiment, dataset: Dataset, *, overwrite: bool) -> Resumed:
+    """The state of ``out`` for a training that resumes.
 
     Raises:
-        InputError: if what is there has other options or data, and is not to be replaced.
+        InputError: for a run of other options or data without ``overwrite``.
     """
     if not is_finished(out):
         started = training_folder(out) / "config.yaml"
@@ -344,17 +337,13 @@ def found_by_resume(out: Path, experiment: Experiment, dataset: Dataset, *, over
 
 
 def refuse_other_options(experiment: Experiment, started: Path) -> None:
-    """Refuse to go on with a training whose ``config.yaml`` (``started``) says something else.
-
-    Raises:
-        InputError: naming that file.
-    """
+    """Refuse to resume a training with another ``config.yaml`` (``started``)."""
     if from_yaml(type(experiment), started) != experiment:
         raise InputError("--resume needs the options the run was started with", file=started)
 
 
 def _is_of(run: Path, experiment: Experiment, dataset: Dataset) -> bool:
-    """Whether a finished run has this configuration and data."""
+    """True for a finished run of this configuration and data."""
     card = read_card(run)
     same = from_yaml(type(experiment), run / "config.yaml") == experiment if card.method == experiment.method else False
     return same and card.dataset.fingerprint == dataset.fingerprint()

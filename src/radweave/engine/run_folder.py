@@ -1,16 +1,16 @@
 """The run folder: everything needed to restore a model, each file with its hash.
 
-run.json             what made it, with what, and the SHA-256 of every other file, and of itself
+run.json             method, data, versions, the SHA-256 of every other file, and a digest of itself
 config.yaml          the resolved experiment
 weights.safetensors  tokenizer/  parts/  memories/  licences/
-familiarity/         tells images like the training images from others
-calibration.json     what scores of its classes are worth as probabilities
+familiarity/         out-of-distribution test of images
+calibration.json     calibration of class scores to probabilities
 drafting/            training reports, to draft by expected utility
 metrics.jsonl
-checkpoints/         while it trains, and to go on from; not part of the restored model
+checkpoints/         for resuming; not part of the restored model
 
-The hashes show damage, and files that were mixed up, added or swapped. They are no signature: whoever changes a run on
-purpose can make new ones. What a card says is therefore checked as anything from outside is.
+The hashes show damage, and added or exchanged files. They are no signature against deliberate changes, so a card is
+checked like any foreign input.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FORMAT_VERSION = 3
 PLACES = ("tokenizer", "parts", "memories", "familiarity", "drafting", "licences")
 HASHED = ("config.yaml", "weights.safetensors", "calibration.json", *PLACES)
 NEEDED = ("config.yaml", "weights.safetensors", "calibration.json", "tokenizer/", "familiarity/")
-"""What no run can be without."""
+"""Required files of a run."""
 
 
 def _file_name(name: str) -> str:
@@ -63,7 +63,7 @@ Sha256 = Annotated[str, AfterValidator(_sha256)]
 
 
 class DatasetFacts(Record):
-    """What the run was trained on."""
+    """The data set of the training."""
 
     name: str
     fingerprint: str
@@ -84,12 +84,11 @@ class StageFigures(Record):
 
 
 class RunCard(Record):
-    """``run.json``. ``trained_steps`` has a stage per row, in the order in which they ran; ``fitted`` is set of a
-    method that has nothing to train. ``starts_from`` says it where the encoder began with weights that the package
-    brings. ``memories`` has the rows of each bank in ``memories/``, and of what it drafts from (``drafting``).
-    ``without`` says what an export left behind that its run drafts with. ``cautions`` are what was known of the model
-    when its training ended, ``sources`` what each of its sources of evidence is worth (``ReportModel.figures``); a card
-    without any does not have the field, as older ones.
+    """``run.json``. ``trained_steps`` has the updates of each stage, in order; ``fitted`` marks a method without
+    training. ``starts_from`` names packaged weights of the encoder. ``memories`` has the rows of each bank in
+    ``memories/``, and of ``drafting``. ``without`` lists parts that an export left out. ``cautions`` are warnings from
+    the end of training, ``sources`` figures of sources of evidence (``ReportModel.figures``); empty ones are absent, as
+    in older cards.
     """
 
     format: str = FORMAT
@@ -120,10 +119,10 @@ class RunCard(Record):
         for needed in NEEDED:
             if not any(name == needed or (needed.endswith("/") and name.startswith(needed)) for name in self.files):
                 raise ValueError(f"files: {needed} is not among them")
-        found = {name.split("/")[1] for name in self.files if name.startswith("memories/")}
-        found |= {"drafting" for name in self.files if name.startswith("drafting/")}
-        for name in sorted(self.memories.keys() ^ found):
-            if name in found:
+        memories = {name.split("/")[1] for name in self.files if name.startswith("memories/")}
+        memories |= {"drafting" for name in self.files if name.startswith("drafting/")}
+        for name in sorted(self.memories.keys() ^ memories):
+            if name in memories:
                 raise ValueError(f"memories: {name} is not among them, and the folder holds it")
             raise ValueError(f"memories: the run names memory {name}, and no file of it is there")
         if "radweave" not in self.versions:
@@ -132,7 +131,7 @@ class RunCard(Record):
 
     @property
     def is_trained(self) -> bool:
-        """Whether the last stage, the one that writes reports, was trained, or the method has nothing to train."""
+        """True if the last stage, which writes reports, was trained, or the method needs no training."""
         return self.fitted or list(self.trained_steps.values())[-1] > 0
 
 
@@ -142,7 +141,7 @@ def hash_files(folder: Path) -> dict[str, str]:
 
 
 def _hashed_files(folder: Path) -> Iterator[Path]:
-    """Whatever lies in the hashed places and is no folder: links and devices too."""
+    """All entries in the hashed places but folders, with links and devices."""
     for name in HASHED:
         place = folder / name
         if place.is_symlink() or place.is_file():
@@ -166,7 +165,7 @@ def write_card(folder: Path, card: RunCard) -> None:
 
 
 def read_card_alone(folder: Path) -> RunCard:
-    """Read ``run.json`` and look at no other file. One byte that ``write_card`` would not write is refused.
+    """Read ``run.json`` alone; a byte that ``write_card`` would not write is refused.
 
     Raises:
         InputError: if this is no finished run, or its card is of another version, broken or changed.
@@ -232,7 +231,7 @@ def _refuse_links(folder: Path, file: Path) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the run folder for one writer.
+    """Lock the run folder for one writer.
 
     Raises:
         InputError: if another process writes to it.
@@ -244,18 +243,13 @@ def locked(folder: Path) -> Iterator[None]:
         raise InputError("another process is writing this run", file=folder) from None
 
 
-# The licences of the checkpoints that a run started from, kept in the run folder when it is trained.
-#
-# RUN/licences/PART/LICENSE.txt
-#
-# An export takes them from there: it reads no folder that a configuration names, since the configuration of a run may
-# come from somebody else.
-
+# Licences of the pretrained checkpoints (RUN/licences/PART/LICENSE.txt), copied when the run is trained: an export
+# reads no folder that a configuration names, since the configuration may be foreign.
 
 FOLDER = "licences"
 PATTERNS = ("LICENSE*", "LICENCE*", "NOTICE*", "USE_POLICY*")
 MOST_BYTES = 1 << 20
-"""A larger file of such a name is something else."""
+"""Size limit of a licence file."""
 
 
 def weight_sources(experiment: Experiment) -> dict[str, str]:
@@ -269,12 +263,12 @@ def weight_sources(experiment: Experiment) -> dict[str, str]:
 
 
 def keep_licences(experiment: Experiment, folder: Path) -> None:
-    """Copy the licence files that lie in the local checkpoints of an experiment; no folder where there are none."""
-    found = {part: _files(Path(source)) for part, source in weight_sources(experiment).items()}
-    if not any(found.values()):
+    """Copy the licence files of an experiment's local checkpoints, if there are any."""
+    files = {part: _files(Path(source)) for part, source in weight_sources(experiment).items()}
+    if not any(files.values()):
         return
     with write_folder(folder, overwrite=True) as partial:
-        for part, paths in found.items():
+        for part, paths in files.items():
             for path in paths:
                 target = partial / _plain(part) / _plain(path.name)
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -282,12 +276,12 @@ def keep_licences(experiment: Experiment, folder: Path) -> None:
 
 
 def licences_of(names: Iterable[str]) -> dict[str, list[str]]:
-    """Part -> its licence files, of the names of a run's files."""
-    found: dict[str, list[str]] = {}
+    """Licence files by part, from the file names of a run."""
+    files: dict[str, list[str]] = {}
     for name in names:
         if name.startswith(f"{FOLDER}/") and name.count("/") == 2:
-            found.setdefault(name.split("/")[1], []).append(name)
-    return found
+            files.setdefault(name.split("/")[1], []).append(name)
+    return files
 
 
 def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -305,7 +299,7 @@ def _files(source: Path) -> list[Path]:
 
 
 def _is_of(source: Path, path: Path) -> bool:
-    """Whether it is a small file of this checkpoint; the hub's cache links its files to its own ``blobs``."""
+    """True for a small file of this checkpoint; the hub's cache links files to its ``blobs``."""
     real, folder = path.resolve(), source.resolve()
     inside = real.is_relative_to(folder)
     if folder.parent.name == "snapshots":

@@ -1,4 +1,4 @@
-"""The stages of a run, one after the other: memories, features, kept artefacts, training, validation."""
+"""The stages of a run in order: memories, cached features and stages, training, validation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from radweave.core.devices import default_device
 from radweave.core.errors import CannotWriteError, InputError
 from radweave.core.json_files import read_json, write_json
 from radweave.core.provenance import arithmetic, code_hash, library_versions
@@ -30,8 +29,10 @@ from radweave.data.examples import PreparedSplit, refuse_shared_images
 from radweave.data.loader import Example, Features, StudyLoader
 from radweave.data.tokenizer import tokenizer_fingerprint
 from radweave.engine.distributed import Parallel, Ranks
-from radweave.engine.drafts import Drafter, set_memories
-from radweave.engine.loop import Progress, StageTrainer, Watch, Writers, refuse_no_compiler
+from radweave.engine.drafts import Drafter
+from radweave.engine.loop import Progress, StageTrainer, Watch
+from radweave.engine.plan import is_skipped
+from radweave.engine.restore import set_memories
 from radweave.methods.experiment import Experiment
 from radweave.methods.model import (
     LearnsTargets,
@@ -40,33 +41,30 @@ from radweave.methods.model import (
     device_of,
     encoder_name,
     named_parts,
-    refuse_unknown,
 )
-from radweave.methods.stage import StageConfig, apply_finetune, total_loss
-from radweave.nn.decoding import DecodingConfig, refuse_uncompilable
+from radweave.methods.stage import StageConfig, total_loss
 from radweave.nn.memory.backends import stated_recalls
 from radweave.nn.memory.bank import save_bank
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-# Frozen features once: the patch tokens of a frozen encoder, computed before the stage and memory-mapped.
+# Patch tokens of a frozen encoder, computed once and memory-mapped:
 #
 # DATASET/.cache/features/KEY/tokens.npy (M, S, D) float32, index.json
 #
-# The key is a hash of the encoder's weights and record, the pixels, the code and the arithmetic; any change makes a new
-# store. One that was touched is checked before it is used, and computed again where it is damaged.
-
+# The key is a hash of the encoder's weights and record, the pixels, the code and the arithmetic. Touched files are
+# verified before use, and damaged ones computed again.
 
 LOGGER: Final = logging.getLogger(__name__)
 TOKENS: Final = "tokens.npy"
 BATCH = 32
 MOST_VOXELS = 1 << 24
-"""Of a batch; large scans go in smaller batches."""
+"""Voxels in a batch; large scans have smaller batches."""
 
 
 class _Index(Record):
-    """``index.json``: the encoder's grid, and what the file of tokens was when it was written."""
+    """``index.json``: the encoder's grid, and shape, stamp and hash of the tokens."""
 
     grid: tuple[int, ...]
     shape: tuple[int, ...]
@@ -91,10 +89,10 @@ def build_features(
     progress: Callable[[int, int], None] | None = None,
     note: Callable[[str], None] = LOGGER.warning,
 ) -> Features:
-    """Open the features of these examples' images under this encoder; compute them where there are none yet.
+    """Open the cached features of the examples' images under this encoder, or compute them.
 
-    ``folder`` is the data set's cache; ``identity`` says what the images are and how they were prepared. ``note`` is
-    told in one line when kept ones could not be used, or none be kept.
+    ``folder`` is the data set's cache; ``identity`` identifies the images and their preparation. ``note`` gets a line
+    if the cache is damaged or cannot be written.
     """
     rows = sorted({row for example in examples for row in example.rows})
     key = sha256_json({**identity, "weights": weights_hash(encoder), "rows": rows})[:16]
@@ -110,12 +108,12 @@ def build_features(
             place = temporary_folder("features") / key
             _compute(encoder, examples[0].source, rows, place, progress)
         features = _open(place, rows)
-    assert features is not None, "what was just written is there"
+    assert features is not None, "they were just written"
     return features
 
 
 def _open(place: Path, rows: Sequence[int]) -> Features | None:
-    """The features of these rows; None where there are none that are whole."""
+    """The features of these rows; None if they are missing or damaged."""
     try:
         index = _Index.model_validate(read_json(place / "index.json"))
     except (InputError, ValidationError, OSError, RecursionError):
@@ -161,15 +159,12 @@ def _compute(
     encoder.train(was_training)
 
 
-# Trained stages, kept: runs that share a stage train it once.
-#
-# DATASET/.cache/stages/KEY/model.safetensors  state.json
-#
-# The key (``radweave.engine.stages``) is a hash of all that decides what the stage gives.
+# Cached stages, which runs share: DATASET/.cache/stages/KEY/model.safetensors, state.json. The key (``_stage_key``) is
+# a hash of everything that determines the weights.
 
 
 def save_artefact(folder: Path, model: nn.Module, parts: tuple[str, ...], state: dict[str, Any]) -> None:
-    """Write the weights of the named parts, whole or not at all. A folder that cannot be written is passed over."""
+    """Write the weights of the named parts, whole or not at all; an unwritable folder is skipped."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -188,7 +183,7 @@ def save_artefact(folder: Path, model: nn.Module, parts: tuple[str, ...], state:
 
 
 def load_artefact(folder: Path, model: nn.Module) -> dict[str, Any] | None:
-    """Put a kept stage into the model and return its state; None if there is none that is whole."""
+    """Load a cached stage into the model and return its state; None if it is missing or damaged."""
     from safetensors.torch import load_file
 
     path = folder / "model.safetensors"
@@ -209,42 +204,12 @@ def load_artefact(folder: Path, model: nn.Module) -> dict[str, Any] | None:
     return state
 
 
-# Whether a run can compile the step of its decoding, and on which device it would: found out before it trains.
-
-
-def refuse_uncompiled_decoding(decoding: DecodingConfig, model: ReportModel) -> None:
-    """Refuse to compile a step of decoding on a machine, or for a language model, that it cannot be compiled for.
-
-    Raises:
-        InputError: for the field ``decoding.compile``.
-    """
-    writers = [part for part in named_parts(model).values() if isinstance(part, Writers)]
-    if decoding.compile == "none" or not writers:
-        return
-    for writer in writers:
-        refuse_uncompilable(writer.model, decoding)
-    try:
-        refuse_no_compiler(computes_on(model))
-    except InputError as error:
-        needed = "a C++ compiler, on a GPU Triton; or none"
-        raise InputError(error.reason, field="decoding.compile", got=error.got, expected=needed) from None
-
-
-def computes_on(model: ReportModel) -> torch.device:
-    """The device that a model computes on; that of a dry run has no numbers and would be put on the default one."""
-    device = device_of(model)
-    return default_device() if device.type == "meta" else device
-
-
-# What the model writes of a few validation studies after each epoch, for those who watch a training.
-
-
 NUM_SAMPLES = 4
-"""Validation studies whose drafts are shown after each epoch."""
+"""Validation studies with drafts after each epoch."""
 
 
 def with_samples(training: Training, name: str, watch: Watch) -> Watch:
-    """After each epoch of the stage that writes reports, show some to those who watch."""
+    """The watch, with sample reports after each epoch of the last stage."""
     show = training.watch.samples
     if show is None or not training.ranks.is_first or name != list(training.experiment.named_stages())[-1]:
         return watch
@@ -263,12 +228,10 @@ Item = TypeVar("Item")
 
 @dataclass(slots=True)
 class TrainingWatch:
-    """Callbacks for those who watch: images and features computed, and per stage the loop's own.
+    """Callbacks of a training: progress of images and features, and a ``Watch`` per stage.
 
-    ``began(folder)`` is called once when training begins, with the folder in which it takes place.
-
-    ``samples(stage, step, [(draft, report), ...])`` gets a few reports of the validation split after each epoch of the
-    last stage.
+    ``began(folder)`` gets the training folder once. ``samples(stage, step, [(draft, report), ...])`` gets a few
+    validation reports after each epoch of the last stage.
     """
 
     images: Callable[[int, int], None] | None = None
@@ -281,9 +244,9 @@ class TrainingWatch:
 
 @dataclass(slots=True)
 class Training:
-    """What one training run holds on to. ``banks`` has the hash of each bank built so far, on the first rank.
+    """The state of one training. ``banks`` has the hash of each bank built so far, on the first rank.
 
-    ``open_other`` reads the training split of another data set as this experiment reads its own.
+    ``open_other`` prepares the training split of another data set.
     """
 
     experiment: Experiment
@@ -303,9 +266,9 @@ class Training:
 
     @property
     def drafter(self) -> Drafter:
-        """What writes reports with the model as it is now."""
+        """The drafter of the current model."""
         experiment = self.experiment
-        # What a run drafts with by expected utility is made when training has ended.
+        # The candidates of expected utility do not exist before the end of training.
         decoding = experiment.decoding.model_copy(update={"kind": "likelihood"})
         return Drafter(self.model, self.tokenizer, decoding, experiment.data.modality, target=self.dataset.card.target)
 
@@ -319,69 +282,39 @@ class Training:
         return list(self.experiment.named_stages().values())[-1]
 
 
-def refuse_impossible_stages(experiment: Experiment, model: ReportModel) -> None:
-    """Refuse stages that this model cannot run, and a step of decoding that cannot be compiled, before any stage runs.
-
-    Raises:
-        InputError: naming the field of the stage or of the decoding.
-    """
-    refuse_uncompiled_decoding(experiment.decoding, model)
-    trained = {parameter: parameter.requires_grad for parameter in model.parameters()}
-    for name, stage in experiment.named_stages().items():
-        if _is_passed_over(experiment, name, stage):
-            continue
-        try:
-            if stage.trained and not stage.losses:
-                raise InputError("there is no loss to train by", field="losses", got="none")
-            refuse_unknown("losses", tuple(stage.losses), model.terms)
-            apply_finetune(model, stage.finetune)
-            if stage.compiled != "nothing":
-                refuse_no_compiler(computes_on(model))
-        except InputError as error:
-            field = f"stages.{name}.{error.field}"
-            raise InputError(error.reason, field=field, got=error.got, expected=error.expected) from None
-    for parameter, before in trained.items():
-        parameter.requires_grad_(before)
-
-
-def _is_passed_over(experiment: Experiment, name: str, stage: StageConfig) -> bool:
-    """Whether the stage has nothing to do. The last one always runs: it is what a run is."""
-    return (stage.epochs == 0 or stage.max_steps == 0) and name != list(experiment.named_stages())[-1]
-
-
 def run_stages(training: Training) -> tuple[dict[str, int], dict[str, Any]]:
-    """Run every stage of the experiment; return the updates done and the validation figures of each."""
+    """Run all stages of the experiment; return updates and validation figures of each."""
     steps: dict[str, int] = {}
     validation: dict[str, Any] = {}
     stages = training.experiment.named_stages()
     for name, stage in stages.items():
         last = name == list(stages)[-1]
         progress = Progress()
-        if not _is_passed_over(training.experiment, name, stage):
+        if not is_skipped(training.experiment, name, stage):
             features = _features(training, stage)
             _build_memories(training, name, features)
-            with _kept(training, name, stage, keep=training.experiment.data.keep_stages and not last) as kept:
-                if kept.progress is None:
-                    kept.progress = _trainer(training, name, stage, features).run() if stage.losses else progress
-            progress = kept.progress
+            with _cached(training, name, stage, keep=training.experiment.data.keep_stages and not last) as cached:
+                if cached.progress is None:
+                    cached.progress = _trainer(training, name, stage, features).run() if stage.losses else progress
+            progress = cached.progress
         steps[name] = progress.step
         validation[name] = {"best_step": progress.best_step, "epochs": progress.history}
     return steps, validation
 
 
 @dataclass(slots=True)
-class _Kept:
-    """What a stage has done; None until it has run."""
+class _CachedStage:
+    """The progress of a stage; None until it has run."""
 
     progress: Progress | None = None
 
 
 @contextmanager
-def _kept(training: Training, name: str, stage: StageConfig, *, keep: bool) -> Iterator[_Kept]:
-    """A stage as the data set's cache has it, or one to be trained within the block, which is kept if ``keep``."""
-    kept = _Kept()
+def _cached(training: Training, name: str, stage: StageConfig, *, keep: bool) -> Iterator[_CachedStage]:
+    """A stage from the data set's cache, or one to train within the block, then cached if ``keep``."""
+    cached = _CachedStage()
     if not keep:
-        yield kept
+        yield cached
         return
     folder = training.dataset.path / ".cache" / "stages" / _stage_key(training, name, stage)
     ranks = training.ranks
@@ -392,16 +325,16 @@ def _kept(training: Training, name: str, stage: StageConfig, *, keep: bool) -> I
         if state is not None:
             training.watch.note(f"stage '{name}' is taken from the data set's cache")
             training.model.eval()
-            kept.progress = Progress(**state["progress"])
-        yield kept
+            cached.progress = Progress(**state["progress"])
+        yield cached
         if state is None and ranks.is_first:
-            assert kept.progress is not None, "a stage that was not kept is trained"
-            facts = {"stage": name, "progress": kept.progress.as_dict()}
+            assert cached.progress is not None, "it was trained in the block"
+            facts = {"stage": name, "progress": cached.progress.as_dict()}
             save_artefact(folder, training.model, tuple(stage.trained), facts)
 
 
 def _trainer(training: Training, name: str, stage: StageConfig, features: Features | None) -> StageTrainer:
-    """The loop of a stage, over the training split."""
+    """The training loop of a stage."""
     data = training.experiment.data
     loader = StudyLoader(
         training.splits["train"].of(stage.mixture).examples,
@@ -436,7 +369,7 @@ def _trainer(training: Training, name: str, stage: StageConfig, features: Featur
 
 
 def _features(training: Training, stage: StageConfig) -> Features | None:
-    """Features of the images of train and val, where the encoder is frozen and sees plain images."""
+    """Features of training and validation images, for a frozen encoder without augmentation."""
     data = training.experiment.data
     plain = not stage.augment or isinstance(data.augmentation, NoAugmentation)
     name = encoder_name(training.model)
@@ -457,7 +390,7 @@ def _features(training: Training, stage: StageConfig) -> Features | None:
 
 
 def _build_memories(training: Training, name: str, features: Features | None) -> None:
-    """Let the method build its memories before a stage, from a view that holds the training split only.
+    """Build the method's memories before a stage, from the training split only.
 
     Raises:
         InputError: if a bank holds a row that is not of the training split.
@@ -506,7 +439,7 @@ def _build_memories(training: Training, name: str, features: Features | None) ->
 
 
 def training_view(training: Training) -> TrainingView:
-    """The training split as the last stage's memories see it, and no other data set."""
+    """The training split of the last stage."""
     studies = {study.study_id: study for study in training.dataset.studies("train")}
     examples = training.splits["train"].of(training.last_stage.mixture).examples
     return TrainingView(
@@ -519,7 +452,7 @@ def training_view(training: Training) -> TrainingView:
 
 
 def _parts_read(training: Training, stage: StageConfig) -> set[str]:
-    """The parts that the stage's losses read."""
+    """Parts that the stage's losses read."""
     terms = training.model.terms
     return {part for term in stage.losses if term in terms for part in terms[term].reads}
 
@@ -530,7 +463,7 @@ def _stage_key(training: Training, name: str, stage: StageConfig) -> str:
     parts = named_parts(training.model)
     model = experiment.model.model_dump(mode="json")
     ranks = training.ranks
-    # A stage by terms that all methods have is the same stage in each of them.
+    # A stage of common terms is shared by all methods.
     terms = [training.model.terms[name] for name in stage.losses if name in training.model.terms]
     common = bool(terms) and all(term.common for term in terms) and stage.selected_by in (None, "loss")
     own = {
@@ -542,7 +475,7 @@ def _stage_key(training: Training, name: str, stage: StageConfig) -> str:
         "own": None if common else own,
         "stage": {name: stage.model_dump(mode="json") | {"finetune": stage.trained}},
         "model": {field: value for field, value in model.items() if field in read},
-        # What the parts and banks hold by now says all of the stages before, and of checkpoints on this disk.
+        # Weights and banks determine the influence of earlier stages and of local checkpoints.
         "weights": {part: weights_hash(child) for part, child in parts.items() if part in read},
         "banks": training.banks,
         "data": experiment.data.model_dump(mode="json", exclude={"keep_features", "keep_stages", "workers"}),
@@ -553,6 +486,7 @@ def _stage_key(training: Training, name: str, stage: StageConfig) -> str:
         "classes": training.classes,
         "processes": {"count": ranks.size, "parallel": training.parallel if ranks.size > 1 else None},
         "code": code_hash(),
+        "outside": experiment.outside_code(),
         "libraries": library_versions(),
         "arithmetic": arithmetic(),
     }
@@ -560,11 +494,11 @@ def _stage_key(training: Training, name: str, stage: StageConfig) -> str:
 
 
 def validate(training: Training, stage: StageConfig, features: Features | None = None) -> dict[str, float]:
-    """Means over the validation split: ``loss``, the weighted sum, and every term by its name; and scores of generated
-    reports where the stage selects by one.
+    """Means over the validation split of ``loss``, the weighted sum, and of every term; scores of generated reports if
+    the stage selects by one.
 
-    The ranks share the work by whole batches, so that every study counts once and in the company it has in one process.
-    The model is looked at and not changed: figures of one epoch must not depend on whether another was measured.
+    Ranks share whole batches, so that every study counts once and batches equal those of one process. The model is
+    unchanged: figures of an epoch must not depend on other measurements.
     """
     prepared, ranks = training.splits["val"].of(stage.mixture), training.ranks
     loader = StudyLoader(prepared.examples, stage.batch_size, training.pad_id, features=features)
@@ -588,7 +522,7 @@ def validate(training: Training, stage: StageConfig, features: Features | None =
 
 @contextmanager
 def _unchanged(model: ReportModel) -> Iterator[None]:
-    """Hold to it that no parameter and no buffer is written, not even with what it held."""
+    """Assert that no parameter and no buffer is written within the block."""
 
     def state() -> list[tuple[str, int, int]]:
         tensors = (*model.named_parameters(), *model.named_buffers())
@@ -601,5 +535,5 @@ def _unchanged(model: ReportModel) -> Iterator[None]:
 
 
 def interleaved(lists: Sequence[Sequence[Item]]) -> list[Item]:
-    """Undo dealing out: the first of every list, then the second of every list, and so on."""
+    """The first item of every list, then the second of every list, and so on."""
     return [part[place] for place in range(max(map(len, lists))) for part in lists if place < len(part)]

@@ -1,4 +1,4 @@
-"""A dataset folder as a torch data set, for training loops of one's own: ``radweave.Dataset("iu", split="train")``."""
+"""A dataset folder as a torch data set, for custom training loops: ``radweave.Dataset("iu", split="train")``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs: from a method and overrides to a trained run folder, and back to a model that reports."""
+"""Train a method on a data set and write a run folder."""
 
 from __future__ import annotations
 
@@ -16,32 +16,31 @@ from radweave.core.ontology import CLASSES
 from radweave.core.provenance import library_versions
 from radweave.core.storage import sha256_json, write_aside, write_folder, write_text
 from radweave.core.study import Split
-from radweave.data.square import PREPROCESSING_VERSION
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.examples import PreparedSplit, no_usable_study, refuse_leaks, refuse_same_pixels
 from radweave.data.leaks.images import near_copies
 from radweave.data.loader import VIEW_KINDS
 from radweave.data.ood import TrainingPictures, fit_ood, save_ood
-from radweave.data.targets import ContextSections
-from radweave.data.tokenizer import built_tokenizer, save_tokenizer, tokenizer_fingerprint
+from radweave.data.square import PREPROCESSING_VERSION
+from radweave.data.tokenizer import save_tokenizer, tokenizer_fingerprint
 from radweave.engine.checkpoint import refuse_checkpoints_of_others, save_weights
 from radweave.engine.distributed import Parallel, Ranks, joined_ranks
-from radweave.engine.drafts import rows_of_memories
+from radweave.engine.expected_utility import save_for_drafting
 from radweave.engine.loop import use_deterministic_kernels
-from radweave.engine.prepare import _reasons, prepare, refuse_long_reports, refuse_misfit, refuse_unfit, refuse_untold
+from radweave.engine.plan import plan_training, refuse_misfit
+from radweave.engine.prepare import _reasons, prepare
+from radweave.engine.restore import rows_of_memories
 from radweave.engine.run_directory import (
     Started,
     claimed,
-    found_by_resume,
     refuse_other_options,
+    state_to_resume,
     training_folder,
     write_started,
 )
 from radweave.engine.run_folder import DatasetFacts, RunCard, hash_files, keep_licences, write_card
-from radweave.engine.save_drafting import save_for_drafting
-from radweave.engine.sizes import refuse_giant
-from radweave.engine.stages import Training, TrainingWatch, refuse_impossible_stages, run_stages, training_view
+from radweave.engine.stages import Training, TrainingWatch, run_stages, training_view
 from radweave.methods import resolve
 from radweave.methods.experiment import BuildContext, Experiment
 from radweave.methods.model import EvidenceSource, ReportModel, Shaped, Tokenizing, named_parts
@@ -50,26 +49,23 @@ from radweave.metrics import Options, Pair, evaluate_pairs
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-# What is known of a run when its training has ended, and must not be overlooked: short training, collapse, floors.
-
-
 FEW_UPDATES = 200
 """Of the stage that writes reports: the tiny presets make three times as many on their demonstration."""
 LEAST_STUDIES = 20
-"""Of validation: among fewer, equal drafts and a floor's score say nothing."""
+"""Of validation: among fewer, equal drafts and the score of a floor are not significant."""
 DRAFTED = 60
 TRAINING_REPORTS = 500
 
 
 def cautions_of(training: Training, updates: int) -> tuple[str, ...]:
-    """Sentences about a trained model; none where it passes. ``updates`` are those of the stage that writes reports."""
+    """Cautions about a trained model, after ``updates`` of the stage that writes reports."""
     short = training.last_stage.losses and updates < FEW_UPDATES
-    found = [f"barely trained: {updates} updates of the stage that writes reports"] if short else []
-    return (*found, *_of_validation(training))
+    cautions = [f"barely trained: {updates} updates of the stage that writes reports"] if short else []
+    return (*cautions, *_validation_cautions(training))
 
 
-def _of_validation(training: Training) -> list[str]:
-    """What the model's own drafts of some validation studies show, beside floors from training reports."""
+def _validation_cautions(training: Training) -> list[str]:
+    """Cautions from drafts of some validation studies, compared with floors of training reports."""
     prepared = training.splits["val"]
     examples = [example for example in prepared.examples if example.study_id in prepared.references]
     if len(examples) < LEAST_STUDIES:
@@ -87,9 +83,9 @@ def _of_validation(training: Training) -> list[str]:
     ]
     own = (example.report for example in training.splits["train"].examples if example.report)
     texts = tuple(islice(own, TRAINING_REPORTS))
-    found = evaluate_pairs(pairs, train_texts=texts, options=Options(meteor=False, resamples=0))
-    # Its own decoding: what a run chooses by expected utility is another draft.
-    return [f"drafts of {len(pairs)} validation studies: {sentence}" for sentence in found.warnings()]
+    scores = evaluate_pairs(pairs, train_texts=texts, options=Options(meteor=False, resamples=0))
+    # Drafts of the method's own decoding, not by expected utility.
+    return [f"drafts of {len(pairs)} validation studies: {sentence}" for sentence in scores.warnings()]
 
 
 def train(
@@ -108,13 +104,10 @@ def train(
     """Train a method on a dataset folder and write a run folder.
 
     With ``resume`` an interrupted run of the same configuration and data goes on from its last checkpoint; a finished
-    one is left as it is. Under torchrun every process calls this; ``parallel`` says how they hold the model, and the
-    first one writes.
-
-    ``config`` is a YAML file of what differs from the preset; overrides come after it.
-
-    With ``overwrite`` an older run stays as it is until the new one is finished, see ``radweave.engine.run_directory``; with both
-    a stopped one goes on where there is one. A start that fails leaves nothing behind.
+    one is unchanged. Under torchrun every process calls this; ``parallel`` replicates or shards the model, and the
+    first process writes. ``config`` is a YAML file of differences from the preset; overrides come after it. With
+    ``overwrite`` an older run stays until the new one is finished (``radweave.engine.run_directory``); with both, an
+    interrupted one is resumed. A failed start leaves nothing behind.
 
     Raises:
         InputError: for bad input, a leak between splits, an output that exists, or a checkpoint of another run.
@@ -122,10 +115,10 @@ def train(
     """
     experiment = resolve(method, preset, overrides, config)
     dataset = Dataset.open(dataset_path, limit=experiment.data.limit).aimed(experiment.data.target)
-    found = found_by_resume(out, experiment, dataset, overwrite=overwrite) if resume else "other"
-    if found == "finished":
+    state = state_to_resume(out, experiment, dataset, overwrite=overwrite) if resume else "other"
+    if state == "finished":
         return out
-    resume = found == "unfinished"
+    resume = state == "unfinished"
     with joined_ranks() as ranks, ExitStack() as held:
         use_deterministic_kernels()
         keep_freed_pages()
@@ -154,7 +147,7 @@ def train(
 
 
 def _save_parts(training: Training, folder: Path) -> None:
-    """Write what the run restores from; its card comes last, and makes it one."""
+    """Write the files of the restored model; the card, written last, finishes the run."""
     with write_aside(folder / "weights.safetensors") as partial:
         save_weights(training.model, partial, training.classes)
     _save_shapes(training.model, folder / "parts")
@@ -164,7 +157,7 @@ def _save_parts(training: Training, folder: Path) -> None:
 
 
 def _save_shapes(model: ReportModel, folder: Path) -> None:
-    """Keep the shape of each part that is a transformers model, so that the run restores without its checkpoint."""
+    """Save the shape of each transformers part, so that the run restores without its checkpoint."""
     with write_folder(folder, overwrite=True) as partial:
         for name, part in named_parts(model).items():
             if isinstance(part, Shaped) and part.architecture is not None:
@@ -190,45 +183,34 @@ def _prepare(
         refuse_other_options(experiment, config_path)
     else:
         write_text(config_path, to_yaml(experiment))
-    # What is quick to find out comes before the images, which may take hours to decode.
-    refuse_unfit(experiment, dataset)
-    # The tokenizer sees the training split only: nothing else may shape what the model can say.
-    texts = [study.report or "" for study in dataset.studies("train")]
-    context = ContextSections(experiment.data.input_sections)
-    texts += [text for study in dataset.studies("train") if (text := context.of(study))]
-    tokenizer = built_tokenizer(
-        experiment.data.tokenizer, texts, own=experiment.language_checkpoint, dataset=dataset.path
-    )
+    plan = plan_training(experiment, dataset, learn_tokenizer=True)
+    tokenizer = plan.tokenizer
+    assert tokenizer is not None, "it was learned"
     fingerprint = sha256_json(
         {
             "experiment": experiment.model_dump(mode="json"),
             "dataset": dataset.fingerprint(),
             "tokenizer": tokenizer_fingerprint(tokenizer),
             "version": library_versions()["radweave"],
+            **({"outside": outside} if (outside := experiment.outside_code()) else {}),
         }
     )
     refuse_checkpoints_of_others(out / "checkpoints", fingerprint)
     data, classes = experiment.data, CLASSES[experiment.data.label_set]
     context = BuildContext(tokenizer, data.image_size, classes, seed=experiment.seed, volume_size=data.ct.size)
-    if not any(getattr(part, "path", None) for _, part in experiment.model):  # a checkpoint bounds its own part
-        with torch.device("meta"):
-            refuse_giant(experiment.model.build(context))
     torch.manual_seed(experiment.seed)
-    model = experiment.model.build(context).to(default_device())
-    refuse_impossible_stages(experiment, model)
-    refuse_long_reports(experiment, model)
-    refuse_untold(experiment, model)
+    model = experiment.build(context).to(default_device())
     if ranks.is_first:
         with write_folder(out / "tokenizer", overwrite=True) as partial:
             save_tokenizer(tokenizer, partial)
-    # The first process reads the files, the others what it has kept of them.
+    # The first process reads the files, the others its cache.
     refuse_leaks(dataset)
     cache = build_cache(dataset, size=data.image_size, ct=data.ct, progress=watch.images, note=watch.note)
     refuse_same_pixels(dataset, cache)
     if ranks.is_first:
         for line in near_copies(dataset, cache):
             watch.note(line)
-    # A resumed training sees the pixels it began with, or is refused.
+    # A resumed training with other pixels is refused.
     fingerprint = f"{fingerprint}-{cache.digest}"
     training = Training(experiment, dataset, out, cache, tokenizer, classes, model, fingerprint, watch, ranks=ranks)
     if experiment.stated_start is not None:
@@ -240,7 +222,7 @@ def _prepare(
 
 
 def _prepared(training: Training, split: Split) -> PreparedSplit:
-    """A split of the training's own data set, with studies of each that a stage mixes."""
+    """A split of the training's data set, with studies of each mixed data set."""
     experiment, dataset = training.experiment, training.dataset
     prepared = prepare(dataset, split, experiment, training.tokenizer, training.cache, need_text=True)
     named = {name for stage in experiment.named_stages().values() for name in stage.mixture}
@@ -254,7 +236,7 @@ def _prepared(training: Training, split: Split) -> PreparedSplit:
 def _open_other(
     experiment: Experiment, tokenizer: PreTrainedTokenizerBase, path: Path
 ) -> tuple[Dataset, PreparedSplit]:
-    """The training split of another data set, prepared as this experiment prepares its own."""
+    """The training split of another data set, prepared as this experiment's own."""
     dataset = Dataset.open(path).aimed(experiment.data.target)
     refuse_misfit(experiment, dataset)
     cache = build_cache(dataset, size=experiment.data.image_size, ct=experiment.data.ct)
@@ -262,7 +244,7 @@ def _open_other(
 
 
 def _views(prepared: PreparedSplit) -> dict[str, int]:
-    """How many images of each kind of view the training split has."""
+    """Number of training images by kind of view."""
     kinds = [VIEW_KINDS[kind] for example in prepared.examples for kind in example.view_ids]
     return {name: kinds.count(name) for name in VIEW_KINDS}
 
@@ -270,7 +252,7 @@ def _views(prepared: PreparedSplit) -> dict[str, int]:
 def _card(
     training: Training, preset: str, overrides: tuple[str, ...], steps: dict[str, int], validation: dict[str, Any]
 ) -> RunCard:
-    card = training.dataset.card
+    card, outside = training.dataset.card, training.experiment.outside_code().values()
     return RunCard(
         method=training.experiment.method,
         preset=preset,
@@ -296,6 +278,6 @@ def _card(
             target=card.target,
             cleaning=card.cleaning,
         ),
-        versions=library_versions(),
+        versions={**library_versions(), **{code["package"]: code["version"] for code in outside if "package" in code}},
         files=hash_files(training.folder),
     )

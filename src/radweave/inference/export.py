@@ -35,9 +35,8 @@ from radweave.data.square import PREPROCESSING_VERSION
 from radweave.data.tokenizer import load_tokenizer
 from radweave.drafting.calibration import load_calibration, save_calibration
 from radweave.drafting.store import BANK as DRAFTING_BANK
-from radweave.engine.drafts import FOLDER as DRAFTING
-from radweave.engine.drafts import rows_of_memories
-from radweave.engine.restore import restore
+from radweave.engine.expected_utility import FOLDER as DRAFTING
+from radweave.engine.restore import restore, rows_of_memories
 from radweave.engine.run_directory import named_files
 from radweave.engine.run_folder import (
     RunCard,

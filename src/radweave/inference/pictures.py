@@ -13,9 +13,9 @@ from PIL import Image
 
 from radweave.core.errors import InputError, printable
 from radweave.core.study import View
-from radweave.data.square import covered_by_square, to_square
 from radweave.data.ct import CtPreprocessing, covered, preprocess, to_bytes
 from radweave.data.loader import view_id
+from radweave.data.square import covered_by_square, to_square
 from radweave.io.dicom import DOUBTFUL, NO_CHEST
 from radweave.io.images import Radiograph, read_radiograph
 from radweave.io.volumes import Volume, read_stored, to_standard

@@ -20,7 +20,8 @@ from radweave.data.loader import VIEW_KINDS, Example, view_id
 from radweave.data.ood import Judgement, OutOfDistribution, Verdict
 from radweave.data.targets import NO_CONTEXT, ContextSections
 from radweave.data.tokenizer import encode
-from radweave.engine.drafts import Drafter, Drafting
+from radweave.engine.drafts import Drafter
+from radweave.engine.expected_utility import Drafting
 from radweave.inference.pictures import (
     Picture,
     UnlikeError,

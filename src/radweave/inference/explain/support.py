@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 from radweave.core.study import LabelState, Report
 from radweave.drafting.calibration import FEWEST_POSITIVES
+from radweave.drafting.evidence import DraftEvidence, RecalledEvidence
 from radweave.labels import NO_FINDING, Labeler, Mention
 from radweave.labels.comparisons import STATES
 from radweave.labels.text import fold, sentences
@@ -40,7 +41,7 @@ class Calibrated:
     override: float | None = None
 
     @classmethod
-    def of(cls, evidence: Mapping[str, Any], override: float | None) -> Calibrated:
+    def of(cls, evidence: DraftEvidence, override: float | None) -> Calibrated:
         """From a draft's evidence."""
         calibration = evidence.get("calibration")
         if not calibration:
@@ -265,37 +266,38 @@ def find_support(report: Report, labeler: Labeler, *, threshold: float | None = 
 
     Probabilities from ``threshold`` on say "there"; without it, from where the run says, or from a half.
     """
+    evidence = cast(DraftEvidence, report.evidence)
     ground = _Ground(
-        probabilities=_probabilities(report.evidence),
-        recalled=_recalled(report.evidence.get("recalled") or [], labeler),
-        fits=_fits(report.evidence.get("sentence_fit") or []),
-        calibration=Calibrated.of(report.evidence, threshold),
+        probabilities=_probabilities(evidence),
+        recalled=_recalled(evidence.get("recalled") or [], labeler),
+        fits=_fits(evidence.get("sentence_fit") or []),
+        calibration=Calibrated.of(evidence, threshold),
     )
-    lines = _lines(report)
+    lines = _lines(report.text, evidence)
     read = labeler.label([line.text for line in lines])
     claimed = tuple(
         _sentence(number, line, mentions, ground)
         for number, (line, mentions) in enumerate(zip(lines, read, strict=True), start=1)
     )
     whole = labeler.label([report.text])[0]
-    maps = report.evidence.get("attention_maps") or {}
+    maps = evidence.get("attention_maps") or {}
     names = dict.fromkeys((*labeler.classes, *ground.probabilities, *maps))
     findings = tuple(_finding(name, whole, claimed, ground) for name in names)
     return Support(claimed, findings, ground.recalled, ground.calibration)
 
 
-def _probabilities(evidence: Mapping[str, Any]) -> dict[str, float]:
+def _probabilities(evidence: DraftEvidence) -> dict[str, float]:
     values = evidence.get("class_probabilities") or {}
     return {name: float(value) for name, value in values.items() if value is not None}
 
 
-def _lines(report: Report) -> list[_Line]:
-    rows = report.evidence.get("sentences")
+def _lines(draft: str, evidence: DraftEvidence) -> list[_Line]:
+    rows = evidence.get("sentences")
     if rows:
         return [_Line(row["text"], row.get("confidence"), row.get("section", "")) for row in rows]
     # From each beginning to the next, so that a sentence keeps the mark that ends it.
-    edges = [0, *(start for start, _ in sentences(fold(report.text)) if start > 0), len(report.text)]
-    texts = [report.text[start:end].strip() for start, end in pairwise(edges)]
+    edges = [0, *(start for start, _ in sentences(fold(draft)) if start > 0), len(draft)]
+    texts = [draft[start:end].strip() for start, end in pairwise(edges)]
     return [_Line(text, None) for text in texts if text]
 
 
@@ -312,7 +314,7 @@ def _fits(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
 _KNOWN = frozenset({"kind", "study_id", "text", "scores", "for"})
 
 
-def _recalled(rows: Sequence[Mapping[str, Any]], labeler: Labeler) -> tuple[Recalled, ...]:
+def _recalled(rows: Sequence[RecalledEvidence], labeler: Labeler) -> tuple[Recalled, ...]:
     read = labeler.label([row.get("text") or "" for row in rows])
     return tuple(
         Recalled(

@@ -68,7 +68,7 @@ def test_another_patients_or_no_earlier_study_is_none(before: dict[str, Any], re
 
 
 @pytest.mark.parametrize("nobody", ["", "0", "0000", "ANON1", "Unknown", "xxx", "--"])
-def test_an_id_that_is_nobodys_has_no_prior(nobody: str) -> None:
+def test_placeholder_ids_have_no_prior(nobody: str) -> None:
     assert why({"patient_id": nobody}, patient_id=nobody) == "no_patient_id"
 
 
@@ -95,7 +95,7 @@ def test_an_id_that_is_nobodys_has_no_prior(nobody: str) -> None:
         ("Unknown^Trauma", "Unknown^Trauma", None),
     ],
 )
-def test_names_that_may_be_one_persons(one: str, other: str, same: bool | None) -> None:
+def test_names_of_possibly_one_person(one: str, other: str, same: bool | None) -> None:
     assert same_name(one, other) is same
     assert same_name(other, one) is same
 

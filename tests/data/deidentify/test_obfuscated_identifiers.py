@@ -37,8 +37,8 @@ def _raw(ds: Dataset, tag: int, vr: str, text: str | bytes) -> None:
 
 
 def _image(**tags: Any) -> Dataset:
-    said = {"PatientName": "Zquillby^Jonx", "PatientID": "12-3456-78", "PatientBirthDate": "19600412"} | tags
-    return dataset(np.rint(chest(40, 32) * 255).astype(np.int64), bits=8, SpecificCharacterSet="ISO_IR 192", **said)
+    header = {"PatientName": "Zquillby^Jonx", "PatientID": "12-3456-78", "PatientBirthDate": "19600412"} | tags
+    return dataset(np.rint(chest(40, 32) * 255).astype(np.int64), bits=8, SpecificCharacterSet="ISO_IR 192", **header)
 
 
 def _cleaned(ds: Dataset, folder: Path) -> Dataset:
@@ -46,14 +46,14 @@ def _cleaned(ds: Dataset, folder: Path) -> Dataset:
 
 
 @pytest.mark.parametrize("vr", ["LO", "SH", "ST", "UT", "UN", "AE"])
-def test_a_name_or_id_in_a_value_of_another_representation_is_known(tmp_path: Path, vr: str) -> None:
+def test_names_and_ids_are_detected_in_other_representations(tmp_path: Path, vr: str) -> None:
     ds = _image()
     _raw(ds, 0x00100010, vr, "Zquillby^Jonx")
     _raw(ds, 0x00100020, vr, "A55-91-2")
     _raw(ds, MANUFACTURER, "LO", "for Zquillby")
     _raw(ds, MODEL, "LO", "X A55912")
-    found = _cleaned(ds, tmp_path)
-    assert (found.Manufacturer, found.ManufacturerModelName) == ("REMOVED", "REMOVED")
+    cleaned_file = _cleaned(ds, tmp_path)
+    assert (cleaned_file.Manufacturer, cleaned_file.ManufacturerModelName) == ("REMOVED", "REMOVED")
 
 
 def _private_name(ds: Dataset) -> None:
@@ -78,7 +78,7 @@ def _mail(ds: Dataset) -> None:
 
 
 @pytest.mark.parametrize("tell", [_private_name, _private_sequence, _operator, _mail])
-def test_a_name_that_only_a_private_value_a_code_or_an_address_tells_is_known(
+def test_names_from_private_values_codes_and_addresses_are_detected(
     tmp_path: Path, tell: Callable[[Dataset], None]
 ) -> None:
     ds = _image()
@@ -97,14 +97,14 @@ def test_a_name_that_only_a_private_value_a_code_or_an_address_tells_is_known(
         ("Grünwaldt^Zoë", "Gr=FCnwaldt"),
     ],
 )  # fmt: skip
-def test_a_name_that_was_cut_or_lost_its_letters_is_known(tmp_path: Path, name: str, written: str) -> None:
+def test_truncated_and_lossy_names_are_detected(tmp_path: Path, name: str, written: str) -> None:
     ds = _image(PatientName=name)
     _raw(ds, MANUFACTURER, "LO", written)
     assert _cleaned(ds, tmp_path).Manufacturer == "REMOVED"
 
 
 @pytest.mark.parametrize("number", ["123/456/78", "No 123.456.78", "X12/34/56/78"])
-def test_an_id_whose_digits_count_upwards_is_known_in_a_text(tmp_path: Path, number: str) -> None:
+def test_ids_of_ascending_digits_are_detected_in_texts(tmp_path: Path, number: str) -> None:
     ds = _image()
     _raw(ds, MANUFACTURER, "LO", number)
     assert _cleaned(ds, tmp_path).Manufacturer == "REMOVED"
@@ -120,7 +120,7 @@ def test_an_id_without_its_leading_zeros_is_known(tmp_path: Path) -> None:
     "written",
     ["1960年4月12日", "12 avr. 60", "12.IV.60", "60 Apr 12", "(12) of April, 60"],
 )
-def test_a_date_in_another_language_is_known(tmp_path: Path, written: str) -> None:
+def test_dates_in_other_languages_are_detected(tmp_path: Path, written: str) -> None:
     ds = _image()
     _raw(ds, MANUFACTURER, "LO", written)
     assert _cleaned(ds, tmp_path).Manufacturer == "REMOVED"
@@ -134,7 +134,7 @@ def test_a_date_in_another_language_is_known(tmp_path: Path, written: str) -> No
         (0x00180050, "DS", "1.2345678E7"), (0x00181111, "DS", "1960.0412"), (0x00181110, "DS", "12345.678"),
     ],
 )  # fmt: skip
-def test_a_number_whose_value_is_an_id_or_a_date_goes(tmp_path: Path, tag: int, vr: str, value: Any) -> None:
+def test_numbers_equal_to_an_id_or_a_date_are_removed(tmp_path: Path, tag: int, vr: str, value: Any) -> None:
     ds = _image()
     if vr == "DS":
         _raw(ds, tag, vr, value)
@@ -144,19 +144,23 @@ def test_a_number_whose_value_is_an_id_or_a_date_goes(tmp_path: Path, tag: int, 
 
 
 @pytest.mark.parametrize(("patient", "value"), [("00004711", "4711"), ("MRN0098231", "9.8231E4"), ("P-4711", "4711.0")])
-def test_a_number_that_is_a_short_id_goes(tmp_path: Path, patient: str, value: str) -> None:
+def test_numbers_equal_to_a_short_id_are_removed(tmp_path: Path, patient: str, value: str) -> None:
     ds = _image(PatientID=patient)
     _raw(ds, 0x00181110, "DS", value)
     assert 0x00181110 not in _cleaned(ds, tmp_path)
 
 
-def test_a_number_that_is_none_of_these_stays(tmp_path: Path) -> None:
+def test_other_numbers_stay(tmp_path: Path) -> None:
     ds = _image()
     ds.add_new(0x00189073, "FD", 12.345679)
     ds.add_new(0x00186016, "UL", 1234)
     _raw(ds, 0x00181110, "DS", "1800.25")
-    found = _cleaned(ds, tmp_path)
-    assert (found[0x00189073].value, found[0x00186016].value, found[0x00181110].value) == (12.345679, 1234, 1800.25)
+    cleaned_file = _cleaned(ds, tmp_path)
+    assert (cleaned_file[0x00189073].value, cleaned_file[0x00186016].value, cleaned_file[0x00181110].value) == (
+        12.345679,
+        1234,
+        1800.25,
+    )
 
 
 @pytest.mark.parametrize("written", [b"12. April 1960  ", b"12th of april 60", b"XU LI  ", b"Li^Xu   "])
@@ -194,7 +198,7 @@ def test_an_item_with_a_character_set_of_its_own_keeps_no_text_beyond_ascii(tmp_
 
 
 @pytest.mark.parametrize("text", ["Siemens", "VB20A 7.1", "Fluorospot Compact FD", "12 bit", "DX-D 400", "2 mm Al"])
-def test_what_names_a_device_stays(tmp_path: Path, text: str) -> None:
+def test_device_names_stay(tmp_path: Path, text: str) -> None:
     ds = _image(PatientName="Grünwaldt^Zoë")
     _raw(ds, MANUFACTURER, "LO", text)
     assert _cleaned(ds, tmp_path).Manufacturer == text

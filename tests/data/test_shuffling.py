@@ -39,7 +39,7 @@ def examples(folder: Path, count: int) -> list[Example]:
     return [Example(f"s{n}", f"p{n}", source, (2 * n, 2 * n + 1), (1, 2), token_ids=(3, 4)) for n in range(count)]
 
 
-def test_a_block_is_used_up_before_far_ones_are_begun() -> None:
+def test_blocks_are_exhausted_one_group_at_a_time() -> None:
     order = BLOCKS.order(np.arange(30), np.random.default_rng(0))
     assert sorted(order.tolist()) == list(range(30))
     groups = [order[start : start + 8].tolist() for start in (0, 8, 16)]
@@ -47,13 +47,13 @@ def test_a_block_is_used_up_before_far_ones_are_begun() -> None:
         assert len({place // 4 for place in group}) <= 3
     assert order.tolist() != sorted(order.tolist())
     assert groups[0] != sorted(groups[0]), "studies of a window are mixed"
-    again = BLOCKS.order(np.arange(30), np.random.default_rng(0))
+    repeated = BLOCKS.order(np.arange(30), np.random.default_rng(0))
     other = BLOCKS.order(np.arange(30), np.random.default_rng(1))
-    assert order.tolist() == again.tolist() != other.tolist()
+    assert order.tolist() == repeated.tolist() != other.tolist()
     assert BLOCKS.order(np.arange(0), np.random.default_rng(0)).tolist() == []
 
 
-def test_a_mixture_in_blocks_takes_its_share_and_keeps_near_what_lies_near() -> None:
+def test_a_mixture_in_blocks_keeps_shares_and_neighbourhood() -> None:
     origins = ["a"] * 64 + ["b"] * 16
     order = mixed_order(origins, {"a": 1, "b": 1}, np.random.default_rng(0), BLOCKS)
     counts = Counter(origins[place] for place in order.tolist())
@@ -79,7 +79,7 @@ def test_ranks_and_a_resumed_epoch_see_the_same_blocks(tmp_path: Path, size: int
         assert [study for part in parts for study in part[step]] == ids
 
 
-def test_what_the_next_steps_use_is_read_from_front_to_back_and_nothing_else(
+def test_read_ahead_covers_exactly_the_next_steps_in_disk_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(read_ahead, "GAP_ROWS", 1)
@@ -87,13 +87,13 @@ def test_what_the_next_steps_use_is_read_from_front_to_back_and_nothing_else(
     assert runs([1, 2, 3, 7, 8, 11]) == [(1, 3), (7, 8), (11, 11)]
     assert read(studies[4:6] + studies[8:9]) == 6 * 64
     assert read([Example("s", "p", ScanRows([], (2, 2, 2)), (0,), (0,))]) == 0
-    asked: list[list[str]] = []
+    texts_read: list[list[str]] = []
     monkeypatch.setattr(read_ahead, "ThreadPoolExecutor", AtOnce)
-    monkeypatch.setattr(read_ahead, "read", lambda some: asked.append([study.study_id for study in some]))
+    monkeypatch.setattr(read_ahead, "read", lambda some: texts_read.append([study.study_id for study in some]))
     loader = StudyLoader(studies, 2, 0, shuffle=True, order=ShuffleBlocks(size=2, together=2))
     ids = [name for batch in loader.epoch() for name in batch.study_ids]
-    assert [name for names in asked for name in names] == ids[2:], "the first step reads its own"
-    assert [len(names) for names in asked if names] == [2, 4, 4]
+    assert [name for names in texts_read for name in names] == ids[2:], "the first step reads its own"
+    assert [len(names) for names in texts_read if names] == [2, 4, 4]
 
 
 def test_batches_made_by_processes_are_the_same_bits(tmp_path: Path) -> None:
@@ -105,13 +105,13 @@ def test_batches_made_by_processes_are_the_same_bits(tmp_path: Path) -> None:
             order=order, workers=workers,
         )  # fmt: skip
         torch.manual_seed(1)
-        found = [
+        orders = [
             part.clone()
             for batch in loader.epoch(1, first_step=1)
             for part in (batch.pixel_values, batch.view_mask, batch.view_ids, batch.input_ids)
             if part is not None
         ]
-        return [*found, torch.rand(3)]
+        return [*orders, torch.rand(3)]
 
     for order in (ShuffleAll(), BLOCKS):
         alone, ahead = epoch(0, order), epoch(2, order)
@@ -119,7 +119,7 @@ def test_batches_made_by_processes_are_the_same_bits(tmp_path: Path) -> None:
         assert all(torch.equal(one, other) for one, other in zip(alone, ahead, strict=True))
 
 
-def test_what_a_process_cannot_read_is_the_error_it_would_be_without(tmp_path: Path) -> None:
+def test_worker_errors_equal_those_without_workers(tmp_path: Path) -> None:
     lost = Example("s", "p", ScanRows([tmp_path / "lost.npy"], (2, 2, 2)), (0,), (0,))
     batches = StudyLoader([lost] * 4, 2, 0, workers=2).epoch()
     with pytest.raises(InputError, match="missing or damaged") as raised:

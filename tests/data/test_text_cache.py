@@ -47,13 +47,13 @@ def test_ids_are_those_of_each_text_and_read_back_the_next_time(
     wanted = [encode(made, text) for text in TEXTS]
     first = token_ids(TEXTS, made, tmp_path)
     monkeypatch.setattr(kept_text, "encode_all", _forbidden)
-    again = token_ids(TEXTS, made, tmp_path)
-    assert list(first) == list(again) == wanted
+    second = token_ids(TEXTS, made, tmp_path)
+    assert list(first) == list(second) == wanted
     assert made.eos_token_id not in wanted[1]
-    assert again[0][0] is again[4][0]
+    assert second[0][0] is second[4][0]
 
 
-def test_other_texts_or_another_tokenizer_find_nothing_kept(tmp_path: Path) -> None:
+def test_other_texts_or_another_tokenizer_miss_the_cache(tmp_path: Path) -> None:
     made, other = CONFIG.build(TEXTS), CONFIG.build(["abc abd abe"])
     token_ids(TEXTS, made, tmp_path)
     cut_elsewhere = [TEXTS[0] + TEXTS[1][:4], TEXTS[1][4:], *TEXTS[2:]]
@@ -78,21 +78,21 @@ def test_a_kept_tokenizer_is_the_trained_one(tmp_path: Path, monkeypatch: pytest
     other = built_tokenizer(CONFIG, TEXTS[:2], own=None, dataset=tmp_path)
     with monkeypatch.context() as patched:
         patched.setattr(BpeTokenizerConfig, "_trained", _forbidden)
-        kept = built_tokenizer(CONFIG, TEXTS, own=None, dataset=tmp_path)
-    fingerprints = [tokenizer_fingerprint(one) for one in (trained, kept, CONFIG.build(TEXTS), other)]
+        cached = built_tokenizer(CONFIG, TEXTS, own=None, dataset=tmp_path)
+    fingerprints = [tokenizer_fingerprint(one) for one in (trained, cached, CONFIG.build(TEXTS), other)]
     assert fingerprints[0] == fingerprints[1] == fingerprints[2] != fingerprints[3]
-    assert encode(kept, TEXTS[1]) == encode(trained, TEXTS[1])
+    assert encode(cached, TEXTS[1]) == encode(trained, TEXTS[1])
     for place in (tmp_path / ".cache").glob("bpe-*.json"):
         text = place.read_text()
         assert "<s>" in text
         place.write_text(text.replace("<s>", "<t>"))
-    again = built_tokenizer(CONFIG, TEXTS, own=None, dataset=tmp_path)
-    assert tokenizer_fingerprint(again) == fingerprints[0]
+    second = built_tokenizer(CONFIG, TEXTS, own=None, dataset=tmp_path)
+    assert tokenizer_fingerprint(second) == fingerprints[0]
     with pytest.raises(InputError):
         built_tokenizer(CONFIG, TEXTS, own="a checkpoint with words of its own", dataset=tmp_path)
 
 
-def test_a_data_set_that_cannot_be_written_keeps_nothing(tmp_path: Path) -> None:
+def test_a_read_only_data_set_caches_nothing(tmp_path: Path) -> None:
     made = CONFIG.build(TEXTS)
     (tmp_path / ".cache").write_text("a file where the folder would be")
     assert list(token_ids(TEXTS, made, tmp_path)) == [encode(made, text) for text in TEXTS]
@@ -108,7 +108,7 @@ def test_numbers_of_another_kind_are_no_ids(tmp_path: Path) -> None:
     assert list(token_ids(TEXTS, made, tmp_path)) == wanted
 
 
-def test_only_files_used_last_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_least_recently_used_files_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What another program laid there stays."""
     monkeypatch.setattr(kept_text, "MAX_FILES", 2)
     made, cache = CONFIG.build(TEXTS), tmp_path / ".cache"
@@ -145,21 +145,21 @@ def test_states_are_those_of_each_text_and_read_back_the_next_time(
     monkeypatch.setattr(labeler_room, "READ_TOGETHER", 3)
     labeler = get_labeler("chexpert14")
     texts = ["No effusion.", "Edema is seen.", "No effusion.", "Possible edema.", "", "Edema is seen."]
-    wanted = [{name: found.state for name, found in row.items()} for row in labeler.label(texts)]
-    asked: list[list[str]] = []
+    wanted = [{name: mention.state for name, mention in row.items()} for row in labeler.label(texts)]
+    texts_read: list[list[str]] = []
 
     def read(block: Sequence[str]) -> Iterable[Mapping[str, LabelState]]:
-        asked.append(list(block))
+        texts_read.append(list(block))
         return states(labeler, block)
 
-    def kept(*by: str) -> list[Mapping[str, LabelState]]:
+    def states_by(*by: str) -> list[Mapping[str, LabelState]]:
         return list(label_states(texts, read, tmp_path, classes=labeler.classes, by=by))
 
-    assert kept("a") == kept("a") == wanted
-    assert asked == [texts]
-    assert kept("b") == wanted
-    assert len(asked) == 2
+    assert states_by("a") == states_by("a") == wanted
+    assert texts_read == [texts]
+    assert states_by("b") == wanted
+    assert len(texts_read) == 2
     for place in (tmp_path / ".cache").glob("states-*.npy"):
         place.write_bytes(place.read_bytes()[:-4] + b"\x01\x01\x01\x01")
-    assert kept("a") == wanted
-    assert len(asked) == 3
+    assert states_by("a") == wanted
+    assert len(texts_read) == 3

@@ -19,7 +19,7 @@ OPTIONS = {
 
 @pytest.mark.parametrize("cache", ["static", "growing"])
 @pytest.mark.parametrize("name", OPTIONS)
-def test_a_study_beside_one_with_a_longer_prompt_is_written_as_it_is_alone(name: str, cache: str) -> None:
+def test_a_report_does_not_depend_on_longer_prompts_in_the_batch(name: str, cache: str) -> None:
     torch.manual_seed(0)
     config = LlamaConfig(hidden_size=16, num_layers=1, num_heads=2, embedding_std=0.1)
     writer: CausalLanguageModel = config.build(vocab_size=12, bos_id=1, eos_id=2, pad_id=0).eval()

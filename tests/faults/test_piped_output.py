@@ -9,15 +9,15 @@ from radweave.core.escaping import plain_console
 from radweave.metrics.tables import TextTable, print_tables
 
 
-@pytest.mark.parametrize("asked", ["FORCE_COLOR", "TTY_COMPATIBLE"])
+@pytest.mark.parametrize("option", ["FORCE_COLOR", "TTY_COMPATIBLE"])
 def test_a_pipe_gets_lines_without_control_codes(
-    asked: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    option: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv(asked, "1")
+    monkeypatch.setenv(option, "1")
     monkeypatch.setattr(options, "console", plain_console(stderr=True))
-    with options.bar("reading") as told:
+    with options.bar("reading") as report:
         for done in range(1, 101):
-            told(done, 100)
+            report(done, 100)
     print_tables([TextTable("Scores", ("metric", "value"), (("BLEU_4", "0.1"),))])
     printed = capsys.readouterr()
     assert printed.err.splitlines() == ["reading: 1 of 100 (1 %)", "reading: 100 of 100 (100 %)"]

@@ -117,9 +117,7 @@ VERBS: dict[str, Callable[[Path, Dataset, Path], None]] = {
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_folder_of_somebody_else_is_never_replaced(
-    verb: str, toy_run: Path, toy_dataset: Dataset, tmp_path: Path
-) -> None:
+def test_a_foreign_folder_is_never_replaced(verb: str, toy_run: Path, toy_dataset: Dataset, tmp_path: Path) -> None:
     (tmp_path / "documents").mkdir()
     (tmp_path / "documents" / "letter.txt").write_text("dear all")
     with pytest.raises(InputError, match=r"documents: holds no .*it is not replaced"):
@@ -127,7 +125,7 @@ def test_a_folder_of_somebody_else_is_never_replaced(
     assert [path.name for path in tmp_path.rglob("*")] == ["documents", "letter.txt"]
 
 
-def test_a_folder_of_ours_is(toy_run: Path, tmp_path: Path) -> None:
+def test_an_own_folder_is_replaced(toy_run: Path, tmp_path: Path) -> None:
     out = Path(shutil.copytree(export(toy_run, tmp_path / "out"), tmp_path / "again"))
     (out / "README.md").write_text("changed")
     export(toy_run, out, overwrite=True)
