@@ -1,4 +1,4 @@
-"""What a route lets through: an image by what it says, and a series that may hold such an image."""
+"""Routes of a plan: accepted images and series."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOTHING = Route(body_part=())
         ((CHEST, NOTHING), "FOOT", False),
     ],
 )
-def test_a_series_may_hold_what_one_of_the_routes_takes(routes: tuple[Route, ...], body_part: str, may: bool) -> None:
+def test_a_series_may_hold_images_of_any_route(routes: tuple[Route, ...], body_part: str, may: bool) -> None:
     assert may_hold(routes, body_part) is may
     assert may_hold(routes[::-1], body_part) is may
 
