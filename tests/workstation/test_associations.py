@@ -18,8 +18,8 @@ from pynetdicom import AE
 from pynetdicom.dul import DULServiceProvider
 from reports import dicom_image
 
-from radweave.workstation import associations as connections
 from radweave.workstation import associations
+from radweave.workstation import associations as connections
 from radweave.workstation.hospital_plan import Receive
 from radweave.workstation.receiver import OPEN, Receiver
 
@@ -90,7 +90,7 @@ def test_half_a_request_times_out(start: Callable[..., Listening], monkeypatch: 
     assert not one.counted.keys() - {"connections_without_request", "connections_late"}
 
 
-@pytest.mark.parametrize("said", [b"GET / HTTP/1.1\r\n\r\n", b"\x01\0\x7f\xff\xff\xff", b"\x04\0\0\0\0\x04abcd"])
+@pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n\r\n", b"\x01\0\x7f\xff\xff\xff", b"\x04\0\0\0\0\x04abcd"])
 def test_an_invalid_request_is_closed_at_once(start: Callable[..., Listening], data: bytes) -> None:
     one = start()
     connection = one.cut(data)

@@ -62,7 +62,7 @@ def test_a_receipt_of_c_store_is_a_status(
 ) -> None:
     answer = {} if status is None else {"Status": status}
     association = SimpleNamespace(is_established=True, send_c_store=lambda dataset: answer, release=lambda: None)
-    monkeypatch.setattr(sending.AE, "associate", lambda *given, **named: association)
+    monkeypatch.setattr(sending.AE, "associate", lambda *arguments, **named: association)
     if is_kept:
         assert send(PEER, data) == f"C-STORE: status 0x{status:04X}"
     else:

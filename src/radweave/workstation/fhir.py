@@ -62,7 +62,7 @@ def bundle(report: FinishedReport, release: Release) -> Json:
     resources = [_diagnostic_report(report, ids, release), _device(report, ids, release)]
     if report.sources:
         resources += [_patient(report, ids), _imaging_study(report, ids, release)]
-    resources += [_practitioner(one, number, ids) for number, one in enumerate(report.signatures)]
+    resources += [_practitioner(signature, number, ids) for number, signature in enumerate(report.signatures)]
     resources += [_observation(finding, report, ids) for finding in _probable(report)]
     return {
         "resourceType": "Bundle",

@@ -142,9 +142,9 @@ def _observations(report: FinishedReport) -> Iterator[list[str]]:
     signers: dict[int, str] = {}
     rows += [("FT", _NOTE_CODE, line, "") for line in caution_lines(report)]
     rows += [("FT", _SECTION_CODES[section.kind], section.text, "") for section in report.sections]
-    for (heading, text), one in zip(addendum_lines(report), report.addenda, strict=True):
+    for (heading, text), addendum in zip(addendum_lines(report), report.addenda, strict=True):
         rows.append(("FT", structured_reports.ADDENDUM, f"{heading}\n{text}", ""))
-        signers[len(rows)] = "^".join(_person(one.signature)).rstrip("^")
+        signers[len(rows)] = "^".join(_person(addendum.signature)).rstrip("^")
     rows += [("FT", _NOTE_CODE, line, "") for line in evidence_lines(report)]
     for finding in report.findings:
         if finding.probability is not None:

@@ -324,7 +324,7 @@ def document(
     dataset.PreliminaryFlag = "FINAL" if report.is_final else "PRELIMINARY"
     dataset.VerificationFlag = "VERIFIED" if report.is_final else "UNVERIFIED"
     if report.signatures:
-        dataset.VerifyingObserverSequence = [_verifier(one) for one in reversed(report.signatures)]
+        dataset.VerifyingObserverSequence = [_verifier(signature) for signature in reversed(report.signatures)]
     if report.predecessor is not None:
         dataset.PredecessorDocumentsSequence = [_predecessor(report.predecessor, predecessor_class or sop_class, kind)]
     dataset.CurrentRequestedProcedureEvidenceSequence = [evidence_of(report)]
@@ -542,7 +542,7 @@ def _group(finding: Finding, report: FinishedReport, key: tuple[str, ...]) -> Me
 def _images(report: FinishedReport) -> list[SourceImageForMeasurementGroup] | None:
     if len(report.sources) > SHOWN_IMAGES:
         return None
-    return [SourceImageForMeasurementGroup(one.sop_class_uid, one.sop_instance_uid) for one in report.sources]
+    return [SourceImageForMeasurementGroup(source.sop_class_uid, source.sop_instance_uid) for source in report.sources]
 
 
 def _image_library(report: FinishedReport) -> Dataset:
