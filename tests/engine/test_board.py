@@ -68,10 +68,7 @@ def test_wandb_gets_figures_and_no_texts(tmp_path: Path, monkeypatch: pytest.Mon
     board.reports("report", 1, [("No effusion.", "Effusion.")])
     board.close()
     assert steps == [1]
-    assert logged == [
-        {"report/step": 1, "report/loss": 2.0},
-        {"report/step": 1, "report/validation loss": 1.5},
-    ]
+    assert logged == [{"report/step": 1, "report/loss": 2.0}, {"report/step": 1, "report/validation loss": 1.5}]
     assert finished == [True]
 
 

@@ -46,10 +46,7 @@ def torchrun(*arguments: object, processes: int = 2) -> list[str]:
 
 def environment() -> dict[str, str]:
     # Without the second one a restarted group may meet the store of the one that died.
-    return os.environ | {
-        "OMP_NUM_THREADS": "1",
-        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-    }
+    return os.environ | {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 
 @pytest.fixture(scope="module")

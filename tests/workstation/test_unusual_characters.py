@@ -51,11 +51,7 @@ def test_all_texts_of_a_report_are_cleaned_for_writers() -> None:
 
 @pytest.mark.parametrize(
     ("name", "kept"),
-    [
-        ("Dr. Jana Weber", "Dr. Jana Weber"),
-        ("Weber=Jana\\X^Y", "Weber Jana X Y"),
-        ("W" * 100, "W" * LONGEST_NAME),
-    ],
+    [("Dr. Jana Weber", "Dr. Jana Weber"), ("Weber=Jana\\X^Y", "Weber Jana X Y"), ("W" * 100, "W" * LONGEST_NAME)],
 )
 def test_an_account_name_is_one_component(name: str, kept: str) -> None:
     assert person_name(name) == kept

@@ -34,14 +34,7 @@ from radweave.engine.loop import Progress, StageTrainer, Watch
 from radweave.engine.plan import is_skipped
 from radweave.engine.restore import set_memories
 from radweave.methods.experiment import Experiment
-from radweave.methods.model import (
-    LearnsTargets,
-    ReportModel,
-    TrainingView,
-    device_of,
-    encoder_name,
-    named_parts,
-)
+from radweave.methods.model import LearnsTargets, ReportModel, TrainingView, device_of, encoder_name, named_parts
 from radweave.methods.stage import StageConfig, total_loss
 from radweave.nn.memory.backends import stated_recalls
 from radweave.nn.memory.bank import save_bank
@@ -129,11 +122,7 @@ def _open(place: Path, rows: Sequence[int]) -> Features | None:
 
 @torch.no_grad()
 def _compute(
-    encoder: nn.Module,
-    source: Any,
-    rows: Sequence[int],
-    place: Path,
-    progress: Callable[[int, int], None] | None,
+    encoder: nn.Module, source: Any, rows: Sequence[int], place: Path, progress: Callable[[int, int], None] | None
 ) -> None:
     device = device_of(encoder)
     was_training = encoder.training

@@ -553,10 +553,7 @@ def _image_library(report: FinishedReport) -> Dataset:
     return container(
         IMAGE_LIBRARY,
         [
-            container(
-                IMAGE_LIBRARY_GROUP,
-                [code(MODALITY, modality(name), "HAS ACQ CONTEXT"), *images],
-            )
+            container(IMAGE_LIBRARY_GROUP, [code(MODALITY, modality(name), "HAS ACQ CONTEXT"), *images])
             for name, images in groups.items()
         ],
     )
