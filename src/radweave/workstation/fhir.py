@@ -21,6 +21,7 @@ from radweave.workstation.finished import (
     device_uid,
     document_title,
     evidence_lines,
+    name_parts,
     named_uuid,
     report_key,
     report_uid,
@@ -192,7 +193,7 @@ def _patient(report: FinishedReport, ids: _Ids) -> Json:
 
 def _name(group: str) -> Json:
     """A DICOM name as a HumanName."""
-    family, first, middle, prefix, suffix = [*group.split("^"), *[""] * 4][:5]
+    family, first, middle, prefix, suffix = name_parts(group)
     parts: Json = {
         "text": spoken_name(group),
         "family": family,

@@ -366,8 +366,14 @@ def spoken_name(name: str) -> str:
     return named[0] + "".join(f" ({group})" for group in named[1:]) if named else ""
 
 
+def name_parts(group: str) -> tuple[str, str, str, str, str]:
+    """Family, given, middle name, prefix and suffix of one group of a DICOM name."""
+    family, first, middle, prefix, suffix = [*group.split("^"), *[""] * 4][:5]
+    return family, first, middle, prefix, suffix
+
+
 def _one_name(group: str) -> str:
-    family, first, middle, prefix, suffix = (part.strip() for part in [*group.split("^"), *[""] * 4][:5])
+    family, first, middle, prefix, suffix = (part.strip() for part in name_parts(group))
     spoken = " ".join(part for part in (prefix, first, middle, family) if part)
     return f"{spoken}, {suffix}" if suffix else spoken
 

@@ -24,6 +24,7 @@ from radweave.workstation.finished import (
     addendum_lines,
     caution_lines,
     evidence_lines,
+    name_parts,
     named_uuid,
     report_key,
     report_uid,
@@ -106,7 +107,7 @@ def _name(group: str, writing: str) -> str:
     """A group of a DICOM name as XPN: family, given, middle, suffix, prefix, representation."""
     if not group:
         return ""
-    family, first, middle, prefix, suffix = [*group.split("^"), *[""] * 4][:5]
+    family, first, middle, prefix, suffix = name_parts(group)
     return _component(family, first, middle, suffix, prefix, "", "", writing)
 
 
@@ -133,7 +134,7 @@ def _request(report: FinishedReport) -> list[str]:
 
 def _person(signature: Signature) -> list[str]:
     """Number (none), family, given, middle, suffix and prefix of the signer."""
-    family, first, middle, prefix, suffix = [*signature.name.split("=")[0].split("^"), *[""] * 4][:5]
+    family, first, middle, prefix, suffix = name_parts(signature.name.split("=")[0])
     return [escaped(part) for part in ("", family, first, middle, suffix, prefix)]
 
 

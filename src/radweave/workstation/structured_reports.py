@@ -212,9 +212,7 @@ def envelope(report: FinishedReport, sop_class: str, *, kind: str, modality: str
     dataset.SeriesNumber, dataset.InstanceNumber = number, _place(report)
     dataset.Modality = modality
     dataset.SeriesDescription = CAUTION
-    dataset.Manufacturer, dataset.ManufacturerModelName = MAKER, report.model.method
-    dataset.SoftwareVersions = report.model.version
-    dataset.DeviceSerialNumber = report.model.digest[:16]
+    _set_equipment(dataset, report)
     dataset.ContributingEquipmentSequence = [_equipment(report)]
     stamp(dataset, report)
     return dataset
@@ -247,11 +245,15 @@ def stamp(dataset: Dataset, report: FinishedReport) -> None:
     dataset.CodingSchemeIdentificationSequence = [scheme]
 
 
-def _equipment(report: FinishedReport) -> Dataset:
-    item = Dataset()
+def _set_equipment(item: Dataset, report: FinishedReport) -> None:
     item.Manufacturer, item.ManufacturerModelName = MAKER, report.model.method
     item.SoftwareVersions = report.model.version
     item.DeviceSerialNumber = report.model.digest[:16]
+
+
+def _equipment(report: FinishedReport) -> Dataset:
+    item = Dataset()
+    _set_equipment(item, report)
     item.DeviceUID = device_uid(report.model)
     item.ContributionDescription = f"Text and findings: {report.model.method}, {report.model.preset}"[:1024]
     item.PurposeOfReferenceCodeSequence = [coded(PROCESSING)]
