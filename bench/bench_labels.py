@@ -18,10 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from radweave.labels.chexpert_terms import LEXICON as CHEXPERT14_LEXICON
-from radweave.labels.ct_terms import LEXICON as CT18_LEXICON
-from radweave.labels.nih_terms import LEXICON as NIH14_LEXICON
-from radweave.labels.phrases import Lexicon
+from radweave.core.ontology import LABEL_SETS
+from radweave.labels.phrases import Lexicon, load_lexicon
 from radweave.labels.rules import RuleLabeler
 
 ROUNDS = 3
@@ -71,7 +69,7 @@ def main() -> None:
     for title, texts in sets.items():
         words = sum(len(text.split()) for text in texts) / len(texts)
         print(f"{title}: {len(texts)}, {words:.0f} words each")
-        for lexicon in (CHEXPERT14_LEXICON, CT18_LEXICON, NIH14_LEXICON):
+        for lexicon in map(load_lexicon, LABEL_SETS):
             first, bare = rate(lexicon, texts, memory=True), rate(lexicon, texts, memory=False)
             print(f"  {lexicon.name:12} first {first:8.0f}/s   no memory {bare:8.0f}/s")
 

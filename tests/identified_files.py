@@ -464,16 +464,18 @@ def left(data: bytes) -> list[str]:
     readings += [data[start:].decode(f"utf-16-{order}", "replace") for start in (0, 1) for order in ("le", "be")]
     readings += [data.decode(encoding, "replace") for encoding in ("shift_jis", "euc_kr", "gb18030", "iso2022_jp")]
     folded = [reading.casefold() for reading in readings]
-    found = [word for word in words if any(word.casefold() in reading for reading in folded)]
+    matches = [word for word in words if any(word.casefold() in reading for reading in folded)]
     try:
         ds = dcmread(io.BytesIO(data))
     except Exception:
-        return [*found, "no DICOM"]
+        return [*matches, "no DICOM"]
     for element in ds.iterall():
         if element.VR not in ("OB", "OW", "SQ", "UI", "DA", "DT"):
             text = str(element.value).casefold()
-            found += [f"{element.keyword}: {word}" for word in ("li", "xu", "ana", "kim", "zoë", "hela")
+            matches += [f"{element.keyword}: {word}" for word in ("li", "xu", "ana", "kim", "zoë", "hela")
                       if re.search(rf"(?<![^\W_]){word}(?![^\W_])", text)]  # fmt: skip
             digits = text.translate(_DASHES)
-            found += [f"{element.keyword}: {n}" for n in ("12345678", "19600412", "12041960", "041260") if n in digits]
-    return found
+            matches += [
+                f"{element.keyword}: {n}" for n in ("12345678", "19600412", "12041960", "041260") if n in digits
+            ]
+    return matches

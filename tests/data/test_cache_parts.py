@@ -76,9 +76,9 @@ def test_parts_together_are_the_bytes_of_one(dataset: Dataset, monkeypatch: pyte
     read.clear()
     assert build_part(dataset, PARTS[0], size=SIZE).images == made[2].images
     assert read == [], "a part that is there is not made again"
-    again = build_cache(dataset, size=SIZE)
+    rebuilt = build_cache(dataset, size=SIZE)
     assert read == []
-    assert (again.rows, again.unreadable, again.sums, again.digest) == (
+    assert (rebuilt.rows, rebuilt.unreadable, rebuilt.sums, rebuilt.digest) == (
         whole.rows, whole.unreadable, whole.sums, whole.digest,
     )  # fmt: skip
     assert (dataset.path / ".cache" / key / "pixels.npy").read_bytes() == pixels
@@ -86,7 +86,7 @@ def test_parts_together_are_the_bytes_of_one(dataset: Dataset, monkeypatch: pyte
     assert not build_part(dataset, PARTS[1], size=SIZE).is_needed
 
 
-def test_what_parts_lack_is_read(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_missing_from_parts_are_read(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """A part was not made, one was killed, one has a damaged row, and an image of one changed since."""
 
     class KilledError(BaseException):
@@ -111,8 +111,8 @@ def test_what_parts_lack_is_read(dataset: Dataset, monkeypatch: pytest.MonkeyPat
     first, *_ = list(whole.rows)
     (dataset.path / first).write_bytes((dataset.path / first).read_bytes())
     read = counted(monkeypatch)
-    again = build_cache(dataset, size=SIZE)
-    assert np.array_equal(again.pixels, whole.pixels)
+    rebuilt = build_cache(dataset, size=SIZE)
+    assert np.array_equal(rebuilt.pixels, whole.pixels)
     own = len(PARTS[0].select(range(len(whole.rows) + 1)))
     assert 4 <= len(read) < len(whole.rows) + 1 - own + 3
     assert first in read
@@ -154,11 +154,11 @@ def test_scans_in_parts_are_those_of_one_and_never_all_in_memory(
     assert not list((dataset.path / ".cache").glob("*.parts")), "locks go with the parts"
     assert set(opened) == {"r"}
     opened.clear()
-    again = build_cache(dataset, size=16, ct=options)
+    rebuilt = build_cache(dataset, size=16, ct=options)
     assert opened == [], "an untouched cache is opened without a look at its scans"
-    assert isinstance(again.pixels[0], np.memmap)
+    assert isinstance(rebuilt.pixels[0], np.memmap)
     assert len(opened) == 1
-    assert again.digest == cache.digest
+    assert rebuilt.digest == cache.digest
 
 
 def test_parts_by_command_line(dataset: Dataset) -> None:
@@ -184,9 +184,7 @@ def test_every_image_is_in_one_part() -> None:
         assert [item for part in parts for item in part] == list(range(10))
 
 
-def test_who_asks_at_the_same_time_waits_and_maps_the_same_file(
-    dataset: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_concurrent_builders_wait_and_map_the_same_file(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks and other programs: each image is decoded once, and the system holds one copy of the pixels."""
     read = counted(monkeypatch)
     with ThreadPoolExecutor(max_workers=3) as pool:
@@ -216,7 +214,7 @@ def under_way(dataset: Dataset, part: Part, ct: CtPreprocessing | None = None) -
 
 
 @pytest.mark.parametrize("modality", ["xray", "ct"])
-def test_the_whole_leaves_a_part_that_is_being_made(tmp_path: Path, modality: str, dataset: Dataset) -> None:
+def test_the_whole_cache_leaves_a_locked_part(tmp_path: Path, modality: str, dataset: Dataset) -> None:
     """It removes the finished part; the other one ends as if it were alone, and removes itself."""
     scans = SCANS if modality == "ct" else None
     data = dataset if scans is None else scans_in(tmp_path / "scans")
@@ -229,7 +227,7 @@ def test_the_whole_leaves_a_part_that_is_being_made(tmp_path: Path, modality: st
     assert not parts.exists()
 
 
-def test_a_part_that_was_killed_beside_the_whole_goes_when_the_cache_is_opened(dataset: Dataset) -> None:
+def test_parts_of_killed_builders_are_removed_when_the_cache_is_opened(dataset: Dataset) -> None:
     build_cache(dataset, size=SIZE)
     parts = parts_folder(dataset.path / ".cache" / cache_key(dataset, SIZE, None))
     (parts / "2-of-3.building").mkdir(parents=True)

@@ -112,7 +112,7 @@ def test_a_sound_data_set_has_no_fault(dataset: Path) -> None:
     }
 
 
-def test_a_patient_of_no_split_and_of_one_is_no_leak_and_of_two_is(dataset: Path) -> None:
+def test_only_patients_in_two_splits_are_leaks(dataset: Path) -> None:
     def without_split(rows: Rows) -> None:
         rows[0].update(split=None, patient_id="p5")  # p5 is of test
 
@@ -165,14 +165,14 @@ def test_leak_between_test_and_val_counts_too(dataset: Path) -> None:
     assert report.exit_code == 1
 
 
-def test_what_stands_in_no_split_leaks_into_none(dataset: Path) -> None:
+def test_studies_without_a_split_are_no_leak(dataset: Path) -> None:
     copy = add_image(dataset, "renamed.png", (dataset / "images" / "5.png").read_bytes())
     report = plant(dataset, lambda rows: add_copy(rows, 5, study_id="s9", split=None, images=[copy]))
     assert report.leaks == []
     assert report.studies["none"] == 1
 
 
-def test_without_reading_images_the_recorded_hashes_tell(dataset: Path) -> None:
+def test_recorded_hashes_reveal_leaks_without_reading_images(dataset: Path) -> None:
     copy = add_image(dataset, "renamed.png", (dataset / "images" / "5.png").read_bytes())
     plant(dataset, lambda rows: rows[0].update(images=[copy]))
     assert kinds(check_dataset(dataset, read_images=False).leaks) == {"same image in two splits": 1}
@@ -238,9 +238,9 @@ def test_images_that_look_damaged_are_warnings(dataset: Path) -> None:
     data = buffer.getvalue()
     (dataset / "images/0.png").write_bytes(data[: len(data) // 2] + b"\xff\xd9")
     (dataset / "images/1.png").write_bytes(png(picture(1) // 32 * 32))
-    found = {fault.kind: fault.count for fault in check_dataset(dataset).warnings}
-    assert found["image integrity doubtful: the JPEG data ends before the image does"] == 1
-    assert found["image integrity doubtful: it has only N grey levels"] == 1
+    result = {fault.kind: fault.count for fault in check_dataset(dataset).warnings}
+    assert result["image integrity doubtful: the JPEG data ends before the image does"] == 1
+    assert result["image integrity doubtful: it has only N grey levels"] == 1
 
 
 def test_lines_that_are_no_json_are_counted_and_the_rest_is_checked(dataset: Path) -> None:
@@ -286,8 +286,8 @@ def test_the_same_image_inside_one_split_is_a_warning(
     report = plant(dataset, change)
     assert (report.leaks, report.errors) == ([], [])
     what = "image" if saved == "as it is" else "picture, in different files,"
-    (found,) = (fault for fault in report.warnings if fault.kind.startswith("same"))
-    assert (found.kind, found.count, found.lines) == (f"same {what} {kind}", 1, ((1, study + 1),))
+    (result,) = (fault for fault in report.warnings if fault.kind.startswith("same"))
+    assert (result.kind, result.count, result.lines) == (f"same {what} {kind}", 1, ((1, study + 1),))
 
 
 def test_priors_that_run_in_a_circle_are_an_error(dataset: Path) -> None:
@@ -397,15 +397,15 @@ def test_near_texts_are_found_as_often_as_by_comparing_all_pairs() -> None:
         parts = normalised(text).split()
         return {" ".join(parts[n : n + 5]) for n in range(len(parts) - 4)}
 
-    found = {tuple(sorted((index.items[a][0], index.items[b][0]))) for a, b in index.near_pairs()}
+    result = {tuple(sorted((index.items[a][0], index.items[b][0]))) for a, b in index.near_pairs()}
     for number, (text, other) in enumerate(zip(texts, changed, strict=True)):
         a, b = runs(text), runs(other)
         likeness = len(a & b) / len(a | b)
         if 0.9 < likeness < 1:
-            assert (number, number + 30) in found
+            assert (number, number + 30) in result
         if likeness < 0.6 or likeness == 1:
-            assert (number, number + 30) not in found
-    assert all(second - first == 30 for first, second in found)
+            assert (number, number + 30) not in result
+    assert all(second - first == 30 for first, second in result)
 
 
 def ct_set(shared_data: Path, out: Path, *splits: str) -> Path:
@@ -449,8 +449,8 @@ def test_images_of_two_patients_in_one_study_are_an_error(tmp_path: Path) -> Non
             images = tuple(ImageRef(path=f"images/{file.name}") for file in pair)
             study = Study(study_id="s", patient_id="p", split="train", images=images, report="Clear.")
             writer.add(study, {image.path: file for image, file in zip(images, pair, strict=True)})
-        found = kinds(check_dataset(tmp_path / name).errors)
-        assert found.get("images of different patients in one study, by their DICOM headers", 0) == errors
+        result = kinds(check_dataset(tmp_path / name).errors)
+        assert result.get("images of different patients in one study, by their DICOM headers", 0) == errors
 
 
 @pytest.mark.parametrize(
@@ -488,24 +488,24 @@ def test_pictures_that_differ_by_less_than_eight_bits_are_one(dataset: Path) -> 
     assert kinds(report.warnings)["same picture, in different files, in studies of two patients"] == 1
 
 
-def test_many_files_at_once_tell_what_one_by_one_tells(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parallel_and_sequential_checks_agree(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def change(rows: Rows) -> None:
         for number, name in ((0, "1"), (4, "1"), (2, "gone")):
             rows[number]["images"][0]["path"] = f"images/{name}.png"
         rows[3]["images"][0]["sha256"] = "0" * 64
 
     plant(dataset, change)
-    found, threads, called = [], [], []
+    result, threads, called = [], [], []
     monkeypatch.setattr("radweave.data.check.in_order", lambda *given: called.append(1) or in_order(*given))
     for cores in (1, 7):
         monkeypatch.setattr("radweave.data.cache.arrays.usable_cores", lambda cores=cores: cores)
         monkeypatch.setattr("radweave.data.check.LARGE_BYTES", 1 << 20 if cores == 1 else 1)
-        found.append(check_dataset(dataset).to_json())
+        result.append(check_dataset(dataset).to_json())
         threads.append(len(called))
-    assert found[0] == found[1]
+    assert result[0] == result[1]
     assert threads == [0, 1]
-    assert found[0]["leaks"]
-    assert len(found[0]["errors"]) >= 2
+    assert result[0]["leaks"]
+    assert len(result[0]["errors"]) >= 2
 
 
 def test_an_image_of_another_modality_is_not_opened(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -533,15 +533,15 @@ def test_pictures_are_paired_by_their_own_numbers_whatever_the_chunks(monkeypatc
     """More pictures than fit one chunk, on either side, and a copy of each: also one that was mirrored."""
     rng = np.random.default_rng(0)
     pictures = [ndimage.zoom(rng.random((9, 7)), (12, 16), order=1).astype(np.float32) for _ in range(7)]
-    theirs = [5, 0, 6, 2, 4]
+    numbers = [5, 0, 6, 2, 4]
     index = ImageIndex()
     for number, picture in enumerate(pictures):
         index.add(number, "train", picture)
-    for number in theirs:
+    for number in numbers:
         index.add(10 + number, "test", pictures[number][:, ::-1] if number == 2 else pictures[number])
     monkeypatch.setattr("radweave.data.leaks.images._CHUNK", 2)
-    found = {copy.item: (copy.other, "mirrored" in copy.changes) for copy in index.pairs_across("train", "test")}
-    assert found == {number: (10 + number, number == 2) for number in theirs}
+    result = {copy.item: (copy.other, "mirrored" in copy.changes) for copy in index.pairs_across("train", "test")}
+    assert result == {number: (10 + number, number == 2) for number in numbers}
 
 
 @pytest.mark.parametrize(

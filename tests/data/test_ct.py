@@ -85,10 +85,10 @@ def test_crops() -> None:
     foreground = CtPreprocessing(crop="foreground")
     assert crop_box(hu, foreground) == (slice(0, 7), slice(0, 15), slice(8, 30))
     body = crop_box(hu, CtPreprocessing(crop="body"))
-    # The part is found on every second voxel, so the box may be one voxel off.
-    for found, (low, high) in zip(body, ((3, 7), (5, 15), (8, 22)), strict=True):
-        assert abs(found.start - low) <= 1
-        assert abs(found.stop - high) <= 1
+    # The part is side on every second voxel, so the box may be one voxel off.
+    for side, (low, high) in zip(body, ((3, 7), (5, 15), (8, 22)), strict=True):
+        assert abs(side.start - low) <= 1
+        assert abs(side.stop - high) <= 1
     assert preprocess(volume(np.full((4, 4, 4), -1000)), foreground).shape == (4, 4, 4)
 
 
@@ -118,8 +118,8 @@ def test_cache(tmp_path: Path, depth: ct_cache.Depth, monkeypatch: pytest.Monkey
     assert isinstance(first, np.memmap)
     assert first.dtype.name == depth
     monkeypatch.setattr(ct_cache, "read_volume", lambda path: pytest.fail("read again"))
-    again = cache.get(tmp_path / "s")
-    np.testing.assert_array_equal(first, again)
+    second = cache.get(tmp_path / "s")
+    np.testing.assert_array_equal(first, second)
     monkeypatch.undo()
     exact = to_unit(preprocess(ct_cache.read_volume(tmp_path / "s"), options), options)
     # A window of 1200 HU in 256 steps is off by half a step at most.
@@ -217,15 +217,15 @@ def test_nothing_is_cached_of_a_scan_that_cannot_be_read(tmp_path: Path) -> None
         CtPreprocessing(),
     ],
 )
-def test_what_is_covered_is_where_a_bright_block_is_found_again(options: CtPreprocessing) -> None:
+def test_the_covered_extent_matches_a_bright_block(options: CtPreprocessing) -> None:
     """A block is as far along what the model sees as it is along the covered part of the scan."""
     hu = np.full((24, 40, 48), -1000, np.int16)
     hu[2:22, 4:36, 6:40] = 0
     hu[10:13, 16:22, 30:36] = 900
     scan = volume(hu)
-    seen = preprocess(scan, options)
+    scan_out = preprocess(scan, options)
     for axis, (start, extent) in enumerate(covered(scan, options)):
         others = tuple(other for other in range(3) if other != axis)
-        before, after = (np.flatnonzero((values > 450).any(axis=others)).mean() + 0.5 for values in (hu, seen))
+        before, after = (np.flatnonzero((values > 450).any(axis=others)).mean() + 0.5 for values in (hu, scan_out))
         share = (before / hu.shape[axis] - start) / extent
-        assert after / seen.shape[axis] == pytest.approx(share, abs=1.0 / seen.shape[axis])
+        assert after / scan_out.shape[axis] == pytest.approx(share, abs=1.0 / scan_out.shape[axis])

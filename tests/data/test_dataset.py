@@ -32,9 +32,9 @@ def test_studies_come_back_as_they_went_in(toy_dataset: Dataset) -> None:
 
 
 def test_the_same_studies_give_the_same_bytes(toy_dataset: Dataset, tmp_path: Path) -> None:
-    again = write_toy_dataset(tmp_path / "again", tmp_path / "sources")
-    assert again.fingerprint() == toy_dataset.fingerprint()
-    assert (again.path / "dataset.json").read_bytes() == (toy_dataset.path / "dataset.json").read_bytes()
+    second = write_toy_dataset(tmp_path / "again", tmp_path / "sources")
+    assert second.fingerprint() == toy_dataset.fingerprint()
+    assert (second.path / "dataset.json").read_bytes() == (toy_dataset.path / "dataset.json").read_bytes()
 
 
 def test_a_duplicate_id_is_refused_when_writing_and_leaves_nothing(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_the_clean_dataset_passes(toy_dataset: Dataset) -> None:
 
 
 @pytest.mark.parametrize("same_patients", [True, False])
-def test_an_image_that_is_not_there_is_another_in_another_set(tmp_path: Path, same_patients: bool) -> None:
+def test_missing_images_of_two_sets_are_different(tmp_path: Path, same_patients: bool) -> None:
     """A path says nothing beyond its own data set; within one it is one file, there or not."""
 
     def written(name: str, *splits: Split) -> Dataset:

@@ -63,7 +63,7 @@ def test_every_epoch_and_every_seed_has_an_order_of_its_own() -> None:
     assert order(2, 1) == order(2, 1)
 
 
-def test_a_study_without_labels_is_told_from_one_whose_report_says_nothing() -> None:
+def test_missing_labels_differ_from_blank_labels() -> None:
     labelled = replace(example(1), class_states=(0, 1, 2))
     assert collate([example(2), labelled], pad_id=0).class_labels.tolist() == [[-1, -1, -1], [0, 1, 2]]  # type: ignore[union-attr]
     assert collate([example(2)], pad_id=0).class_labels is None
@@ -73,19 +73,19 @@ def test_augmentation_depends_on_seed_epoch_and_step_only() -> None:
     source = np.random.default_rng(0).integers(0, 255, (4, 16, 16)).astype(np.uint8)
     examples = [Example(f"s{i}", "p", source, (i,), (1,), (3,)) for i in range(4)]
     loader = StudyLoader(examples, 2, 0, seed=1, shuffle=True, augmentation=LightAugmentation(), hidden_views=0.5)
-    first, again = list(loader.epoch(2)), list(loader.epoch(2, 1))
+    first, resumed = list(loader.epoch(2)), list(loader.epoch(2, 1))
     assert first[1].pixel_values is not None
-    assert again[0].pixel_values is not None
-    assert torch.equal(first[1].pixel_values, again[0].pixel_values)
+    assert resumed[0].pixel_values is not None
+    assert torch.equal(first[1].pixel_values, resumed[0].pixel_values)
     assert first[1].view_ids is not None
-    assert again[0].view_ids is not None
-    assert torch.equal(first[1].view_ids, again[0].view_ids)
+    assert resumed[0].view_ids is not None
+    assert torch.equal(first[1].view_ids, resumed[0].view_ids)
     other = next(iter(loader.epoch(3)))
     assert other.pixel_values is not None
     assert not torch.equal(other.pixel_values, first[0].pixel_values)
 
 
-def test_every_epoch_is_augmented_and_hides_views_by_draws_of_its_own() -> None:
+def test_augmentation_and_hidden_views_differ_between_epochs() -> None:
     # One picture for all studies: what differs is the draw.
     source = np.tile(np.random.default_rng(0).integers(0, 255, (1, 16, 16)).astype(np.uint8), (8, 1, 1))
     examples = [Example(f"s{i}", "p", source, (i,), (1,), (3,)) for i in range(8)]
@@ -126,7 +126,7 @@ def test_the_view_that_is_hidden_is_one_that_a_study_has(which: float, left: lis
     assert batch.view_mask is not None
     assert batch.pixel_values is not None
     _drop_view(batch, batch.view_mask, torch.ones(3, dtype=torch.bool), torch.full((3,), which))
-    assert ["".join(str(int(there)) for there in row) for row in batch.view_mask.tolist()] == left
+    assert ["".join(str(int(is_present)) for is_present in row) for row in batch.view_mask.tolist()] == left
     assert torch.equal(batch.pixel_values.flatten(2).any(2), batch.view_mask), "a hidden view is black"
 
 
@@ -162,8 +162,8 @@ def test_a_square_keeps_the_aspect_ratio(shape: tuple[int, int]) -> None:
     assert max(rows, columns) == 20
     assert min(rows, columns) == max(1, round(20 * min(shape) / max(shape)))
     assert set(np.unique(square)) <= {0, 255}
-    for there in ((square > 0).any(1), (square > 0).any(0)):
-        before, after = int(there.argmax()), int(there[::-1].argmax())
+    for is_present in ((square > 0).any(1), (square > 0).any(0)):
+        before, after = int(is_present.argmax()), int(is_present[::-1].argmax())
         assert abs(before - after) <= 1, "in the middle"
 
 
@@ -181,9 +181,9 @@ def test_the_cache_is_built_once_and_lists_what_it_cannot_read(tmp_path: Path) -
     assert list(first.unreadable) == ["images/1_0.png"]
     assert len(first.rows) == 29
     calls: list[int] = []
-    again = build_cache(dataset, size=32, progress=lambda done, total: calls.append(done))
+    resumed = build_cache(dataset, size=32, progress=lambda done, total: calls.append(done))
     assert calls == []
-    assert np.array_equal(first.pixels, again.pixels)
+    assert np.array_equal(first.pixels, resumed.pixels)
 
 
 def test_a_cached_square_equals_a_fresh_one(toy_dataset: Dataset) -> None:
@@ -218,10 +218,10 @@ def test_reports_without_labels_are_read_together_and_each_gets_its_own(
         study.model_copy(update={"labels": {} if number % 2 else study.labels, "report": f"text {number}"})
         for number, study in enumerate(toy_dataset.studies("train"))
     ]
-    asked: list[list[str]] = []
+    texts_read: list[list[str]] = []
 
     def label(texts: Sequence[str]) -> list[dict[str, LabelState]]:
-        asked.append(list(texts))
+        texts_read.append(list(texts))
         return [{"Edema": LabelState.POSITIVE if int(text[5:]) % 4 == 1 else LabelState.NEGATIVE} for text in texts]
 
     prepared = prepare_split(
@@ -229,32 +229,32 @@ def test_reports_without_labels_are_read_together_and_each_gets_its_own(
         label_set="chexpert14", classes=("Edema",), need_text=True, label=label,
     )  # fmt: skip
     unlabeled = [f"text {number}" for number in range(1, len(studies), 2)]
-    assert asked == [unlabeled]
+    assert texts_read == [unlabeled]
     for example in prepared.examples:
         number = int((example.report or "")[5:])
         if number % 2:
             assert example.class_states == ((1,) if number % 4 == 1 else (2,))
 
 
-def test_what_is_told_is_padded_and_a_share_is_hidden_whoever_has_the_slice() -> None:
-    told = [replace(example(index), context_ids=tuple(range(3, 3 + index % 3))) for index in range(20)]
-    whole = collate(told[:3], pad_id=0)
+def test_context_is_padded_and_hidden_independently_of_slicing() -> None:
+    examples = [replace(example(index), context_ids=tuple(range(3, 3 + index % 3))) for index in range(20)]
+    whole = collate(examples[:3], pad_id=0)
     assert whole.context_ids is not None
     assert whole.context_ids.tolist() == [[0, 0], [3, 0], [3, 4]]
     assert whole.context_mask is not None
     assert whole.context_mask.tolist() == [[False, False], [True, False], [True, True]]
     assert collate([example(1)], pad_id=0).context_ids is None
-    nothing = collate([told[0]], pad_id=0).context_ids
+    nothing = collate([examples[0]], pad_id=0).context_ids
     assert nothing is not None
     assert nothing.shape == (1, 0), "nothing to tell is not the same as never told"
 
     def masks(rank: int, size: int) -> list[list[bool]]:
-        (batch,) = StudyLoader(told, 20, 0, hidden_sections=0.5, rank=rank, size=size).epoch(1)
+        (batch,) = StudyLoader(examples, 20, 0, hidden_sections=0.5, rank=rank, size=size).epoch(1)
         assert batch.context_mask is not None
         return [any(row) for row in batch.context_mask.tolist()]  # type: ignore[misc]
 
     alone = masks(0, 1)
     assert [*masks(0, 2), *masks(1, 2)] == alone
-    had = [bool(one.context_ids) for one in told]
+    had = [bool(one.context_ids) for one in examples]
     assert 0 < sum(alone) < sum(had)
     assert all(before or not after for before, after in zip(had, alone, strict=True))

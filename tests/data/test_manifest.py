@@ -57,7 +57,7 @@ def test_a_row_of_an_ablation_reads_the_manifest_once(dataset: Path, tmp_path: P
     assert len(passes) <= 1
 
 
-def test_what_the_manifest_says_now_counts(dataset: Path) -> None:
+def test_a_changed_manifest_is_read_again(dataset: Path) -> None:
     opened = Dataset.open(dataset)
     assert len(list(opened.studies())) == 22
     assert opened.fingerprint() == sha256_file(opened.manifest_path)
@@ -76,7 +76,7 @@ def test_what_the_manifest_says_now_counts(dataset: Path) -> None:
         list(opened.studies())
 
 
-def test_a_manifest_that_changed_a_moment_ago_is_not_kept(
+def test_a_recently_changed_manifest_is_not_cached(
     dataset: Path, passes: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(manifest, "SETTLED_NS", 3600 * 10**9)
@@ -101,7 +101,7 @@ def test_a_manifest_too_large_to_keep_is_streamed(
     assert len(passes) == 3
 
 
-def test_a_reading_goes_with_the_last_who_holds_it(dataset: Path) -> None:
+def test_a_shared_manifest_is_released_with_its_last_user(dataset: Path) -> None:
     first, second = Dataset.open(dataset), Dataset.open(dataset)
     assert next(first.studies()) is next(second.studies())
     place = first.manifest_path.absolute()

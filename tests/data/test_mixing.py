@@ -48,7 +48,7 @@ def _darker(path: Path) -> bytes:
 
 
 @pytest.mark.parametrize("other", ["a.b", "A"])
-def test_names_by_which_two_patients_would_become_one_are_refused(pair: list[Path], tmp_path: Path, other: str) -> None:
+def test_ambiguous_data_set_names_are_refused(pair: list[Path], tmp_path: Path, other: str) -> None:
     # Patient b.p0 of a, and p0 of a.b, would both be a.b.p0.
     folder = tmp_path / "elsewhere" / other
     shutil.copytree(pair[1], folder)
@@ -64,24 +64,28 @@ def edit(dataset: Path, **changes: str) -> None:
     (dataset / "manifest.jsonl").write_text("\n".join(lines) + "\n")
 
 
-def test_every_study_keeps_its_split_and_says_where_it_is_of(pair: list[Path], tmp_path: Path) -> None:
+def test_every_study_keeps_its_split_and_records_its_origin(pair: list[Path], tmp_path: Path) -> None:
     edit(pair[0], prior="s001")
     mixed = mix_datasets(pair, tmp_path / "ab")
     studies = {study.study_id: study for study in mixed.studies()}
     assert len(studies) == 22 + 10
     for name, path in zip("ab", pair, strict=True):
         for study in Dataset.open(path).studies():
-            found = studies[f"{name}.{study.study_id}"]
-            assert (found.split, found.report, found.labels) == (study.split, study.report, study.labels)
-            assert (found.origin, found.patient_id) == (name, f"{name}.{study.patient_id}")
-            for ours, theirs in zip(found.images, study.images, strict=True):
-                assert mixed.image_path(ours.path).read_bytes() == (path / theirs.path).read_bytes()
+            mixed_study = studies[f"{name}.{study.study_id}"]
+            assert (mixed_study.split, mixed_study.report, mixed_study.labels) == (
+                study.split,
+                study.report,
+                study.labels,
+            )
+            assert (mixed_study.origin, mixed_study.patient_id) == (name, f"{name}.{study.patient_id}")
+            for mixed_image, image in zip(mixed_study.images, study.images, strict=True):
+                assert mixed.image_path(mixed_image.path).read_bytes() == (path / image.path).read_bytes()
     assert studies["a.s000"].prior == "a.s001"
     assert mixed.card.counts["studies_of_b"] == 10
-    again = mix_datasets(pair, tmp_path / "again", link=True)
-    assert again.fingerprint() == mixed.fingerprint()
-    kept = mix_datasets([pair[0], shutil.copytree(pair[1], tmp_path / "c")], tmp_path / "ac")
-    assert {study.origin for study in kept.studies()} == {"a", "c"}
+    linked_mixture = mix_datasets(pair, tmp_path / "again", link=True)
+    assert linked_mixture.fingerprint() == mixed.fingerprint()
+    copied_mixture = mix_datasets([pair[0], shutil.copytree(pair[1], tmp_path / "c")], tmp_path / "ac")
+    assert {study.origin for study in copied_mixture.studies()} == {"a", "c"}
 
 
 def test_a_picture_in_two_splits_of_two_sets_is_a_leak(pair: list[Path], tmp_path: Path) -> None:
@@ -91,7 +95,7 @@ def test_a_picture_in_two_splits_of_two_sets_is_a_leak(pair: list[Path], tmp_pat
     assert not (tmp_path / "ab").exists()
 
 
-def test_ids_mean_the_same_people_where_one_says_so(pair: list[Path], tmp_path: Path) -> None:
+def test_same_patients_keeps_patient_ids(pair: list[Path], tmp_path: Path) -> None:
     # p006 is a patient of a's training split and of b's validation split.
     mix_datasets(pair, tmp_path / "ab")
     with pytest.raises(InputError, match=r"leak.*patient"):
@@ -99,10 +103,10 @@ def test_ids_mean_the_same_people_where_one_says_so(pair: list[Path], tmp_path: 
     assert not (tmp_path / "other").exists()
 
 
-def test_what_does_not_go_together_is_refused(pair: list[Path], tmp_path: Path) -> None:
+def test_incompatible_data_sets_are_refused(pair: list[Path], tmp_path: Path) -> None:
     with pytest.raises(InputError, match="two data sets or more"):
         mix_datasets(pair[:1], tmp_path / "out")
-    with pytest.raises(InputError, match="another name"):
+    with pytest.raises(InputError, match="distinct names"):
         mix_datasets([pair[0], pair[0]], tmp_path / "out")
     card = json.loads((pair[1] / "dataset.json").read_text())
     (pair[1] / "dataset.json").write_text(json.dumps({**card, "modality": "ct"}))
@@ -128,21 +132,19 @@ def test_an_epoch_has_its_share_of_each_set() -> None:
     assert mixed_order(["a"] * 3, {"a": 0.2}, np.random.default_rng(0), ShuffleAll()).tolist() != []
 
 
-def test_stage_one_sees_both_sets_and_stage_two_recalls_from_one(
-    pair: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stages_train_on_their_own_mixtures(pair: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """DAST: stage 1 on all data sets, stage 2 on one of them, in one run."""
     mixed = mix_datasets(pair, tmp_path / "ab", link=True)
-    seen: dict[str, Counter[str]] = {}
+    origins: dict[str, Counter[str]] = {}
     plain, build = DastModel.loss, DastModel.build_memories
 
     def watched(self: DastModel, batch: object, terms: tuple[str, ...]) -> object:
         ids: list[str] = batch.study_ids  # type: ignore[attr-defined]
-        seen.setdefault("report" if "report" in terms else "disease", Counter()).update(name[0] for name in ids)
+        origins.setdefault("report" if "report" in terms else "disease", Counter()).update(name[0] for name in ids)
         return plain(self, batch, terms)  # type: ignore[arg-type]
 
     def viewed(self: DastModel, stage: str, training: TrainingView) -> object:
-        seen.setdefault(f"view {stage}", Counter()).update(study.study_id[0] for study in training.studies)
+        origins.setdefault(f"view {stage}", Counter()).update(study.study_id[0] for study in training.studies)
         return build(self, stage, training)
 
     monkeypatch.setattr(DastModel, "loss", watched)
@@ -151,9 +153,9 @@ def test_stage_one_sees_both_sets_and_stage_two_recalls_from_one(
     options += ["stages.disease.mixture={a: 1, b: 1}", "stages.report.mixture={b: 1}", "data.keep_stages=false"]
     run = train("dast", mixed.path, tmp_path / "run", overrides=options)
     # 17 training studies: 9 and 8; and each set's 4 and 3 validation studies.
-    assert seen["disease"] == {"a": 9 + 4, "b": 8 + 3}
-    assert seen["report"] == {"b": 5 + 3}
-    assert seen["view report"] == {"b": 5}
+    assert origins["disease"] == {"a": 9 + 4, "b": 8 + 3}
+    assert origins["report"] == {"b": 5 + 3}
+    assert origins["view report"] == {"b": 5}
     assert set(load_bank(run / "memories" / "exemplars").study_ids) == {f"b.s00{number}" for number in range(5)}
     with pytest.raises(InputError, match="no such data set") as caught:
         train("dast", mixed.path, tmp_path / "no", overrides=[*options, "stages.report.mixture={c: 1}"])

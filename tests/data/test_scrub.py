@@ -97,7 +97,7 @@ def test_short_joined_and_dashed_words_of_a_header_go(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_of_real_reports_without_a_name_nothing_but_titles_goes(shared_data: Path) -> None:
+def test_real_reports_without_names_lose_only_titles(shared_data: Path) -> None:
     rows = map(json.loads, (shared_data / "iu_xray/manifest.jsonl").read_text(encoding="utf-8").splitlines())
     names = ("indication", "comparison", "findings", "impression")
     reports = [" ".join(row.get(name) or "" for name in names) for row in rows]
@@ -116,7 +116,7 @@ def test_listed_names_and_own_ids_are_marked_in_any_case() -> None:
 
 
 @pytest.mark.parametrize("text", ["a" * 100_000, "1-" * 50_000, "A." * 50_000, "Dr " * 33_000, "+(111) " * 14_000])
-def test_texts_of_any_shape_are_done_with_at_once(text: str) -> None:
+def test_scrubbing_takes_linear_time(text: str) -> None:
     """Patterns that go back on themselves would take minutes here."""
     assert len(scrubbed(text)) <= len(text)
 
@@ -188,7 +188,7 @@ def test_an_id_is_known_without_its_leading_zeros_and_with_letters(identifier: s
     assert Scrubber().study([identifier], [])(f"Film {written}: clear.") == "Film ___: clear."
 
 
-def test_a_date_in_the_signs_of_the_far_east_goes() -> None:
+def test_east_asian_dates_are_removed() -> None:
     assert Scrubber().study([], [])("Film of 1960年4月12日 here.") == "Film of ___ here."
 
 

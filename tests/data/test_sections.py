@@ -79,7 +79,7 @@ def test_text_without_headings_has_no_sections(text: str) -> None:
     assert not has_headings(text)
 
 
-def test_the_last_of_two_impressions_counts_and_the_addendum_for_none() -> None:
+def test_the_last_of_two_impressions_counts_and_an_addendum_is_ignored() -> None:
     text = "FINDINGS: Clear.\nIMPRESSION: First.\nIMPRESSION: Second.\nADDENDUM: Called at noon."
     assert parse_sections(text).impression == "Second."
     assert parse_sections("FINDINGS: Clear.\nIMPRESSION: First.\nIMPRESSION:\n").impression == "First."

@@ -11,7 +11,7 @@ from radweave.core.study import Study, has_both_sections
 from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter
 from radweave.data.importers.build import target_text
 from radweave.data.importers.source import RawStudy
-from radweave.data.targets import cleaner
+from radweave.data.targets import Sections, cleaner
 
 WHOLE = Study(
     study_id="a", patient_id="a", split="train", report="Lungs clear.", findings="Lungs clear.", impression="Normal."
@@ -29,7 +29,7 @@ def texts(dataset: Dataset) -> list[str | None]:
     return [study.report for study in dataset.studies()]
 
 
-def test_a_data_set_is_opened_with_another_text_and_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_data_set_can_be_opened_with_another_target_text(tmp_path: Path) -> None:
     lacks = WHOLE.model_copy(update={"study_id": "b", "patient_id": "b", "impression": None})
     dataset = written(tmp_path / "set", WHOLE, lacks)
     assert dataset.aimed("as_imported") is dataset
@@ -66,10 +66,10 @@ def test_a_mixture_of_several_cleanings_is_refused(tmp_path: Path) -> None:
         dataset.aimed("both")
 
 
-def test_the_import_writes_both_parts_of_sources_that_tell_them_apart() -> None:
+def test_the_import_writes_both_sections_of_sources_with_sections() -> None:
     clean = cleaner("none")
-    assert target_text(RawStudy("s", "p", findings="Clear.", impression="Normal."), "both", clean) == (
+    assert target_text(RawStudy("s", "p", sections=Sections("Clear.", "Normal.")), "both", clean) == (
         "FINDINGS: Clear. IMPRESSION: Normal."
     )
     assert target_text(RawStudy("s", "p", report="Clear lungs."), "both", clean) is None
-    assert target_text(RawStudy("s", "p", findings="Clear."), "both", clean) is None
+    assert target_text(RawStudy("s", "p", sections=Sections("Clear.")), "both", clean) is None

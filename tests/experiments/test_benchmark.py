@@ -439,7 +439,7 @@ def test_other_systems_are_tested_against_the_method_that_joins_them(
     _, result, _ = finished
     joined = "baseline, by utility"
     for module in ("results", "tables"):
-        monkeypatch.setattr(f"radweave.experiments.bench.{module}.JOINING", joined)
+        monkeypatch.setattr(f"radweave.experiments.bench_{module}.JOINING", joined)
     results = set_results(result.sets["xray"].suite, result.sets["xray"].record)
     ours, theirs = results.full[joined], results.full["baseline"]
     tested = results.to_joining["baseline", "ROUGE_L"]

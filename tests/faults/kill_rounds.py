@@ -78,13 +78,13 @@ def run(arguments: list[str], log: Path) -> None:
 
 def alive(session: int) -> list[int]:
     """Processes of a session, zombies left out."""
-    found = []
+    problems = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             fields = stat.read_text().rpartition(")")[2].split()
             if int(fields[3]) == session and fields[0] != "Z":
-                found.append(int(stat.parent.name))
-    return found
+                problems.append(int(stat.parent.name))
+    return problems
 
 
 def rounds_of(root: Path, rounds: int, seed: int) -> Counter[str]:
@@ -151,7 +151,7 @@ def rounds_of(root: Path, rounds: int, seed: int) -> Counter[str]:
         empty(work)
     while counts["killed"] < rounds:
         verb = list(verbs)[counts["killed"] % len(verbs)]
-        out, first, again, before = verbs[verb]
+        out, first, resume, before = verbs[verb]
         wanted, lasts = expected[verb]
         before()
         number = (signal.SIGKILL, signal.SIGTERM)[counts["killed"] // len(verbs) % 2]
@@ -180,11 +180,11 @@ def rounds_of(root: Path, rounds: int, seed: int) -> Counter[str]:
                 counts["overwritten run in use"] += 1
             assert (out / "run.json").is_file(), os.listdir(work)
         # A kill may come after the result has its name and before the command has ended.
-        if not (out.exists() and "--resume" not in again and out.name in ("set", "model", "p.jsonl")):
-            run(again, log)
+        if not (out.exists() and "--resume" not in resume and out.name in ("set", "model", "p.jsonl")):
+            run(resume, log)
         else:
             counts["done when killed"] += 1
-            run([*again, "--overwrite"], log)
+            run([*resume, "--overwrite"], log)
         assert contents(out) == wanted, (verb, number, diff(contents(out), wanted))
         counts["equal"] += 1
         left = strays(work, dataset.path, temporary, out)
@@ -196,16 +196,16 @@ def rounds_of(root: Path, rounds: int, seed: int) -> Counter[str]:
 
 def strays(work: Path, dataset: Path, temporary: Path, out: Path) -> list[str]:
     """Whatever lies where only ``out`` should."""
-    beside = [path for path in work.iterdir() if path != out]
+    others = [path for path in work.iterdir() if path != out]
     within = [
         path for folder in (work, dataset) for path in folder.rglob("*") if path.name.endswith((".partial", ".old"))
     ]
     own = [path for path in temporary.iterdir() if not path.name.startswith("torchinductor")]
-    return [str(path) for path in (*beside, *within, *own)]
+    return [str(path) for path in (*others, *within, *own)]
 
 
-def diff(found: dict[str, str], wanted: dict[str, str]) -> list[str]:
-    return [name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name)]
+def diff(problems: dict[str, str], wanted: dict[str, str]) -> list[str]:
+    return [name for name in problems.keys() | wanted.keys() if problems.get(name) != wanted.get(name)]
 
 
 def empty(folder: Path) -> None:

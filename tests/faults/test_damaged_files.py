@@ -150,10 +150,10 @@ def test_a_flipped_bit_in_an_archive_of_reports_is_found(tmp_path: Path, suffix:
         damaged[source.randrange(10, len(packed))] ^= 1 << source.randrange(8)
         path.write_bytes(damaged)
         try:
-            found = list(tar_texts(path, ".txt"))
+            result = list(tar_texts(path, ".txt"))
         except InputError:
             continue
-        assert found == truth
+        assert result == truth
     path.write_bytes(packed[:-4])
     with pytest.raises(InputError):
         list(tar_texts(path, ".txt"))
@@ -263,10 +263,10 @@ def test_real_jpegs_are_not_doubted(shared_data: Path) -> None:
     assert len(files) > 50
     for file in files:
         try:
-            found = doubts(file)
+            result = doubts(file)
         except InputError:
             continue
-        assert not any("JPEG" in text for text in found), file.name
+        assert not any("JPEG" in text for text in result), file.name
 
 
 def test_a_flipped_bit_in_a_png_is_found(tmp_path: Path) -> None:

@@ -213,8 +213,8 @@ def test_row_27_a_killed_import_leaves_no_data_set(tmp_path: Path) -> None:
     process.wait(timeout=30)
     if out.exists():  # it was through before the signal
         assert check_dataset(out).errors == []
-    again = import_dataset("folder", source, out, overwrite=True)
-    assert again.card.counts["studies"] == 300
+    second = import_dataset("folder", source, out, overwrite=True)
+    assert second.card.counts["studies"] == 300
 
 
 def test_row_28_a_full_disk_is_a_clear_error_and_leaves_nothing(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def drafted(reports: list[str]) -> tuple[str, tuple[str, ...]]:
     vectors = np.random.default_rng(0).normal(size=(len(reports), 4))
     studies = EmbeddedStudies.fit(vectors, labels)
     barred = np.zeros(len(reports), dtype=bool)
-    said = studies.evidence_for(vectors[0] + 0.01, barred)
+    evidence = studies.evidence_for(vectors[0] + 0.01, barred)
     scores = np.stack([studies.evidence_for(vector, barred).scores for vector in vectors])
     calibration = PlattCalibration.fit(scores, labels)
     threshold = f1_threshold(calibration(scores), labels)
@@ -33,10 +33,10 @@ def drafted(reports: list[str]) -> tuple[str, tuple[str, ...]]:
     worth = utilities(pool.candidates, reports, CONFIG, point)
     thresholds = np.full(len(LABELER.classes), threshold)
     chooser = ExpectedUtility(pool.candidates, pool.asserts, worth, classes=LABELER.classes, thresholds=thresholds)
-    found = chooser.choose(calibration(said.scores[None])[0], said.weights, barred)
-    assert found is not None
-    assert np.isfinite([found.wording, found.findings]).all()
-    return found.candidate.text, found.asserted
+    choice = chooser.choose(calibration(evidence.scores[None])[0], evidence.weights, barred)
+    assert choice is not None
+    assert np.isfinite([choice.wording, choice.findings]).all()
+    return choice.candidate.text, choice.asserted
 
 
 def test_a_bank_without_any_finding_asserts_none() -> None:
@@ -53,10 +53,10 @@ def test_a_class_that_was_never_seen_is_never_asserted() -> None:
     labels = np.zeros((8, 2))
     labels[:4, 0] = 1
     scores = np.stack([labels[:, 0], np.linspace(0, 1, 8)], axis=1)
-    said = PlattCalibration.fit(scores, labels)(np.array([[1.0, 1e6]]))
-    assert np.isfinite(said).all()
-    assert f1_threshold(said[:, 1], np.zeros(1)) == 1.0
-    assert said[0, 1] < 0.1, "its score says nothing"
+    calibrated = PlattCalibration.fit(scores, labels)(np.array([[1.0, 1e6]]))
+    assert np.isfinite(calibrated).all()
+    assert f1_threshold(calibrated[:, 1], np.zeros(1)) == 1.0
+    assert calibrated[0, 1] < 0.1, "its score says nothing"
 
 
 def test_reports_without_a_sentence_make_no_candidates() -> None:
@@ -65,20 +65,20 @@ def test_reports_without_a_sentence_make_no_candidates() -> None:
             build_candidates(reports, LABELER)
 
 
-def test_where_nothing_is_near_there_is_no_draft() -> None:
+def test_without_neighbours_there_is_no_draft() -> None:
     chooser = NearbyUtility(
         [], np.zeros((0, 1)), [], classes=("x",), thresholds=np.ones(1), weights=WordingWeights(), point=None
     )
     assert chooser.choose(np.zeros(1), np.zeros(0), np.zeros(0, dtype=bool)) is None
 
 
-def test_a_study_without_a_view_is_like_all_others() -> None:
+def test_a_study_without_views_has_neutral_distances() -> None:
     """Its distances say nothing, and are finite."""
     rng = np.random.default_rng(0)
-    extractor, seen = DescriptorsConfig().build(), Described.empty(6)
-    seen.vectors[:] = rng.normal(size=seen.vectors.shape)
-    seen.present[:, 0] = True
-    extractor.fit_scales(seen)
-    apart = distances(extractor, Described.empty(1), seen)
+    extractor, studies = DescriptorsConfig().build(), Described.empty(6)
+    studies.vectors[:] = rng.normal(size=studies.vectors.shape)
+    studies.present[:, 0] = True
+    extractor.fit_scales(studies)
+    apart = distances(extractor, Described.empty(1), studies)
     assert apart.findings == pytest.approx(np.full((1, 6), 1.0), abs=0.1)
     assert apart.wording == pytest.approx(np.full((1, 6), 1.0), abs=0.3)

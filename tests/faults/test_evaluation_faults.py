@@ -75,9 +75,9 @@ def test_bad_line_is_named_or_left_out_and_counted(tmp_path: Path, row: Any, say
         read_pairs(path)
     assert says in str(raised.value)
     assert "p.jsonl, line 2" in str(raised.value)
-    found = read_pairs(path, skip_invalid=True)
-    assert [pair.study_id for pair in found.pairs] == ["a"]
-    assert sum(found.left_out.values()) == 1
+    result = read_pairs(path, skip_invalid=True)
+    assert [pair.study_id for pair in result.pairs] == ["a"]
+    assert sum(result.left_out.values()) == 1
 
 
 @pytest.mark.parametrize("content", ["", "\n\n", "not json\n", "[1, 2]\n", '{"study_id": "a"'])
@@ -252,9 +252,9 @@ def test_label_goes_on_after_bad_rows_and_counts_them(tmp_path: Path, capsys: py
     out = tmp_path / "labels.jsonl"
     assert run_label(LabelRequest(path, out=out)) == 3
     assert [json.loads(line)["study_id"] for line in out.read_text(encoding="utf-8").splitlines()] == ["a", "c"]
-    said = capsys.readouterr().err
-    assert "line 2" in said
-    assert "3 rows left out" in said
+    stderr = capsys.readouterr().err
+    assert "line 2" in stderr
+    assert "3 rows left out" in stderr
 
 
 def test_label_refuses_what_is_no_file_of_reports(tmp_path: Path) -> None:
@@ -299,9 +299,9 @@ def test_meteor_that_misbehaves_is_unavailable(
     pytest.importorskip("pycocoevalcap")
     fake_java(tmp_path, script)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    found = meteor_statistics(["a", "b"], [["a"], ["b"]])
-    assert isinstance(found, Unavailable)
-    assert says in found.reason
+    result = meteor_statistics(["a", "b"], [["a"], ["b"]])
+    assert isinstance(result, Unavailable)
+    assert says in result.reason
 
 
 @pytest.mark.parametrize("script", ["echo one more; cat", "head -2", "cat; exit 1", "sed s/sentinel/x/"])
@@ -329,9 +329,9 @@ def test_meteor_that_hangs_is_stopped(tmp_path: Path, monkeypatch: pytest.Monkey
     fake_java(tmp_path, "exec sleep 600")
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr("radweave.metrics.meteor._START_S", 0.2)
-    found = meteor_statistics(["a"], [["a"]])
-    assert isinstance(found, Unavailable)
-    assert "did not finish" in found.reason
+    result = meteor_statistics(["a"], [["a"]])
+    assert isinstance(result, Unavailable)
+    assert "did not finish" in result.reason
     with pytest.raises(InputError, match="did not finish"):
         ptb_tokenize(["a"], timeout_s=0.2)
 
@@ -351,9 +351,9 @@ def test_without_java_meteor_says_so_and_nothing_takes_its_place(monkeypatch: py
 def test_report_too_long_for_meteor_is_said() -> None:
     if isinstance(find_java_tools(), str):
         pytest.skip("Java or pycocoevalcap is not here")
-    found = meteor_statistics(["w " * (MAX_WORDS + 1)], [["x"]])
-    assert isinstance(found, Unavailable)
-    assert f"{MAX_WORDS + 1} words" in found.reason
+    result = meteor_statistics(["w " * (MAX_WORDS + 1)], [["x"]])
+    assert isinstance(result, Unavailable)
+    assert f"{MAX_WORDS + 1} words" in result.reason
 
 
 def test_java_tokenizer_keeps_one_line_per_report() -> None:
@@ -369,6 +369,6 @@ def test_meteor_survives_line_breaks_and_bars() -> None:
     if isinstance(find_java_tools(), str):
         pytest.skip("Java or pycocoevalcap is not here")
     texts = ["no acute\n\ndisease ||| here", "lungs\u2028clear", "", "..."]
-    found = meteor_statistics(texts, [["no acute disease here"], ["lungs clear"], ["heart normal"], ["effusion"]])
-    assert isinstance(found, ExternalScores)
-    assert found.statistics["METEOR"].per_study.tolist() == [1.0, 1.0, 0.0, 0.0]
+    result = meteor_statistics(texts, [["no acute disease here"], ["lungs clear"], ["heart normal"], ["effusion"]])
+    assert isinstance(result, ExternalScores)
+    assert result.statistics["METEOR"].per_study.tolist() == [1.0, 1.0, 0.0, 0.0]

@@ -36,7 +36,7 @@ def dataset(toy_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ("stages.report.losses={other: 1.0}", r"stages\.report\.losses.*no such loss"),
     ],
 )
-def test_what_the_options_name_is_looked_at_first(dataset: Dataset, tmp_path: Path, change: str, message: str) -> None:
+def test_named_options_are_checked_first(dataset: Dataset, tmp_path: Path, change: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         train("baseline", dataset.path, tmp_path / "run", overrides=[*SIZES, change])
     assert [path.name for path in tmp_path.iterdir()] == ["data"], "a failed start leaves nothing behind"

@@ -626,12 +626,12 @@ def test_41_no_patient_value_leaves_the_reader(
             path = write_dicom(tmp_path / "a.dcm")
             _raw_tag(path, tag, vr, f"{CANARY}^{tag:08x}")
             caplog.clear()  # writing the file above warns in this process; reading must not
-            told = repr(inspect(path))
+            text = repr(inspect(path))
             try:
-                told += repr(read_radiograph(path))
+                text += repr(read_radiograph(path))
             except InputError as error:
-                told += str(error)
-            assert CANARY not in told, f"{tag:08x}"
+                text += str(error)
+            assert CANARY not in text, f"{tag:08x}"
         for path in write_series(tmp_path / "s"):
             _raw_tag(path, 0x00180050, "DS", CANARY)
         capfd.readouterr()

@@ -172,15 +172,15 @@ def test_changed_copies_are_found_by_kind_and_other_pictures_are_not(tmp_path: P
                 {"study_id": f"s{n}", "patient_id": f"p{n}", "split": split, "images": [image], "report": f"Word{n}."}
             )
             writer.add(study, {image.path: file})
-    found: dict[tuple[int, int], str] = {}
+    pairs: dict[tuple[int, int], str] = {}
     for fault in check_dataset(tmp_path / "data").leaks:
         kind = fault.kind.removeprefix("same picture in two splits, in different files").removeprefix(", ")
-        found |= {(lines[0], lines[1]): kind for lines in fault.lines}
+        pairs |= {(lines[0], lines[1]): kind for lines in fault.lines}
     first_copy = 2 * len(kinds)
     copies = {(n + 1, first_copy + n + 1): CHANGES[kind][1] for n, kind in enumerate(kinds)}
     # What was cut off as a border, or a turned corner that was not, may move the rest by a hair.
-    assert found.keys() == copies.keys()
-    assert {place for place in copies if not found[place].startswith(copies[place])} == set()
+    assert pairs.keys() == copies.keys()
+    assert {place for place in copies if not pairs[place].startswith(copies[place])} == set()
 
 
 def test_train_warns_of_changed_copies_and_compares_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +234,7 @@ def test_changed_copies_of_a_scan_are_found(tmp_path: Path) -> None:
     assert any("mirrored" in fault.kind for fault in report.leaks)
 
 
-def test_where_patients_look_alike_only_copies_saved_anew_count(tmp_path: Path) -> None:
+def test_similar_patients_raise_the_copy_threshold(tmp_path: Path) -> None:
     from radweave.data.leaks.images import SAME_WEAKEST
 
     index = PictureIndex()

@@ -104,16 +104,18 @@ WRONG: dict[str, tuple[str, Callable[[Path], Path], list[str]]] = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-@pytest.mark.parametrize("there", [True, False])
-def test_a_start_that_fails_leaves_what_was_there(toy_dataset: Dataset, good_run: Path, what: str, there: bool) -> None:
+@pytest.mark.parametrize("is_present", [True, False])
+def test_a_start_that_fails_leaves_what_was_there(
+    toy_dataset: Dataset, good_run: Path, what: str, is_present: bool
+) -> None:
     method, data, wrong = WRONG[what]
-    if not there:
+    if not is_present:
         shutil.rmtree(good_run)
     before = contents(good_run.parent)
     with pytest.raises(InputError):
-        train(method, data(toy_dataset.path), good_run, overrides=[*OVERRIDES, *wrong], overwrite=there)
+        train(method, data(toy_dataset.path), good_run, overrides=[*OVERRIDES, *wrong], overwrite=is_present)
     assert contents(good_run.parent) == before
-    assert [path.name for path in good_run.parent.iterdir()] == (["run"] if there else [])
+    assert [path.name for path in good_run.parent.iterdir()] == (["run"] if is_present else [])
 
 
 def test_an_empty_folder_that_was_there_stays_after_a_start_that_failed(toy_dataset: Dataset, tmp_path: Path) -> None:
@@ -129,14 +131,14 @@ def test_an_overwritten_run_is_whole_until_the_new_one_is_finished(
 ) -> None:
     overrides = [*OVERRIDES, "seed=3"]
     before, old = contents(good_run), restore(good_run).card
-    seen = []
+    checks = []
 
     def look(number: int, total: int, figures: dict[str, float]) -> None:
-        seen.append(contents(good_run) == before)
+        checks.append(contents(good_run) == before)
 
     watch = TrainingWatch(stage=lambda name: Watch(step=look))
     assert train("baseline", toy_dataset.path, good_run, overrides=overrides, overwrite=True, watch=watch) == good_run
-    assert seen == [True] * 6
+    assert checks == [True] * 6
     assert restore(good_run).card.seed == 3 != old.seed
     fresh = train("baseline", toy_dataset.path, tmp_path / "fresh", overrides=overrides)
     assert (fresh / "weights.safetensors").read_bytes() == (good_run / "weights.safetensors").read_bytes()
@@ -195,7 +197,7 @@ def test_a_stopped_overwrite_is_not_forgotten_when_the_old_run_is_removed(
 
 
 @pytest.mark.parametrize("times", ["replaced, the older one not yet removed", "not yet replaced"])
-def test_a_kill_while_the_new_run_takes_its_place_loses_neither(
+def test_a_kill_during_the_replacement_loses_neither_run(
     toy_dataset: Dataset, good_run: Path, monkeypatch: pytest.MonkeyPatch, times: str
 ) -> None:
     old = restore(good_run).card.seed
@@ -244,14 +246,14 @@ def test_a_run_that_is_being_trained_is_refused_at_once_and_not_harmed(
     assert len((out / "metrics.jsonl").read_text().splitlines()) == 6 + 2
     refused.clear()
     # Trained aside it is held as well.
-    again = TrainingWatch(stage=lambda _: Watch(step=second))
-    train("baseline", toy_dataset.path, out, overrides=OVERRIDES, overwrite=True, watch=again)
+    resumed = TrainingWatch(stage=lambda _: Watch(step=second))
+    train("baseline", toy_dataset.path, out, overrides=OVERRIDES, overwrite=True, watch=resumed)
     assert len(refused) == 1
     assert [path.name for path in out.parent.iterdir()] == ["run"]
 
 
 @pytest.mark.parametrize("verb", ["generate", "features"])
-def test_of_two_writers_of_one_output_the_second_is_refused_at_once(
+def test_the_second_writer_of_an_output_is_refused_at_once(
     toy_run: Path, toy_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     out = tmp_path / "out" / "here"
@@ -266,7 +268,7 @@ def test_of_two_writers_of_one_output_the_second_is_refused_at_once(
     assert [path.name for path in out.parent.iterdir()] == ["here"]
 
 
-def test_what_killed_writers_of_reports_left_is_gone_after_the_next_start(
+def test_leftovers_of_killed_writers_are_removed_at_the_next_start(
     toy_run: Path, toy_dataset: Dataset, tmp_path: Path
 ) -> None:
     shards = tmp_path / "p[1].jsonl.shards"

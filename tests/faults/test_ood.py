@@ -85,8 +85,8 @@ def test_outliers_of_unlearned_kinds_are_refused(fitted: OutOfDistribution) -> N
 
 
 def test_the_same_images_and_seed_give_the_same_test(fitted: OutOfDistribution, tmp_path: Path) -> None:
-    again = fit_ood([square(seed) for seed in range(160)], seed=0)
-    for name, test in (("a", fitted), ("b", again)):
+    second = fit_ood([square(seed) for seed in range(160)], seed=0)
+    for name, test in (("a", fitted), ("b", second)):
         save_ood(test, tmp_path / name)
     for file in (tmp_path / "a").iterdir():
         assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes()
@@ -113,7 +113,7 @@ def test_another_seed_draws_other_images(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not np.array_equal(one.arrays["shift"], other.arrays["shift"])
 
 
-def test_a_test_that_does_not_fit_together_is_refused(fitted: OutOfDistribution, tmp_path: Path) -> None:
+def test_an_inconsistent_detector_is_refused(fitted: OutOfDistribution, tmp_path: Path) -> None:
     for number, (name, values) in enumerate(
         {"axes": fitted.arrays["axes"][:-1], "units": np.array([np.nan, 1], np.float32)}.items()
     ):
@@ -145,7 +145,7 @@ def test_outlying_scans_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("count", [10, 30])
-def test_a_run_of_few_images_has_a_test_whose_error_is_stated(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_detector_of_few_images_states_its_error(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(detector, "MIN_IMAGES", 10)
     test = fit_ood([square(seed) for seed in range(count)], seed=0)
     assert test.reason is None
@@ -179,7 +179,7 @@ def test_images_of_one_patient_are_held_out_together(monkeypatch: pytest.MonkeyP
     assert few.reason == "too few training images for this test (of 3 patients, at least 10)"
 
 
-def test_what_is_held_out_is_in_nothing_that_is_learned_from() -> None:
+def test_held_out_pictures_are_in_no_training_row() -> None:
     """Neither the picture, nor its copies, nor an outlier that is made with it, as the first or the second."""
     pictures = [np.full((16, 16), 20 * number, np.uint8) for number in range(5)]
     table = detector._make_table(pictures, xray_outliers, np.random.default_rng(0))
@@ -200,9 +200,9 @@ def test_what_is_held_out_is_in_nothing_that_is_learned_from() -> None:
 
 @pytest.mark.parametrize(("refused", "images", "low", "high"), [(0, 10, 0, 0.3085), (1, 100, 0.0003, 0.0545)])
 def test_the_interval_is_that_of_clopper_and_pearson(refused: int, images: int, low: float, high: float) -> None:
-    found = detector.wrongly_refused(refused, images)
-    assert (found["low"], found["high"]) == pytest.approx((low, high), abs=1e-4)
-    assert found["mean_at_most"] == (refused + 1) / (images + 1)
+    interval = detector.wrongly_refused(refused, images)
+    assert (interval["low"], interval["high"]) == pytest.approx((low, high), abs=1e-4)
+    assert interval["mean_at_most"] == (refused + 1) / (images + 1)
 
 
 @pytest.fixture(scope="module")
@@ -252,7 +252,7 @@ def test_a_doubted_image_is_reported_on_with_a_warning(predictor: Predictor, fil
     assert warning.startswith("chest.png: does not look quite like")
 
 
-def test_in_a_batch_the_others_go_on(predictor: Predictor, files: tuple[Path, Path]) -> None:
+def test_a_refused_study_does_not_stop_a_batch(predictor: Predictor, files: tuple[Path, Path]) -> None:
     results = list(generate_files(predictor, group_images(files, one_study=False)))
     assert isinstance(results[0], Report)
     assert isinstance(results[1], FileGroup)
@@ -262,7 +262,7 @@ def test_in_a_batch_the_others_go_on(predictor: Predictor, files: tuple[Path, Pa
     assert all(isinstance(result, Report) for result in forced)
 
 
-def test_a_split_is_reported_on_whole_and_what_is_unlike_is_counted(
+def test_a_split_is_reported_on_completely_and_outliers_are_counted(
     predictor: Predictor, toy_run: Path, toy_dataset: Dataset, tmp_path: Path
 ) -> None:
     out = tmp_path / "predictions.jsonl"
@@ -301,7 +301,7 @@ def test_a_run_with_few_training_images_says_so(
     assert "familiarity/familiarity.json" in card["files"]
 
 
-def test_an_export_judges_as_its_run(toy_run: Path, fitted: OutOfDistribution, tmp_path: Path) -> None:
+def test_an_export_has_the_detector_of_its_run(toy_run: Path, fitted: OutOfDistribution, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(toy_run, run)
     save_ood(fitted, run / "familiarity")

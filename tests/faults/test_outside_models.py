@@ -76,7 +76,7 @@ def rehash(run: Path) -> None:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Every question put to standard input; each is answered with yes."""
     questions: list[str] = []
 
@@ -88,8 +88,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return questions
 
 
-def test_code_in_a_tokenizer_folder_is_never_run_and_nobody_is_asked(
-    toy_run: Path, tmp_path: Path, asked: list[str]
+def test_code_in_a_tokenizer_folder_is_never_run_or_prompted_for(
+    toy_run: Path, tmp_path: Path, calls: list[str]
 ) -> None:
     run = Path(shutil.copytree(toy_run, tmp_path / "run"))
     (run / "tokenizer" / "evil.py").write_text(EVIL.format(here=str(tmp_path)) + "class E: pass\n")
@@ -99,12 +99,12 @@ def test_code_in_a_tokenizer_folder_is_never_run_and_nobody_is_asked(
     rehash(run)
     with pytest.raises(InputError, match=r"cannot load a tokenizer: it needs code.*never run"):
         restore(run)
-    assert asked == []
+    assert calls == []
     assert not list(tmp_path.rglob("ran"))
 
 
-def test_code_in_a_model_folder_is_never_run_and_nobody_is_asked(
-    checkpoint: Path, tmp_path: Path, asked: list[str]
+def test_code_in_a_model_folder_is_never_run_or_prompted_for(
+    checkpoint: Path, tmp_path: Path, calls: list[str]
 ) -> None:
     names = "class C: pass\nclass M: pass\n"
     (checkpoint / "evil.py").write_text(EVIL.format(here=str(tmp_path)) + names)
@@ -119,11 +119,11 @@ def test_code_in_a_model_folder_is_never_run_and_nobody_is_asked(
     for read in readers:
         with pytest.raises(InputError, match=r"cannot load a .*: it needs code.*never run"):
             read()
-    assert asked == []
+    assert calls == []
     assert not list(tmp_path.rglob("ran"))
 
 
-def test_every_model_of_others_comes_through_one_door() -> None:
+def test_foreign_models_are_loaded_by_one_module() -> None:
     calls = re.compile(
         r"\.(from_pretrained|from_config|from_json_file|for_model)\(|snapshot_download|hf_hub_download|torch\.hub"
         r"|\bAuto(Config|Model\w*|Tokenizer\w*|Processor|ImageProcessor)\b|apply_chat_template|trust_remote_code"
@@ -144,15 +144,17 @@ def test_every_model_of_others_comes_through_one_door() -> None:
     assert text.count("trust_remote_code=False") == reads + text.count(".from_config(")
 
 
-def test_what_a_configuration_names_elsewhere_is_not_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_external_references_of_a_configuration_are_not_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A library may follow a name in a configuration with defaults of its own: the network is shut while it reads."""
     from huggingface_hub import hf_hub_download
     from transformers import AutoConfig
 
-    asked: list[object] = []
+    calls: list[object] = []
 
     def resolve(host: object, *more: object, **options: object) -> list[object]:
-        asked.append(host)
+        calls.append(host)
         raise OSError("no such host")
 
     def follows(*arguments: object, **options: object) -> None:
@@ -164,7 +166,7 @@ def test_what_a_configuration_names_elsewhere_is_not_asked_for(tmp_path: Path, m
     (tmp_path / "model" / "config.json").write_text("{}")
     with pytest.raises(InputError, match="cannot load a model"):
         read_shape(tmp_path / "model", what="a model")
-    assert asked == []
+    assert calls == []
 
 
 @pytest.mark.parametrize("path", ["/no/such/folder", "./no/such", "~/no-such-folder-here", "a/b/c", "models/", ""])
@@ -177,9 +179,7 @@ def test_a_missing_folder_is_not_looked_for_on_a_network(path: str, monkeypatch:
     assert asked_for == []
 
 
-def test_a_missing_folder_beside_one_that_is_here_is_not_a_hub_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_sibling_folder_is_not_a_hub_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "weights").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name, **_: pytest.fail(f"asked for {name}"))
@@ -187,7 +187,7 @@ def test_a_missing_folder_beside_one_that_is_here_is_not_a_hub_name(
         load_tokenizer("weights/lama")
 
 
-def test_a_folder_with_a_typing_error_in_its_first_name_is_told_and_not_asked_for(
+def test_a_mistyped_folder_is_reported_and_not_requested_from_the_hub(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "weights" / "llama").mkdir(parents=True)
@@ -197,11 +197,11 @@ def test_a_folder_with_a_typing_error_in_its_first_name_is_told_and_not_asked_fo
         load_tokenizer("wieghts/lama")
 
 
-def test_a_hub_that_does_not_answer_is_asked_once_and_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[float] = []
+def test_an_unresponsive_hub_is_queried_once_and_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[float] = []
 
     def silent(_: Any, name: str, *, timeout: float) -> None:
-        asked.append(timeout)
+        calls.append(timeout)
         raise TimeoutError
 
     def download(name: str, *, local_files_only: bool = False, **_: Any) -> str:
@@ -212,11 +212,11 @@ def test_a_hub_that_does_not_answer_is_asked_once_and_briefly(monkeypatch: pytes
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     with pytest.raises(InputError, match=r"someone/lama.*the hub did not give it"):
         load_tokenizer("someone/lama")
-    assert len(asked) == 1
-    assert asked[0] <= 5
+    assert len(calls) == 1
+    assert calls[0] <= 5
 
 
-def test_a_gated_model_says_how_it_is_had(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gated_model_names_the_access_procedure(monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub.errors import GatedRepoError
 
     def closed(*_: object, **__: object) -> None:
@@ -308,7 +308,7 @@ def places_in(value: Any, above: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 def test_a_tokenizer_with_any_value_in_any_place_is_taken_or_refused_in_one_line(tmp_path: Path) -> None:
-    path, said = tmp_path / "tokenizer.json", []
+    path, messages = tmp_path / "tokenizer.json", []
     path.write_text("{}")
     places = [place for place in places_in(PARTS) if place]
     for place in places:
@@ -321,9 +321,9 @@ def test_a_tokenizer_with_any_value_in_any_place_is_taken_or_refused_in_one_line
             try:
                 refuse_endless_steps(content, path)
             except InputError as error:
-                said.append(str(error))
-    assert 20 < len(said) < len(places) * len(OTHER_TYPES)  # neither none nor all
-    assert not any("\n" in line for line in said)
+                messages.append(str(error))
+    assert 20 < len(messages) < len(places) * len(OTHER_TYPES)  # neither none nor all
+    assert not any("\n" in line for line in messages)
 
 
 @pytest.mark.parametrize("depth", [100, 400, 900])
@@ -489,9 +489,9 @@ def test_a_configuration_larger_than_the_weights_takes_no_memory(
 
 def with_language_model(checkpoint: Path, *more: str) -> list[str]:
     """A toy baseline with this checkpoint, as a user would name it."""
-    kept = [option for option in (*TOY_OVERRIDES, *TOY_SIZES["baseline"]) if "language_model." not in option]
+    options = [option for option in (*TOY_OVERRIDES, *TOY_SIZES["baseline"]) if "language_model." not in option]
     language_model = f"model.language_model={{kind: pretrained, path: {checkpoint}}}"
-    return [*kept, "stages.report.epochs=1", "stages.report.max_steps=1", language_model, *more]
+    return [*options, "stages.report.epochs=1", "stages.report.max_steps=1", language_model, *more]
 
 
 @pytest.fixture

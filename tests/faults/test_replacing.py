@@ -54,7 +54,7 @@ def test_training_replaces_no_folder_that_is_a_run_by_name_only(files: dict[str,
     assert _paths(folder) == before
 
 
-def test_a_configuration_alone_is_the_users(toy_run: Path, tmp_path: Path) -> None:
+def test_a_lone_configuration_is_not_replaced(toy_run: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     shutil.copyfile(toy_run / "config.yaml", tmp_path / "mine" / "config.yaml")
     with pytest.raises(InputError, match="mine: is not a run"):
@@ -80,7 +80,7 @@ def test_training_replaces_no_run_with_a_file_of_the_user(
     assert (run / "weights.safetensors").exists()
 
 
-def test_a_file_laid_into_the_older_run_while_the_new_one_trains_stays(toy_run: Path, tmp_path: Path) -> None:
+def test_a_file_added_to_the_old_run_during_training_stays(toy_run: Path, tmp_path: Path) -> None:
     run = _copied(toy_run, tmp_path / "run")
     with claimed(run, overwrite=True, resume=False) as place:
         place.began = True
@@ -112,7 +112,7 @@ def test_training_replaces_no_export_and_an_export_no_run(toy_run: Path, tmp_pat
 
 
 @pytest.mark.parametrize("card", ['{"x": 1}', "[]", "no json", '{"format": "radweave-run", "files": []}'])
-def test_an_export_asks_what_a_card_says(card: str, toy_run: Path, tmp_path: Path) -> None:
+def test_an_export_replaces_by_card_contents(card: str, toy_run: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "run.json").write_text(card)
     with pytest.raises(InputError, match="mine: is not an export"):
@@ -197,7 +197,7 @@ def test_labels_replace_labels_only(tmp_path: Path) -> None:
             assert run_label(LabelRequest(reports=reports, ontology="chexpert14", out=out, overwrite=True)) == 0
 
 
-def test_a_kind_of_folder_is_asked_again_before_it_is_replaced(tmp_path: Path) -> None:
+def test_a_folder_is_checked_again_before_it_is_replaced(tmp_path: Path) -> None:
     _import(tmp_path / "set")
     with (
         pytest.raises(InputError, match=r"holds a file that is not ours.*late\.txt"),

@@ -84,9 +84,9 @@ def test_json_that_python_chokes_on_is_a_clear_error(
     monkeypatch.setattr("sys.argv", ["radweave", *verb])
     with pytest.raises(SystemExit, match="2"):
         main()
-    said = capsys.readouterr().err
-    assert said.startswith(f"error: {tmp_path / name}")
-    assert said.count("\n") == 1
+    stderr = capsys.readouterr().err
+    assert stderr.startswith(f"error: {tmp_path / name}")
+    assert stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -265,8 +265,8 @@ def test_licences_of_a_checkpoint_are_small_files_of_its_own(tmp_path: Path) -> 
     (snapshot / "LICENSE\n*.md").write_text("odd")
     experiment = resolve("baseline", "tiny", [f"data.tokenizer={{kind: pretrained, path: '{snapshot}'}}"])
     keep_licences(experiment, tmp_path / "licences")
-    kept = {path.name: path.read_text() for path in (tmp_path / "licences" / "data.tokenizer").iterdir()}
-    assert kept == {"LICENSE": "free", "LICENSE__.md": "odd"}
+    licences = {path.name: path.read_text() for path in (tmp_path / "licences" / "data.tokenizer").iterdir()}
+    assert licences == {"LICENSE": "free", "LICENSE__.md": "odd"}
 
 
 def test_what_a_card_says_is_text_on_the_pages_of_an_export(run: Path, tmp_path: Path) -> None:

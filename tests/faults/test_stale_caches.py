@@ -72,18 +72,18 @@ class Opened:
 
 
 def pixels_file(dataset: Dataset) -> Path:
-    (found,) = (dataset.path / ".cache").glob("*/pixels.npy")
-    return found
+    (cached,) = (dataset.path / ".cache").glob("*/pixels.npy")
+    return cached
 
 
 def test_an_image_that_was_replaced_gives_the_new_pixels(dataset: Dataset) -> None:
     Opened(dataset)
     name = "images/1_0.png"
     toy_image(dataset.path / name, bright_side="right", seed=99)
-    again = Opened(dataset)
-    assert again.holds_the_pixels_of(dataset)
-    assert again.read == 1
-    assert again.notes == ["1 of 30 cached images are read again: their files or the cache changed since"]
+    reopened = Opened(dataset)
+    assert reopened.holds_the_pixels_of(dataset)
+    assert reopened.read == 1
+    assert reopened.notes == ["1 of 30 cached images are read again: their files or the cache changed since"]
     third = Opened(dataset)
     assert (third.read, third.notes) == (0, [])
 
@@ -106,9 +106,9 @@ def test_an_image_that_became_readable_or_broke_is_read_again(dataset: Dataset) 
     image.unlink()
     assert list(Opened(dataset).cache.unreadable) == ["images/1_0.png"]
     image.write_bytes(whole)
-    again = Opened(dataset)
-    assert again.cache.unreadable == {}
-    assert again.holds_the_pixels_of(dataset)
+    reopened = Opened(dataset)
+    assert reopened.cache.unreadable == {}
+    assert reopened.holds_the_pixels_of(dataset)
     image.write_bytes(b"no image")
     assert list(Opened(dataset).cache.unreadable) == ["images/1_0.png"]
 
@@ -164,13 +164,13 @@ DAMAGES = [zeroed, truncated, objects, empty, no_rows, other_shape, other_type, 
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_cache_is_made_again_and_that_is_said(dataset: Dataset, damage: Callable[[Path], None]) -> None:
+def test_a_damaged_cache_is_rebuilt_with_a_note(dataset: Dataset, damage: Callable[[Path], None]) -> None:
     Opened(dataset)
     damage(pixels_file(dataset))
-    again = Opened(dataset)
-    assert again.holds_the_pixels_of(dataset)
-    assert len(again.notes) == 1
-    assert again.read == (1 if damage is one_row else 30)
+    reopened = Opened(dataset)
+    assert reopened.holds_the_pixels_of(dataset)
+    assert len(reopened.notes) == 1
+    assert reopened.read == (1 if damage is one_row else 30)
     third = Opened(dataset)
     assert (third.read, third.notes) == (0, [])
 
@@ -208,7 +208,7 @@ def test_options_version_and_code_make_another_cache(dataset: Dataset, monkeypat
     assert not set(keys()) & set(first)
 
 
-def test_all_that_makes_pixels_of_files_is_in_the_key() -> None:
+def test_the_cache_key_covers_all_modules_that_read_pixels() -> None:
     """Whatever the caches import of the rooms of data, but for what keeps files: a new maker of pixels is noticed."""
     keeping = ("radweave.data.cache", "radweave.data.dataset", "radweave.data.dataset")
     graph = grimp.build_graph("radweave", cache_dir=None)
@@ -226,11 +226,11 @@ def test_a_scan_that_was_replaced_gives_the_new_voxels(scans: Dataset) -> None:
     first = Opened(scans, SCANS)
     paths = list(first.cache.rows)
     shutil.copyfile(scans.path / paths[1], scans.path / paths[0])
-    again = Opened(scans, SCANS)
-    assert again.notes == ["1 of 24 cached images are read again: their files or the cache changed since"]
-    rows = again.cache.rows
-    assert np.array_equal(again.cache.pixels[rows[paths[0]]], first.cache.pixels[first.cache.rows[paths[1]]])
-    assert np.array_equal(again.cache.pixels[rows[paths[2]]], first.cache.pixels[first.cache.rows[paths[2]]])
+    reopened = Opened(scans, SCANS)
+    assert reopened.notes == ["1 of 24 cached images are read again: their files or the cache changed since"]
+    rows = reopened.cache.rows
+    assert np.array_equal(reopened.cache.pixels[rows[paths[0]]], first.cache.pixels[first.cache.rows[paths[1]]])
+    assert np.array_equal(reopened.cache.pixels[rows[paths[2]]], first.cache.pixels[first.cache.rows[paths[2]]])
 
 
 @pytest.mark.parametrize("damage", [zeroed, truncated, objects, empty, missing])
@@ -242,9 +242,9 @@ def test_a_damaged_scan_is_prepared_again(scans: Dataset, damage: Callable[[Path
     damage(pixels.files[5])
     if not with_index:  # as if the job had been stopped before it came to write it
         (scans.path / ".cache" / cache.cache_key(scans, SIZE, SCANS) / "index.json").unlink()
-    again = Opened(scans, SCANS)
-    assert np.array_equal(again.cache.pixels[5], expected)
-    assert len(again.notes) == 1
+    reopened = Opened(scans, SCANS)
+    assert np.array_equal(reopened.cache.pixels[5], expected)
+    assert len(reopened.notes) == 1
 
 
 class Flat(nn.Module):
@@ -261,22 +261,22 @@ class Flat(nn.Module):
         return type("Encoded", (), {"grid": (2, 2), "tokens": means[..., None] * self.weight})
 
 
-def kept_features(encoder: Flat, found: PixelCache, folder: Path, notes: list[str]) -> Features:
-    examples = [Example(f"s{row}", f"p{row}", found.pixels, (row,), (1,)) for row in found.rows.values()]
-    return build_features(encoder, examples, folder, {"images": found.digest}, note=notes.append)
+def kept_features(encoder: Flat, cached: PixelCache, folder: Path, notes: list[str]) -> Features:
+    examples = [Example(f"s{row}", f"p{row}", cached.pixels, (row,), (1,)) for row in cached.rows.values()]
+    return build_features(encoder, examples, folder, {"images": cached.digest}, note=notes.append)
 
 
 @pytest.mark.parametrize("damage", [zeroed, truncated, objects, empty, no_rows, other_type, missing, no_json])
 def test_damaged_features_are_computed_again(dataset: Dataset, damage: Callable[[Path], None]) -> None:
-    found, encoder, notes = Opened(dataset).cache, Flat(), list[str]()
+    cached, encoder, notes = Opened(dataset).cache, Flat(), list[str]()
     folder = dataset.path / ".cache"
-    expected = np.array(kept_features(encoder, found, folder, notes).tokens)
-    kept_features(encoder, found, folder, notes)
+    expected = np.array(kept_features(encoder, cached, folder, notes).tokens)
+    kept_features(encoder, cached, folder, notes)
     assert (encoder.calls, notes) == (1, [])
     (store,) = (folder / "features").glob("*/tokens.npy")
     damage(store)
-    again = kept_features(encoder, found, folder, notes)
-    assert np.array_equal(again.tokens, expected)
+    reopened = kept_features(encoder, cached, folder, notes)
+    assert np.array_equal(reopened.tokens, expected)
     assert encoder.calls == 2
     assert len(notes) == 1
 
@@ -285,9 +285,9 @@ def test_features_of_a_replaced_image_are_computed_again(dataset: Dataset) -> No
     encoder, folder = Flat(), dataset.path / ".cache"
     old = kept_features(encoder, Opened(dataset).cache, folder, [])
     toy_image(dataset.path / "images/1_0.png", bright_side="right", seed=99)
-    found = Opened(dataset).cache
-    new = kept_features(encoder, found, folder, [])
-    row = found.rows["images/1_0.png"]
+    cached = Opened(dataset).cache
+    new = kept_features(encoder, cached, folder, [])
+    row = cached.rows["images/1_0.png"]
     assert not np.array_equal(new.tokens[row], old.tokens[row])
     assert encoder.calls == 2
 
@@ -322,10 +322,10 @@ def test_a_data_set_that_cannot_be_written_is_read_into_a_temporary_folder(
     expected = Opened(used, ct)
     shutil.rmtree(used.path / ".cache")
     refuse_writes(monkeypatch, used.path, number)
-    found = Opened(used, ct)
-    assert found.cache.digest == expected.cache.digest
-    assert len(found.notes) == 1
-    assert os.strerror(number) in found.notes[0]
+    cached = Opened(used, ct)
+    assert cached.cache.digest == expected.cache.digest
+    assert len(cached.notes) == 1
+    assert os.strerror(number) in cached.notes[0]
     assert not (used.path / ".cache").exists()
 
 
@@ -333,14 +333,14 @@ def test_a_whole_cache_that_cannot_be_written_is_used(dataset: Dataset, monkeypa
     first = Opened(dataset)
     pixels_file(dataset).touch()
     refuse_writes(monkeypatch, dataset.path, errno.EROFS)
-    again = Opened(dataset)
-    assert (again.read, again.notes, again.cache.digest) == (0, [], first.cache.digest)
+    reopened = Opened(dataset)
+    assert (reopened.read, reopened.notes, reopened.cache.digest) == (0, [], first.cache.digest)
 
 
-def test_features_that_cannot_be_kept_are_used_all_the_same(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    found, notes = Opened(dataset).cache, list[str]()
+def test_features_that_cannot_be_cached_are_still_used(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    cached, notes = Opened(dataset).cache, list[str]()
     refuse_writes(monkeypatch, dataset.path, errno.EROFS)
-    features = kept_features(Flat(), found, dataset.path / ".cache", notes)
+    features = kept_features(Flat(), cached, dataset.path / ".cache", notes)
     assert len(features.tokens) == 30
     assert len(notes) == 1
 
@@ -350,16 +350,16 @@ def test_images_that_change_all_the_time_are_an_error_in_one_line(
 ) -> None:
     reading = squares.read_square
 
-    def changed(*given: Any) -> Any:
+    def changed(*args: Any) -> Any:
         (dataset.path / "images/1_0.png").touch()
-        return reading(*given)
+        return reading(*args)
 
     monkeypatch.setattr(squares, "read_square", changed)
     with pytest.raises(InputError, match="change while they are read"):
         Opened(dataset)
 
 
-def test_drafts_and_features_of_a_stopped_job_are_not_kept_when_an_image_was_replaced(
+def test_a_replaced_image_invalidates_drafts_and_features_of_a_stopped_job(
     dataset: Dataset, toy_run: Path, tmp_path: Path
 ) -> None:
     run = restore(toy_run)
@@ -419,7 +419,7 @@ with DatasetWriter(Path(sys.argv[1]), DatasetCard(name="set")) as writer:
 """
 
 
-def test_what_a_killed_import_left_of_patients_goes_at_the_next_one(tmp_path: Path, toy_dataset: Dataset) -> None:
+def test_patient_data_of_a_killed_import_are_removed_at_the_next_one(tmp_path: Path, toy_dataset: Dataset) -> None:
     out = tmp_path / "sets"
     killed = subprocess.Popen([sys.executable, "-c", IMPORT, str(out / "one")], stdout=subprocess.PIPE, text=True)
     try:

@@ -51,9 +51,9 @@ def again(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> tuple[PixelCache
     """The cache, and how many images were read for it."""
     read, reading = [0], squares.read_square
 
-    def counted(*given: object) -> NDArray[np.uint8]:
+    def counted(*args: object) -> NDArray[np.uint8]:
         read[0] += 1
-        return reading(*given)  # type: ignore[arg-type]
+        return reading(*args)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
         patch.setattr(squares, "read_square", counted)
@@ -120,7 +120,7 @@ def test_what_was_damaged_meanwhile_is_read_again(
     assert same(cache, in_one_go(dataset, tmp_path))
 
 
-def test_a_row_lies_on_the_disk_before_the_line_that_tells_of_it(tmp_path: Path) -> None:
+def test_a_row_is_on_disk_before_its_journal_line(tmp_path: Path) -> None:
     row = np.full((SIZE, SIZE), 7, dtype=np.uint8)
     with parts.partial_array(tmp_path / "cache", (2, SIZE, SIZE), ["a", "b"], {"a": "1", "b": "1"}) as rows:
         rows.append("a", "1", row)

@@ -34,8 +34,8 @@ def run(toy_run: Path, tmp_path: Path) -> Path:
 def _weights(run: Path, change: Callable[[Tensor], Tensor], **metadata: str) -> None:
     path = run / "weights.safetensors"
     with safe_open(str(path), "pt") as file:
-        kept = {**file.metadata(), **metadata}
-    save_file({name: change(value) for name, value in load_file(str(path)).items()}, str(path), metadata=kept)
+        header = {**file.metadata(), **metadata}
+    save_file({name: change(value) for name, value in load_file(str(path)).items()}, str(path), metadata=header)
 
 
 KINDS = (torch.int64, torch.bool, torch.complex64, torch.float8_e4m3fn, torch.float64)

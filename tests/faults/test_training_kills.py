@@ -98,14 +98,14 @@ print("rounds", rounds, "killed", killed, "reached", reached)
 
 
 @pytest.mark.parametrize("rounds", [3, pytest.param(20, marks=pytest.mark.slow)])
-def test_killed_again_and_again_it_ends_where_an_unbroken_run_ends(tmp_path: Path, rounds: int) -> None:
+def test_a_repeatedly_killed_training_equals_an_uninterrupted_one(tmp_path: Path, rounds: int) -> None:
     done = subprocess.run([sys.executable, "-c", KILL_LOOP, str(tmp_path), str(rounds)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"rounds {rounds} killed {rounds} ")
 
 
 @pytest.mark.parametrize("rounds", [pytest.param(20, marks=pytest.mark.slow)])
-def test_verbs_killed_at_random_moments_leave_nothing_and_end_equal(tmp_path: Path, rounds: int) -> None:
+def test_commands_killed_at_random_moments_leave_nothing_and_end_equal(tmp_path: Path, rounds: int) -> None:
     script = Path(__file__).with_name("kill_rounds.py")
     command = [sys.executable, str(script), str(tmp_path / "rounds"), str(rounds), "1"]
     done = subprocess.run(command, capture_output=True, text=True)

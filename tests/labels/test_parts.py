@@ -11,11 +11,7 @@ from hypothesis import strategies as st
 from radweave.core.errors import InputError
 from radweave.core.ontology import LABEL_SETS, LabelSet
 from radweave.labels import CLASSES, LABELER_OF, NO_FINDING, get_labeler, label_set_of
-from radweave.labels.chexpert_terms import LEXICON as CHEXPERT14_LEXICON
-from radweave.labels.ct_terms import LEXICON as CT18_LEXICON
-from radweave.labels.nih_terms import LEXICON as NIH14_LEXICON
-from radweave.labels.nih_terms import NIH14_TO_CHEXPERT14
-from radweave.labels.phrases import Lexicon, Match, PhraseBook, longest, phrase_pattern
+from radweave.labels.phrases import Lexicon, Match, PhraseBook, load_lexicon, longest, phrase_pattern
 from radweave.labels.text import MAX_SENTENCE_CHARS, fold, sentences, spoken_ranges, tokenize
 
 
@@ -102,7 +98,7 @@ def test_silent_sections_end_at_the_next_spoken_one() -> None:
     assert spoken == "findings: clear. impression: normal."
 
 
-@pytest.mark.parametrize("lexicon", [CHEXPERT14_LEXICON, CT18_LEXICON, NIH14_LEXICON])
+@pytest.mark.parametrize("lexicon", map(load_lexicon, LABEL_SETS))
 def test_lexicons_cover_their_classes(lexicon: Lexicon) -> None:
     assert lexicon.classes == CLASSES[lexicon.name]
     assert set(lexicon.terms) == set(lexicon.classes) - {NO_FINDING}
@@ -123,8 +119,3 @@ def test_every_label_set_has_its_labelers(label_set: LabelSet) -> None:
 
 def test_reports_of_each_modality_have_a_label_set() -> None:
     assert LABELER_OF == {"xray": "chexpert14", "ct": "ct18"}
-
-
-def test_the_nih_mapping_names_real_classes() -> None:
-    assert tuple(NIH14_TO_CHEXPERT14) == CLASSES["nih14"]
-    assert {name for name in NIH14_TO_CHEXPERT14.values() if name} <= set(CLASSES["chexpert14"])

@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 from radweave.cli.data import phantom
 from radweave.core.errors import InputError
 from radweave.data.dataset import Dataset
-from radweave.phantom.study import PhantomOptions, draw_ct_study, draw_xray_study
 
 
 @pytest.fixture
@@ -61,17 +60,7 @@ def test_the_verb_imports_nothing_heavy() -> None:
     assert result.stdout.strip() == "[]"
 
 
-def test_a_contact_sheet_has_a_square_for_each_image() -> None:
-    options = PhantomOptions(image_size=32, volume_size=24, slices=12)
-    images = [draw_xray_study(0, 0, options).images[0], draw_ct_study(0, 0, options).images[0]]
-    sheet = contact_sheet(images, columns=3, tile=64)
-    assert sheet.shape == (64, 192)
-    assert sheet[:, :64].std() > 20
-    assert sheet[:, 64:128].std() > 20
-    assert sheet[:, 128:].max() == 0
-
-
-def test_the_folder_is_given_once_as_out_or_by_itself(app: typer.Typer, tmp_path: Path) -> None:
+def test_the_folder_is_an_argument_or_an_option(app: typer.Typer, tmp_path: Path) -> None:
     small = ["--studies", "1", "--image-size", "32", "--jobs", "1"]
     for given in (["--out", str(tmp_path / "a")], [str(tmp_path / "b")]):
         assert CliRunner().invoke(app, [*given, *small]).exit_code == 0

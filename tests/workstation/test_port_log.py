@@ -1,4 +1,4 @@
-"""Unknown peers at the port: no output, a bounded log, no memory and no threads."""
+"""What strangers send to the port: nothing of it is printed, the log stays short, and no thread waits for them."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def memory_kb(pid: int) -> int:
     return int(next(line.split()[1] for line in lines if line.startswith("VmRSS")))
 
 
-def test_unknown_peers_leave_no_log_entry_memory_or_thread(tmp_path: Path) -> None:
+def test_unknown_peers_cause_no_log_memory_or_threads(tmp_path: Path) -> None:
     port, rounds = free_port(), 8
     with (tmp_path / "log").open("wb") as log:
         server = subprocess.Popen(

@@ -29,11 +29,11 @@ from radweave.workstation.pdf import _fonts, _Pen
         ("Größe 山 \U0001f600", "Größe 山 \U0001f600"),
     ],
 )
-def test_white_space_stays_and_unwritable_characters_go(text: str, kept: str) -> None:
+def test_word_separators_stay_and_unwritable_characters_go(text: str, kept: str) -> None:
     assert writable(text) == kept
 
 
-def test_all_texts_of_a_report_are_cleaned_for_writers() -> None:
+def test_all_text_of_a_record_is_cleaned_for_writers() -> None:
     raw, clean = "No\teffusion.\x0bLeft\u00a0lung \u202eclear\x07.", "No effusion.\nLeft lung clear."
     report = finished(
         text=raw,
@@ -51,9 +51,13 @@ def test_all_texts_of_a_report_are_cleaned_for_writers() -> None:
 
 @pytest.mark.parametrize(
     ("name", "kept"),
-    [("Dr. Jana Weber", "Dr. Jana Weber"), ("Weber=Jana\\X^Y", "Weber Jana X Y"), ("W" * 100, "W" * LONGEST_NAME)],
+    [
+        ("Dr. Jana Weber", "Dr. Jana Weber"),
+        ("Weber=Jana\\X^Y", "Weber Jana X Y"),
+        ("W" * 100, "W" * LONGEST_NAME),
+    ],
 )
-def test_an_account_name_is_one_component(name: str, kept: str) -> None:
+def test_the_name_of_an_account_is_one_name(name: str, kept: str) -> None:
     assert person_name(name) == kept
 
 
@@ -96,6 +100,6 @@ def test_words_of_every_script_are_in_every_format(name: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", " \n\t", "...", "\u0301", "\u3000", "\u00a0"])
-def test_texts_without_letters_or_digits_are_refused(text: str) -> None:
+def test_a_text_without_words_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="empty"):
         refuse_unsignable(text, field="text")

@@ -1,4 +1,4 @@
-"""The command line. Verbs parse and delegate; nothing heavy is imported before a verb runs."""
+"""The command line. Verbs parse and delegate; heavy imports wait until a verb runs."""
 
 from __future__ import annotations
 
@@ -10,15 +10,7 @@ from typing import Annotated
 import typer
 
 from radweave import __version__
-from radweave.cli import ablate as ablating
-from radweave.cli import bench as benching
-from radweave.cli import data, doctor, estimate, evaluation, explain, generate, reporting
-from radweave.cli import data as inspect
-from radweave.cli import data as phantom
-from radweave.cli import explain as explaining
-from radweave.cli import generate as generating
-from radweave.cli import serve as serving
-from radweave.cli import train as training
+from radweave.cli import ablate, bench, data, doctor, estimate, evaluation, explain, generate, serve, train
 from radweave.core.errors import InputError, printable
 from radweave.core.stopping import StoppedError, stopped_at_once
 from radweave.core.study import RESEARCH_ONLY
@@ -33,8 +25,8 @@ app = typer.Typer(
 )
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    if requested:
         typer.echo(f"radweave {__version__}")
         raise typer.Exit
 
@@ -47,31 +39,31 @@ def _options(
 
 
 app.command("doctor")(doctor.doctor)
-app.command("demo")(reporting.demo)
-app.command("phantom")(phantom.phantom)
+app.command("demo")(train.demo)
+app.command("phantom")(data.phantom)
 app.add_typer(data.app, name="data")
-app.command("inspect")(inspect.inspect)
-app.command("methods")(reporting.methods)
-app.command("train")(training.train)
-app.command("config")(training.config)
-app.command("generate")(generating.generate)
+app.command("inspect")(data.inspect)
+app.command("methods")(train.methods)
+app.command("train")(train.train)
+app.command("config")(train.config)
+app.command("generate")(generate.generate)
 app.command("features")(generate.features)
 app.command("export")(explain.export)
 app.command("estimate")(estimate.estimate)
-app.command("explain")(explaining.explain)
-app.add_typer(serving.app, name="serve")
-app.command("ablate")(ablating.ablate)
-app.command("bench")(benching.bench)
+app.command("explain")(explain.explain)
+app.add_typer(serve.app, name="serve")
+app.command("ablate")(ablate.ablate)
+app.command("bench")(bench.bench)
 app.command("evaluate")(evaluation.evaluate)
 app.command("compare")(evaluation.compare)
 app.command("label")(evaluation.label)
 
 
 def main() -> None:
-    """Run the command line; a user's mistake is one line on stderr and exit code 2, a stop is the signal's code."""
-    # Threads that spin while they wait make torch up to fifty times slower on a machine that does something else too.
+    """Run the command line. Input errors are one line on stderr with exit code 2; signals give their exit code."""
+    # Threads that spin while waiting make torch up to fifty times slower on a busy machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    # What other libraries say to programmers is no news to who types a command; '-W' and the variables bring it back.
+    # Libraries' messages for programmers are off by default; '-W' and the variables turn them on.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     if not sys.warnoptions:
         warnings.simplefilter("ignore", FutureWarning)
@@ -87,7 +79,7 @@ def main() -> None:
         raise SystemExit(2) from None
     except BrokenPipeError:
         raise SystemExit(0) from None
-    except OSError as error:  # the user's disk or permissions, not our code: no traceback
-        place = f"{printable(error.filename)}: " if error.filename else ""
-        print(f"error: {place}{error.strerror or error}", file=sys.stderr)
+    except OSError as error:  # the user's disk or permissions: no traceback
+        file = f"{printable(error.filename)}: " if error.filename else ""
+        print(f"error: {file}{error.strerror or error}", file=sys.stderr)
         raise SystemExit(2) from None

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from radweave.cli.options import MAX_JOBS, MAX_SEEDS, resumable
+from radweave.cli.options import MAX_JOBS, MAX_SEEDS, comma_separated, resumable
 from radweave.core.errors import InputError
 
 if TYPE_CHECKING:
-    from radweave.experiments.ablate import AblationResult
+    from radweave.metrics.tables import TextTable
 
 Jobs = Annotated[int, typer.Option(help="Runs side by side; cores and GPUs are shared out.", min=1, max=MAX_JOBS)]
 Meteor = Annotated[bool, typer.Option("--meteor", help="METEOR too, if Java is there.")]
@@ -52,15 +54,23 @@ def ablate(
     A tiny row takes minutes on one core. --rows, --seeds 1 and --jobs make it shorter, --list only lists. The same
     command goes on where it stopped.
     """
+    from radweave.cli.options import console, training_watch
+    from radweave.experiments.ablate import (
+        AblationRequest,
+        AblationWatch,
+        all_methods,
+        list_tables,
+        listing_tables,
+        run_ablation,
+    )
+
     if list_only:
-        _list(method, as_json=as_json)
+        record = list_tables([method] if method else all_methods())
+        _print(record, listing_tables(record), as_json=as_json)
         return
     if dataset is None or out is None:
         missing = "DATASET" if dataset is None else "--out"
         raise InputError("is missing", field=missing, expected="METHOD DATASET --table NAME --out DIR, or --list")
-
-    from radweave.cli.options import console, training_watch
-    from radweave.experiments.ablate import AblationRequest, AblationWatch, run_ablation
 
     request = AblationRequest(
         method=method,
@@ -70,7 +80,7 @@ def ablate(
         preset=preset,
         seeds=seeds,
         headline_seeds=headline_seeds,
-        rows=tuple(name.strip() for name in rows.split(",") if name.strip()),
+        rows=comma_separated(rows),
         jobs=jobs,
         overrides=tuple(overrides or ()),
         protocol=protocol,
@@ -79,34 +89,18 @@ def ablate(
         reuse=tuple(reuse or ()),
     )
 
-    say = console.print
     with resumable(f"the same command goes on (its runs as with --resume), the table so far is in {out}"):
-        result = run_ablation(request, AblationWatch(say=say, training=training_watch))
-    _show(result, as_json=as_json)
+        result = run_ablation(request, AblationWatch(say=console.print, training=training_watch))
+    _print(result.record, result.tables, as_json=as_json)
     if result.failed:
-        say(f"{result.failed} runs or rows failed; the reasons are in {out / 'table.md'}")
+        console.print(f"{result.failed} runs or rows failed; the reasons are in {out / 'table.md'}")
         raise typer.Exit(1)
 
 
-def _show(result: AblationResult, *, as_json: bool) -> None:
-    import json
-
+def _print(record: Any, tables: Sequence[TextTable], *, as_json: bool) -> None:
     from radweave.metrics.tables import print_tables
 
-    if as_json:
-        typer.echo(json.dumps(result.record, ensure_ascii=False, allow_nan=False))
-    else:
-        print_tables(result.tables)
-
-
-def _list(method: str, *, as_json: bool) -> None:
-    import json
-
-    from radweave.experiments.ablate import all_methods, list_tables, listing_tables
-    from radweave.metrics.tables import print_tables
-
-    record = list_tables([method] if method else all_methods())
     if as_json:
         typer.echo(json.dumps(record, ensure_ascii=False, allow_nan=False))
     else:
-        print_tables(listing_tables(record))
+        print_tables(tables)

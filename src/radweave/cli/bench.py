@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from radweave.cli.ablate import Jobs, Meteor, Reuse
-from radweave.cli.options import MAX_SEEDS, MAX_STUDIES, resumable
-
-if TYPE_CHECKING:
-    from radweave.experiments.bench import BenchResult
+from radweave.cli.options import MAX_SEEDS, MAX_STUDIES, comma_separated, resumable
 
 Overrides = Annotated[
     list[str] | None,
@@ -64,19 +61,21 @@ def bench(
     """
     from radweave.cli.options import console
     from radweave.experiments.bench import BenchRequest, run_bench
+    from radweave.experiments.bench_tables import short_table
+    from radweave.metrics.tables import print_tables
 
     data = {name: path for name, path in (("xray", xray), ("ct", ct), ("iu", iu)) if path is not None}
     studies = {name: count for name, count in (("xray", phantom_studies), ("ct", ct_studies)) if count is not None}
     request = BenchRequest(
         out=out,
         data=data,
-        sets=_names(sets) or ("xray", "ct", *(("iu",) if iu is not None else ())),
-        methods=_names(methods),
+        sets=comma_separated(sets) or ("xray", "ct", *(("iu",) if iu is not None else ())),
+        methods=comma_separated(methods),
         preset=preset,
         seeds=seeds,
         headline_seeds=headline_seeds,
-        headline_sets=_names(headline_sets),
-        headline_methods=_names(headline_methods),
+        headline_sets=comma_separated(headline_sets),
+        headline_methods=comma_separated(headline_methods),
         jobs=jobs,
         overrides=tuple(overrides or ()),
         precision=precision,
@@ -90,21 +89,8 @@ def bench(
     )
     with resumable(f"the same command goes on (its runs as with --resume), what is known so far is in {out}"):
         result = run_bench(request, console.print)
-    _show(result)
-    if result.failed:
-        raise typer.Exit(1)
-
-
-def _show(result: BenchResult) -> None:
-    from radweave.cli.options import console
-    from radweave.experiments.bench_tables import short_table
-    from radweave.metrics.tables import print_tables
-
-    print_tables([short_table(found) for found in result.sets.values() if found.full])
+    print_tables([short_table(each) for each in result.sets.values() if each.full])
     console.print(f"pages: {result.page}")
     if result.failed:
         console.print(f"{result.failed} runs or methods failed; the pages name them")
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
+        raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""``radweave data``: import a data set, check one, decode its images, de-identify images."""
+"""``radweave data``, ``phantom`` and ``inspect``: data sets and images."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from radweave.engine.run_folder import RunCard
     from radweave.io.inspect import Inspection
 
-# ``radweave data cache``: decode the images of a data set as a training will want them, in parts if need be.
-
 
 def cache(
     method: Annotated[str, typer.Argument(help="A method; see 'radweave methods'.")],
@@ -33,10 +31,10 @@ def cache(
         str | None, typer.Option(metavar="I/N", help="Only this part, for N processes or machines that share a disk.")
     ] = None,
 ) -> None:
-    """Decode into the data set's cache the images that the training with the same options would.
+    """Decode images into the data set's cache, as a training with the same options needs them.
 
-    A job that was stopped goes on. With --part 1/8 to 8/8, eight processes on any machines make a part each; the same
-    line without --part then puts them together.
+    A stopped job continues. With --part 1/8 to 8/8, eight processes on any machines decode one part each; the same
+    command without --part then merges them.
     """
     from radweave.cli.options import bar, console
     from radweave.data.cache.images import build_cache, build_part
@@ -46,7 +44,7 @@ def cache(
 
     chosen = None if part is None else Part.of(part)
     data = resolve(method, preset, overrides or (), config).data
-    # As ``radweave.engine.train`` opens it: the limit is part of the cache's key.
+    # As in ``radweave.engine.train``: the limit is part of the cache's key.
     opened = Dataset.open(dataset, limit=data.limit).aimed(data.target)
     advice = "the same command goes on where it was"
     with resumable(advice), bar("reading images") as progress:
@@ -65,9 +63,6 @@ def cache(
         typer.echo(f"  cannot be read: {reasons.count(reason)} x {printable(reason)}")
 
 
-# ``radweave data deidentify``.
-
-
 _SHOWN = 20
 
 
@@ -81,7 +76,7 @@ def deidentify(
     ] = False,
     overwrite: Overwrite = False,
 ) -> None:
-    """Take patients out of DICOM images: DICOM's basic profile, dates of a patient moved together. Pixels stay."""
+    """De-identify DICOM images by DICOM's basic profile; dates of a patient move together, pixels stay."""
     from radweave.cli.options import bar
     from radweave.data.deidentify.folder import deidentify_folder
     from radweave.data.deidentify.key import read_key, write_key
@@ -97,7 +92,7 @@ def deidentify(
         f"{printable(out)}: {done.images} images, {len(done.studies)} studies, {len(done.patients)} patients"
         + (f", {done.duplicates} files were there twice" if done.duplicates else "")
     )
-    typer.echo("Pixels show what they showed: look at them before you give them away.", err=True)
+    typer.echo("Pixels are unchanged: check them for text before you share them.", err=True)
     for path, _, reason in done.refused[:_SHOWN]:
         print(f"refused {printable(path)}: {printable(reason)}", file=sys.stderr)
     if done.refused:
@@ -105,14 +100,7 @@ def deidentify(
         raise typer.Exit(2)
 
 
-app = typer.Typer(help="Import data sets, check them, decode them; take patients out of images.", no_args_is_help=True)
-
-
-@app.callback()
-def data() -> None:
-    """Import data sets, check them, decode them; take patients out of images."""
-
-
+app = typer.Typer(help="Import, check, cache and mix data sets; de-identify images.", no_args_is_help=True)
 app.command("deidentify")(deidentify)
 app.command("cache")(cache)
 
@@ -154,20 +142,17 @@ def import_verb(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output folder.")] = False,
 ) -> None:
     """Build a dataset folder from a downloaded data set."""
-    given = dict(locals())
-    options = {name: given[name] for name in given if name not in ("kind", "source", "out", "overwrite")}
+    arguments = dict(locals())
+    options = {name: arguments[name] for name in arguments if name not in ("kind", "source", "out", "overwrite")}
     from radweave.cli.options import bar
     from radweave.data.importers import import_dataset, options_from
 
-    chosen = options_from(
-        **options
-        | {
-            "views": tuple(view for view in views.upper().split(",") if view),
-            "scrub": scrub or scrub_names is not None,
-        }
-    )
+    options["views"] = tuple(view for view in views.upper().split(",") if view)
+    options["scrub"] = scrub or scrub_names is not None
     with bar("reading studies") as progress:
-        dataset = import_dataset(kind, source, out, options=chosen, overwrite=overwrite, progress=progress)
+        dataset = import_dataset(
+            kind, source, out, options=options_from(**options), overwrite=overwrite, progress=progress
+        )
     counts = dataset.card.counts
     splits = ", ".join(f"{counts[f'studies_{s}']} {s}" for s in ("train", "val", "test") if f"studies_{s}" in counts)
     typer.echo(f"{printable(out)}: {counts['studies']} studies ({splits or 'no split'}), {counts['images']} images")
@@ -189,7 +174,7 @@ def mix_verb(
     link: Annotated[bool, typer.Option("--link", help="Hard links instead of copies of the images.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output folder.")] = False,
 ) -> None:
-    """Put data sets together, for stages that train on several. Refused where one leaks into another."""
+    """Mix data sets, for stages that train on several; leaks between them are refused."""
     from radweave.data.mixing import mix_datasets
 
     mixed = mix_datasets(datasets, out, same_patients=same_patients, link=link, overwrite=overwrite)
@@ -206,8 +191,6 @@ def check_verb(
     read_images: Annotated[bool, typer.Option(help="Hash and decode the images, or only look for the files.")] = True,
 ) -> None:
     """Look for faults and for leaks between splits. Exit code 1 for a leak, 2 for an error."""
-    import json
-
     from radweave.cli.options import bar
     from radweave.data.check import check_dataset
 
@@ -221,61 +204,59 @@ def check_verb(
 
 
 def _print(report: CheckReport) -> None:
-    from rich.table import Table
-
     from radweave.core.escaping import plain_console
     from radweave.data.check import LENGTH_BINS
+    from radweave.metrics.tables import TextTable, print_tables
 
-    console = plain_console()
     splits = [split for split in ("train", "val", "test", "none") if report.studies[split]]
-    table = Table("report length in words", *splits, title="Studies")
     starts = [start for start in LENGTH_BINS if start <= max(map(max, report.lengths.values()), default=0)]
-    for start, end in zip(starts, [*starts[1:], None], strict=True):
-        table.add_row(
-            f"{start} to {end - 1}" if end else f"{start} or more",
-            *(str(report.lengths[split][start]) for split in splits),
-        )
-    table.add_row("all", *(str(report.studies[split]) for split in splits), style="bold")
-    console.print(table)
+    rows = [
+        (f"{start} to {end - 1}" if end else f"{start} or more", *(str(report.lengths[each][start]) for each in splits))
+        for start, end in zip(starts, [*starts[1:], None], strict=True)
+    ]
+    rows.append(("all", *(str(report.studies[split]) for split in splits)))
     views = ", ".join(f"{count} {view}" for view, count in sorted(report.views.items()))
-    console.print(f"{report.patients} patients, {report.images} images ({views or 'no views'})")
-    for name, classes in sorted(report.labels.items()):
-        states = ("positive", "negative", "uncertain", "blank")
-        labels = Table(printable(name), *states)
-        for finding, counts in classes.items():
-            labels.add_row(printable(finding), *(str(counts[state]) for state in states))
-        console.print(labels)
+    note = f"{report.patients} patients, {report.images} images ({views or 'no views'})"
+    states = ("positive", "negative", "uncertain", "blank")
+    labels = [
+        TextTable(
+            f"Labels: {printable(name)}",
+            ("finding", *states),
+            tuple(
+                (printable(finding), *(str(counts[state]) for state in states)) for finding, counts in classes.items()
+            ),
+        )
+        for name, classes in sorted(report.labels.items())
+    ]
+    print_tables([TextTable("Studies", ("report length in words", *splits), tuple(rows), (note,)), *labels])
+    console = plain_console()
     for word, colour, faults in (
         ("leak", "red", report.leaks),
         ("error", "red", report.errors),
         ("warning", "yellow", report.warnings),
     ):
         for fault in faults:
-            console.print(f"{word}", style=colour, end="")
-            console.print(f": {fault.count} x ", end="")
-            console.print(f"{printable(fault.kind)}{_lines(fault)}", highlight=False)
+            console.print(word, style=colour, end="")
+            console.print(f": {fault.count} x {printable(fault.kind)}{_manifest_lines(fault)}")
     if not (report.leaks or report.errors):
         console.print("no leak, no error")
 
 
-def _lines(fault: Fault) -> str:
-    """The first places of a fault, as manifest lines."""
-    places = [" and ".join(str(line) for line in lines) for lines in fault.lines if lines][:5]
-    return f" (manifest line {'; '.join(places)}{'; ...' if fault.count > len(places) else ''})" if places else ""
-
-
-# ``radweave phantom``: write a synthetic data set with known truth.
+def _manifest_lines(fault: Fault) -> str:
+    """The first manifest lines of a fault."""
+    rows = [" and ".join(str(line) for line in lines) for lines in fault.lines if lines][:5]
+    return f" (manifest line {'; '.join(rows)}{'; ...' if fault.count > len(rows) else ''})" if rows else ""
 
 
 class ModalityName(StrEnum):
-    """Kind of image to draw."""
+    """Modality of phantoms."""
 
     xray = "xray"
     ct = "ct"
 
 
 class PrevalenceName(StrEnum):
-    """How often each disease occurs."""
+    """Prevalence of diseases."""
 
     long_tail = "long-tail"
     balanced = "balanced"
@@ -298,27 +279,21 @@ def phantom(
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it exists.")] = False,
 ) -> None:
-    """Write a synthetic chest data set with reports, labels and the truth behind them."""
+    """Write a synthetic chest data set with reports, labels and ground truth."""
     from radweave.cli.options import bar
     from radweave.core.devices import usable_cores
     from radweave.phantom.study import PhantomOptions, write_phantom_dataset
 
     if (folder is None) == (out is None):
         raise InputError("where to? give one folder", field="--out", got="none" if out is None else "two")
-    place = out or folder
-    assert place is not None
-    options = PhantomOptions.model_validate(
-        {
-            "prevalence": prevalence.value,
-            "image_size": image_size,
-            "volume_size": volume_size,
-            "slices": slices,
-            "masks": masks,
-        }
+    target = out or folder
+    assert target is not None
+    options = PhantomOptions(
+        prevalence=prevalence.value, image_size=image_size, volume_size=volume_size, slices=slices, masks=masks
     )
     with bar("drawing studies") as progress:
         dataset = write_phantom_dataset(
-            place,
+            target,
             modality=modality.value,
             num_studies=studies,
             seed=seed,
@@ -328,10 +303,7 @@ def phantom(
             jobs=jobs or usable_cores(),
         )
     counts = ", ".join(f"{name.removeprefix('studies_')} {n}" for name, n in sorted(dataset.card.counts.items()))
-    typer.echo(f"{printable(place)}: {counts}")
-
-
-# ``radweave inspect``: what the tool reads in a file or folder, and what a run says of itself.
+    typer.echo(f"{printable(target)}: {counts}")
 
 
 def inspect(
@@ -340,8 +312,8 @@ def inspect(
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object for each file.")] = False,
 ) -> None:
-    """Show what is read in images, volumes and DICOM series: kind, shape, geometry, pixel hash, warnings; of the folder
-    of a run what made it, and what each of its sources of evidence adds.
+    """Show the content of images, volumes and DICOM series: kind, shape, geometry, pixel hash, warnings; of run folders
+    their origin and the gain of each source of evidence.
 
     Exit code 2 if a file is refused.
     """
@@ -352,8 +324,8 @@ def inspect(
     cards = {path: read_card(path) for path in runs}
     records = inspect_all([path for path in paths if path not in cards])
     if as_json:
-        found = [{"file": str(path), "kind": "run", **card.model_dump(mode="json")} for path, card in cards.items()]
-        typer.echo(json.dumps([*found, *(record.model_dump(mode="json") for record in records)], indent=2))
+        rows = [{"file": str(path), "kind": "run", **card.model_dump(mode="json")} for path, card in cards.items()]
+        typer.echo(json.dumps([*rows, *(record.model_dump(mode="json") for record in records)], indent=2))
     else:
         for path, card in cards.items():
             typer.echo("\n".join(run_lines(path, card)))
@@ -366,7 +338,7 @@ def inspect(
 
 
 def run_lines(path: Path, card: RunCard) -> list[str]:
-    """A run for reading: what made it, how far it was trained, what it was known for, what its sources add."""
+    """A run as text: origin, training, memories, sources of evidence, cautions."""
     from radweave.inference.explain.support import added_text
 
     name = printable(path.name)
@@ -381,7 +353,7 @@ def run_lines(path: Path, card: RunCard) -> list[str]:
 
 
 def lines(record: Inspection) -> list[str]:
-    """The record for reading: one line of facts, then one each for geometry, values and warnings."""
+    """The record as text: a line of facts, then one each for geometry, values and warnings."""
     if record.accepted:
         text = [f"{printable(record.file)}: {record.kind} ({record.format})"]
     else:

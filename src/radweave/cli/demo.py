@@ -1,4 +1,4 @@
-"""The demo: phantom radiographs, a trained run, reports on unseen studies, and one page that shows it all."""
+"""The demo: phantom radiographs, a trained run, reports on unseen studies, and one page of results."""
 
 from __future__ import annotations
 
@@ -44,8 +44,6 @@ from radweave.phantom.study import PhantomOptions, write_phantom_dataset
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# The demo's plots: scores beside floors, and how training went. Needs the extra ``plots``.
-
 
 @dataclass(frozen=True, slots=True)
 class ScoreRow:
@@ -56,12 +54,12 @@ class ScoreRow:
 
 
 def score_plot(rows: Sequence[ScoreRow], titles: Mapping[str, str]) -> bytes:
-    """A panel for each metric: a row per system, a dot and its 95 % interval (PNG). The first row is the model's."""
+    """A panel per metric with a row per system: score and 95 % interval (PNG). The first row is the model."""
     figure = new_figure(9.5, 1.4 + 0.42 * len(rows) * math.ceil(len(titles) / 2))
     panels = figure.subplots(math.ceil(len(titles) / 2), 2, sharey=True, squeeze=False).flat
     for panel, (metric, title) in zip(panels, titles.items(), strict=False):
-        for place, row in enumerate(rows):
-            _dot(panel, place, row.scores[metric])
+        for position, row in enumerate(rows):
+            _plot_score(panel, position, row.scores[metric])
         panel.set_yticks(range(len(rows)), [row.name for row in rows])
         panel.set_xlabel(title)
         panel.set_xlim(left=0)
@@ -71,18 +69,20 @@ def score_plot(rows: Sequence[ScoreRow], titles: Mapping[str, str]) -> bytes:
     return png(figure)
 
 
-def _dot(panel: Axes, place: int, score: Estimate) -> None:
+def _plot_score(panel: Axes, position: int, score: Estimate) -> None:
     if score.value is None:
         return
-    colour, marker = (BLUE, "o") if place == 0 else (OTHERS[(place - 1) % len(OTHERS)], MARKERS[place % len(MARKERS)])
+    colour, marker = (
+        (BLUE, "o") if position == 0 else (OTHERS[(position - 1) % len(OTHERS)], MARKERS[position % len(MARKERS)])
+    )
     if score.bounds is not None:
-        panel.hlines(place, *score.bounds, color=colour, linewidth=2.5)
-        panel.plot(score.bounds, [place, place], "|", color=colour, markersize=9)
-    panel.plot([score.value], [place], marker, color=colour, markersize=8, markeredgecolor="white", clip_on=False)
+        panel.hlines(position, *score.bounds, color=colour, linewidth=2.5)
+        panel.plot(score.bounds, [position, position], "|", color=colour, markersize=9)
+    panel.plot([score.value], [position], marker, color=colour, markersize=8, markeredgecolor="white", clip_on=False)
 
 
 def curve_plot(stages: Mapping[str, StageFigures]) -> bytes | None:
-    """Validation loss per epoch of every stage that was trained, a panel each (PNG); None where nothing was."""
+    """Validation loss per epoch, a panel for each trained stage (PNG); None without any."""
     shown = {name: history for name, history in stages.items() if history.epochs}
     if not shown:
         return None
@@ -99,14 +99,12 @@ def curve_plot(stages: Mapping[str, StageFigures]) -> bytes | None:
         panel.locator_params(axis="x", integer=True)
         panel.grid(alpha=0.3)
     figure.axes[0].set_ylabel("validation loss (nats)")
-    named = next((found for panel in figure.axes if (found := panel.get_legend_handles_labels())[0]), None)
-    if named is not None:
-        figure.legend(*named, loc="outside upper right", frameon=False)
+    legends = [panel.get_legend_handles_labels() for panel in figure.axes]
+    legend = next((legend for legend in legends if legend[0]), None)
+    if legend is not None:
+        figure.legend(*legend, loc="outside upper right", frameon=False)
     figure.supxlabel("one run with one seed: how much another would differ is not known", size=8)
     return png(figure)
-
-
-# The demo's page: pictures with drafts and evidence first, then plots, then tables. One file without scripts.
 
 
 FINDING_F1 = "finding F1, micro (0 to 1)"
@@ -118,7 +116,7 @@ SURE, FAIRLY_SURE = 0.8, 0.6
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One image of a study as data URIs: grey, and the map over it where there is one."""
+    """One image of a study as data URIs: grey values, and the map over it if any."""
 
     title: str
     grey: str
@@ -136,7 +134,7 @@ def demo_page(
     banner: Sequence[str],
     image_size: int,
 ) -> str:
-    """The page's HTML. ``banner`` has the warnings about the run, as every predictor of it gives them."""
+    """The page as HTML. ``banner`` holds the warnings of the run's predictor."""
     labeler = get_labeler("chexpert14")
     rows = [row for _, row in islice(read_jsonl(predictions), STUDIES_SHOWN)]
     studies = {study.study_id: study for study in dataset.studies("test")}
@@ -165,7 +163,7 @@ def demo_page(
 
 
 def _score_rows(predictions: Path, labeler: Labeler) -> list[ScoreRow]:
-    """Scores with intervals of the model and of the floors, all by the same program."""
+    """Scores with intervals of the model and of the floors."""
     systems = score_systems(read_pairs(predictions).pairs, labeler)
     return [
         ScoreRow(
@@ -179,32 +177,32 @@ def _score_rows(predictions: Path, labeler: Labeler) -> list[ScoreRow]:
 def _plots(
     systems: Sequence[ScoreRow], titles: Mapping[str, str], evaluation: Evaluation, card: RunCard
 ) -> list[tuple[str, str, str]]:
-    """Title, words for who does not see it, and data URI of each plot; none where figures cannot be drawn."""
+    """Title, alternative text and data URI of each plot; empty without matplotlib."""
     if not can_draw():
         return []
     result = evaluation.to_json(per_study=False)
     reliable = reliability_plot(result) if "heads" in result else None
-    made = [
+    plots = [
         ("Scores beside floors", "Scores of the model and the floors with intervals; the table below has the numbers",
          score_plot(systems, {name: titles[name] for name in PLOTTED})),
         ("What its probabilities are worth", "Share of test studies that had a finding against the probability that was"
          " given, with intervals, for all findings and by class", reliable),
         ("How training went", "Validation loss after each epoch of each stage", curve_plot(card.validation)),
     ]  # fmt: skip
-    return [(title, words, data_uri(picture)) for title, words, picture in made if picture is not None]
+    return [(title, words, data_uri(picture)) for title, words, picture in plots if picture is not None]
 
 
 def _study(dataset: Dataset, study: Study, row: dict[str, Any], labeler: Labeler, image_size: int) -> dict[str, Any]:
     evidence = row["evidence"]
-    name = _shown_map(evidence)
+    name = _map_name(evidence)
     maps = (evidence.get("attention_maps") or {}).get(name) or []
-    # Maps stand in the order in which models see views: those from the front first.
-    placed = sorted(study.images, key=lambda ref: {1: 0, 2: 1, 0: 2}[view_id(ref.view)])
+    # Maps have the order of a model's views, frontal first.
+    ordered = sorted(study.images, key=lambda ref: {1: 0, 2: 1, 0: 2}[view_id(ref.view)])
     return {
         "id": study.study_id,
         "views": [
-            _view(dataset, ref, maps[place] if place < len(maps) else None, image_size)
-            for place, ref in enumerate(placed)
+            _view(dataset, ref, maps[position] if position < len(maps) else None, image_size)
+            for position, ref in enumerate(ordered)
         ],
         "map": name,
         "sentences": evidence.get("sentences", []),
@@ -214,11 +212,11 @@ def _study(dataset: Dataset, study: Study, row: dict[str, Any], labeler: Labeler
     }
 
 
-def _shown_map(evidence: Mapping[str, Any]) -> str | None:
-    """The map of the most probable finding, or the only one that there is."""
+def _map_name(evidence: Mapping[str, Any]) -> str | None:
+    """The map of the most probable finding, or the only one."""
     maps = [name for name in evidence.get("attention_maps") or {} if name != NO_FINDING]
-    known = evidence.get("class_probabilities") or {}
-    return max(maps, key=lambda name: known.get(name, 0.0), default=None)
+    probabilities = evidence.get("class_probabilities") or {}
+    return max(maps, key=lambda name: probabilities.get(name, 0.0), default=None)
 
 
 def _view(dataset: Dataset, ref: ImageRef, values: Any, image_size: int) -> View:
@@ -233,7 +231,7 @@ def _view(dataset: Dataset, ref: ImageRef, values: Any, image_size: int) -> View
 
 
 def _small(panel: Panel) -> bytes:
-    """The picture at half its size: the map over it keeps all of its."""
+    """The grey image at half its size; the map keeps its own."""
     image = Image.open(io.BytesIO(grey_png(panel)))
     image.thumbnail((320, 320))
     buffer = io.BytesIO()
@@ -242,14 +240,14 @@ def _small(panel: Panel) -> bytes:
 
 
 def _findings(row: Mapping[str, Any], labeler: Labeler) -> list[Finding]:
-    """The most probable classes of the method's classifier, if it has one; "No Finding" is not one to look for."""
+    """The most probable classes of the method's classifier, without "No Finding"."""
     support = find_support(Report(row["hyp"], row["study_id"], row["evidence"]), labeler)
-    known = [found for found in support.findings if found.probability is not None and found.name != NO_FINDING]
-    return sorted(known, key=lambda found: -(found.probability or 0.0))[:FINDINGS_SHOWN]
+    findings = [each for each in support.findings if each.probability is not None and each.name != NO_FINDING]
+    return sorted(findings, key=lambda each: -(each.probability or 0.0))[:FINDINGS_SHOWN]
 
 
 METHOD, PRESET = "diffvp", "tiny-xray"
-"""The method that names most findings in the benchmark (docs/results)."""
+"""The method with the best finding F1 in the benchmark (docs/results)."""
 IMAGE_SIZE_PX = 160
 _OUTPUT = record_kind(
     "a demo", "evaluation.json", ("protocol", "corpus"), ("index.html", "predictions.jsonl", "phantom/*", "run/*")
@@ -260,7 +258,7 @@ Bar = Callable[[str], AbstractContextManager[Callable[[int, int], None] | None]]
 
 @dataclass(frozen=True, slots=True)
 class DemoWatch:
-    """Who is told: a bar for counted work, and the training's watch."""
+    """Progress output: a bar for counted work, the training's watch, and messages."""
 
     bar: Bar = lambda description: nullcontext()
     training: Callable[[], AbstractContextManager[TrainingWatch]] = lambda: nullcontext(TrainingWatch())
@@ -277,7 +275,7 @@ def run_demo(
     watch: DemoWatch | None = None,
     jobs: int = 1,
 ) -> Path:
-    """Make the phantom set, train on it, report on its test split, evaluate; return the path of ``index.html``.
+    """Write the phantom set, train on it, report on its test split, evaluate; return the path of ``index.html``.
 
     The folder holds ``phantom/`` (the dataset, drawn by ``jobs`` processes), ``run/`` (the model),
     ``predictions.jsonl``, ``evaluation.json`` and the page.

@@ -1,4 +1,4 @@
-"""``radweave doctor``."""
+"""``radweave doctor``: versions, devices, extras and disk of the installation, and a self-test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, distribution, requires, version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -33,28 +33,23 @@ def doctor(
     from radweave.cli.options import console
 
     health = examine(self_test=self_test, say=lambda step: console.print(f"self-test: {step}"))
-    typer.echo(json.dumps(health.to_json(), indent=2) if as_json else "\n".join(lines(health)))
+    typer.echo(json.dumps(asdict(health), indent=2) if as_json else "\n".join(lines(health)))
     if health.problems:
         raise typer.Exit(1)
 
 
-# What an installation has and whether it works: versions, devices, extras, disk, a self-test.
-#
-# examine(self_test=True).problems        # sentences; none where all is well
-
-
 LEAST_FREE_GB = 2.0
-"""Of disk: less does not hold the cache and checkpoints of a small run."""
+"""Disk space for the cache and checkpoints of a small run."""
 GB = 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What was found. ``problems`` are sentences about what must be mended; all the rest is for information.
+    """State of the installation. ``problems`` are sentences about necessary repairs; the rest is information.
 
-    ``packages`` has the version of each requirement, None where it is missing. ``memory_gb`` is None where the system
-    does not say. ``extras`` has the modules that each lacks. ``disk_gb`` is what is free, by place. ``self_test_s`` has
-    the seconds of each step that passed, None where it was not asked for.
+    ``packages`` has the version of each requirement, None if missing. ``memory_gb`` is None if unknown. ``extras`` has
+    the missing modules of each. ``disk_gb`` is the free space by folder. ``self_test_s`` has the seconds of each
+    successful step, None without a self-test.
     """
 
     radweave: str
@@ -72,15 +67,13 @@ class Health:
     self_test_s: dict[str, float] | None
     problems: list[str]
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def examine(*, self_test: bool = True, say: Callable[[str], None] = lambda text: None) -> Health:
-    """Look at this installation; ``say`` is told of each step of the self-test as it begins."""
+    """Examine this installation; ``say`` gets the name of each step of the self-test."""
     problems: list[str] = []
     packages = _packages()
-    problems += [f"{name} is not installed: pip install {name}" for name, found in packages.items() if found is None]
+    absent = [name for name, installed in packages.items() if installed is None]
+    problems += [f"{name} is not installed: pip install {name}" for name in absent]
     devices, default = _devices(problems)
     disk = _disk(problems)
     times: dict[str, float] | None = None
@@ -88,7 +81,7 @@ def examine(*, self_test: bool = True, say: Callable[[str], None] = lambda text:
         times = {}
         try:
             run_self_test(times, say)
-        except Exception as error:  # whatever it is, that it stopped here is the finding
+        except Exception as error:  # any error is a problem of the installation
             problems.append(f"self-test: stopped after {list(times) or 'nothing'} with {type(error).__name__}: {error}")
     return Health(
         radweave=version("radweave"),
@@ -109,21 +102,21 @@ def examine(*, self_test: bool = True, say: Callable[[str], None] = lambda text:
 
 
 def _packages() -> dict[str, str | None]:
-    """Version of each requirement that is none of an extra."""
-    found: dict[str, str | None] = {}
+    """Version of each requirement outside of extras."""
+    versions: dict[str, str | None] = {}
     for line in requires("radweave") or ():
         name = re.match(r"[\w.-]+", line)
         if name is None or "extra ==" in line:
             continue
         try:
-            found[name[0]] = distribution(name[0]).version
+            versions[name[0]] = distribution(name[0]).version
         except PackageNotFoundError:
-            found[name[0]] = None
-    return found
+            versions[name[0]] = None
+    return versions
 
 
 def _devices(problems: list[str]) -> tuple[list[str], str]:
-    """Devices in words, and which one models run on."""
+    """Descriptions of the devices, and the default device."""
     try:
         import torch
 
@@ -145,12 +138,12 @@ def _devices(problems: list[str]) -> tuple[list[str], str]:
 
 
 def _disk(problems: list[str]) -> dict[str, float]:
-    """Free gigabytes here and where temporary files go."""
+    """Free gigabytes of the working directory and the temporary folder."""
     free: dict[str, float] = {}
-    for place in dict.fromkeys((Path.cwd(), Path(tempfile.gettempdir()))):
-        free[str(place)] = round(shutil.disk_usage(place).free / GB, 1)
-        if free[str(place)] < LEAST_FREE_GB:
-            problems.append(f"{place}: {free[str(place)]} GB are free, a small run takes {LEAST_FREE_GB:.0f}")
+    for folder in dict.fromkeys((Path.cwd(), Path(tempfile.gettempdir()))):
+        free[str(folder)] = round(shutil.disk_usage(folder).free / GB, 1)
+        if free[str(folder)] < LEAST_FREE_GB:
+            problems.append(f"{folder}: {free[str(folder)]} GB are free, a small run takes {LEAST_FREE_GB:.0f}")
     return free
 
 
@@ -162,28 +155,26 @@ def _memory_gb() -> float | None:
 
 
 def lines(health: Health) -> list[str]:
-    """What was found, for reading."""
-    versions = ", ".join(f"{name} {found or 'MISSING'}" for name, found in sorted(health.packages.items()))
+    """The state as text."""
+    versions = ", ".join(f"{name} {installed or 'MISSING'}" for name, installed in sorted(health.packages.items()))
     memory = "" if health.memory_gb is None else f", {health.memory_gb} GB of memory"
     text = [
         f"radweave {health.radweave} in {health.place}",
         f"Python {health.python} on {health.system}, {health.cores} cores{memory}",
         f"packages: {versions}",
         f"devices: {', '.join(health.devices)}; models run on {health.default_device}",
-        f"disk: {', '.join(f'{free} GB free in {place}' for place, free in health.disk_gb.items())}",
+        f"disk: {', '.join(f'{free} GB free in {folder}' for folder, free in health.disk_gb.items())}",
         f"Java: {health.java or 'none; METEOR is left out of scores'}",
     ]
-    for extra, lacking in health.extras.items():
-        text.append(f"extra {extra}: {f'not installed ({install_line(extra)})' if lacking else 'installed'}")
+    for extra, absent in health.extras.items():
+        text.append(f"extra {extra}: {f'not installed ({install_line(extra)})' if absent else 'installed'}")
     if health.self_test_s is not None:
         steps = ", ".join(f"{step} {seconds:.1f} s" for step, seconds in health.self_test_s.items())
         text.append(f"self-test: {steps or 'no step was finished'}")
     return text + [f"PROBLEM: {problem}" for problem in health.problems]
 
 
-# The whole way in seconds: draw phantoms, train a model of a thousandth of a real one's size, draft, score.
-
-
+# The self-test draws phantoms, trains a model of a thousandth of a usual size, drafts and scores in seconds.
 STUDIES = 20
 IMAGE_SIZE_PX = 64
 TRAINING = (
@@ -206,16 +197,24 @@ TRAINING = (
 
 
 def run_self_test(times: dict[str, float], say: Callable[[str], None]) -> None:
-    """Do all of it in a temporary folder; ``times`` gets the seconds of each step that passed."""
+    """Run all steps in a temporary folder; ``times`` gets the seconds of each successful step."""
+
+    @contextmanager
+    def timed(step: str) -> Iterator[None]:
+        say(step)
+        started = time.perf_counter()
+        yield
+        times[step] = round(time.perf_counter() - started, 2)
+
     with tempfile.TemporaryDirectory(prefix="radweave-doctor-") as name:
-        _run(Path(name), lambda step: _timed(step, times, say))
+        _self_test(Path(name), timed)
 
 
-def _run(folder: Path, timed: Callable[[str], AbstractContextManager[None]]) -> None:
+def _self_test(folder: Path, timed: Callable[[str], AbstractContextManager[None]]) -> None:
     with timed("load"):
         import radweave
         from radweave.engine.train import train
-        from radweave.inference.predictor import Predictor  # noqa: F401  # what takes longest to import
+        from radweave.inference.predictor import Predictor  # noqa: F401  # the slowest import
         from radweave.metrics import Options
         from radweave.phantom.study import PhantomOptions, write_phantom_dataset
     with timed("draw"):
@@ -225,17 +224,9 @@ def _run(folder: Path, timed: Callable[[str], AbstractContextManager[None]]) -> 
         run = train("baseline", data.path, folder / "run", overrides=TRAINING)
     with timed("draft"):
         study = next(study for study in data.studies("test") if study.report)
-        # A model of this size and so few images: whether the image is familiar says nothing here.
+        # With so small a model and so few images the out-of-distribution test is meaningless: force.
         report = radweave.load(run).report([data.image_path(ref.path) for ref in study.images], force=True)
     with timed("score"):
         reference = {report.study_id: study.report or ""}
         scores = radweave.score({report.study_id: report.text or "-"}, reference, options=Options(meteor=False))
         assert scores.corpus["BLEU_1"].value is not None
-
-
-@contextmanager
-def _timed(step: str, times: dict[str, float], say: Callable[[str], None]) -> Iterator[None]:
-    say(step)
-    started = time.perf_counter()
-    yield
-    times[step] = round(time.perf_counter() - started, 2)

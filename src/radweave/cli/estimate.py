@@ -1,4 +1,4 @@
-"""The verb estimate."""
+"""``radweave estimate``, and ``radweave train --dry-run``."""
 
 from __future__ import annotations
 
@@ -31,39 +31,36 @@ def estimate(
     """Say how many parameters a method has and how much memory its last stage needs, without building it."""
     from radweave.engine.estimate import estimate as estimate_memory
 
-    found = estimate_memory(method, preset, overrides or [], prompt_tokens=prompt_tokens, ranks=ranks)
+    memory = estimate_memory(method, preset, overrides or [], prompt_tokens=prompt_tokens, ranks=ranks)
     if as_json:
-        totals = {name: getattr(found, name) for name in ("parameters", "trainable", *NAMES)}
-        values = dataclasses.asdict(found)
+        totals = {name: getattr(memory, name) for name in ("parameters", "trainable", *NAMES)}
+        values = dataclasses.asdict(memory)
         typer.echo(json.dumps({**values, "kept": values.pop("saved"), **totals}, indent=2))
         return
-    print_memory(found)
+    print_memory(memory)
 
 
-def print_memory(found: Estimate) -> None:
-    """Parameters by part, what training them takes, and the memory of the last stage."""
-    for name, part in found.parts.items():
+def print_memory(memory: Estimate) -> None:
+    """Print parameters by part, memory of their training, and memory of the last stage."""
+    for name, part in memory.parts.items():
         typer.echo(
             f"{name:18} {part.parameters:>15,} parameters, {part.trainable:>13,} train, GB: "
             f"{part.weight_bytes / 1e9:.2f} weights, {(part.gradients + part.optimizer) / 1e9:.2f} gradients and "
-            f"optimizer, {found.saved.get(name, 0) / 1e9:.2f} activations"
+            f"optimizer, {memory.saved.get(name, 0) / 1e9:.2f} activations"
         )
-    typer.echo(f"{'all':18} {found.parameters:>15,} parameters, {found.trainable:>13,} train")
-    over = f" over {found.ranks} ranks; on each," if found.ranks > 1 else ";"
-    typer.echo(f"\nbatch of {found.batch_size}, {found.tokens} tokens each{over} GB:")
+    typer.echo(f"{'all':18} {memory.parameters:>15,} parameters, {memory.trainable:>13,} train")
+    over = f" over {memory.ranks} ranks; on each," if memory.ranks > 1 else ";"
+    typer.echo(f"\nbatch of {memory.batch_size}, {memory.tokens} tokens each{over} GB:")
     for name in NAMES:
         note = "  (vision encoder and language model)" if name == "activations" else ""
-        typer.echo(f"{name.replace('_', ' '):18} {getattr(found, name) / 1e9:>15.2f}{note}")
-
-
-# ``train --dry-run``: what would be trained, found without reading an image or writing a file.
+        typer.echo(f"{name.replace('_', ' '):18} {getattr(memory, name) / 1e9:>15.2f}{note}")
 
 
 def show_dry_run(started: Started, to: Path | None, *, overwrite: bool, resume: bool) -> None:
     """Check data set, configuration, every path and the run folder ``to``, then print stages, parameters and memory.
 
     Raises:
-        InputError: as the training would, but for what only images or the numbers of weights tell.
+        InputError: as in training, except for errors that only images or weights show.
     """
     from radweave.data.dataset import Dataset
     from radweave.engine.plan import plan_training

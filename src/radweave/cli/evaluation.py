@@ -1,6 +1,6 @@
 """``radweave evaluate``, ``compare`` and ``label``.
 
-Each hands over what it was given under the names of its request's fields: none is copied by hand on the way.
+The parameters of each verb have the names of its request's fields, so that all of them pass on together.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from radweave.core.ontology import LABEL_SETS, NETWORKS
 LABELERS = f"{', '.join(LABEL_SETS)} (rule-based), {', '.join(NETWORKS)} (with --weights)"
 Ontology = Annotated[str, typer.Option(help=f"Labeler: {LABELERS}, none; auto goes by the reports' modality.")]
 Weights = Annotated[Path | None, typer.Option(help="Local folder with a trained labeler's weights and tokenizer.")]
-StudyField = Annotated[str, typer.Option("--study", help="Field or column of the id; found by name if not given.")]
-HypField = Annotated[str, typer.Option("--hyp", help="Field of the generated report; found by name if not given.")]
-RefField = Annotated[str, typer.Option("--ref", help="Field of the reference report; found by name if not given.")]
+StudyField = Annotated[str, typer.Option("--study", help="Field or column of the id; found by name if not options.")]
+HypField = Annotated[str, typer.Option("--hyp", help="Field of the generated report; found by name if not options.")]
+RefField = Annotated[str, typer.Option("--ref", help="Field of the reference report; found by name if not options.")]
 _FIELDS = ("study", "hyp", "ref")
 
 
@@ -60,12 +60,12 @@ def evaluate(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output folder.")] = False,
 ) -> None:
     """Score generated reports against their references."""
-    given = dict(locals())
+    options = dict(locals())
     from radweave.metrics.commands import EvaluateRequest, run_evaluate
     from radweave.metrics.pairs import Fields
 
-    fields = Fields(**{name: given.pop(name) for name in _FIELDS})
-    run_evaluate(EvaluateRequest(**given | {"pairs": tuple(pairs), "fields": fields}))
+    fields = Fields(**{name: options.pop(name) for name in _FIELDS})
+    run_evaluate(EvaluateRequest(**options | {"pairs": tuple(pairs), "fields": fields}))
 
 
 def compare(
@@ -97,12 +97,12 @@ def compare(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output folder.")] = False,
 ) -> None:
     """Test which of two or more systems is better, on the same studies or over seeds."""
-    given = dict(locals())
+    options = dict(locals())
     from radweave.metrics.commands import CompareRequest, run_compare
     from radweave.metrics.pairs import Fields
 
-    fields = Fields(**{name: given.pop(name) for name in _FIELDS})
-    run_compare(CompareRequest(**given | {"runs": tuple(runs), "fields": fields}))
+    fields = Fields(**{name: options.pop(name) for name in _FIELDS})
+    run_compare(CompareRequest(**options | {"runs": tuple(runs), "fields": fields}))
 
 
 def label(
@@ -110,18 +110,18 @@ def label(
     ontology: Annotated[str, typer.Option(help=f"Labeler: {LABELERS}.")] = "chexpert14",
     weights: Weights = None,
     text_field: Annotated[
-        str, typer.Option("--text", help="Field or column of the text; found by name if not given.")
+        str, typer.Option("--text", help="Field or column of the text; found by name if not options.")
     ] = "",
     id_field: StudyField = "",
     out: Annotated[
-        Path | None, typer.Option(help="Where to write, .jsonl or .csv; standard output if not given.")
+        Path | None, typer.Option(help="Where to write, .jsonl or .csv; standard output if not options.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output file.")] = False,
 ) -> None:
     """Read findings from report texts with the rule-based labeler."""
-    given = dict(locals())
+    options = dict(locals())
     from radweave.metrics.commands import LabelRequest, run_label
 
-    refused = run_label(LabelRequest(**given))
+    refused = run_label(LabelRequest(**options))
     if refused:
         raise typer.Exit(2)

@@ -1,4 +1,4 @@
-"""``radweave explain``."""
+"""``radweave explain`` and ``radweave export``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def explain(
     decoding: Decoding = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Show on one page why a draft says what it says: maps, probabilities, recalled cases, each sentence's support."""
+    """Write a page with the evidence of a draft: maps, probabilities, recalled cases, support of each sentence."""
     if (data is None) == (not images):
         raise InputError("give the image files of one study, or --data with a dataset folder")
     if (data is None) != (study is None):
@@ -53,15 +53,10 @@ def explain(
     typer.echo(RESEARCH_ONLY, err=True)
 
 
-# The verb export.
-
-
 def export(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     out: Annotated[Path, typer.Argument(help="The folder to write.")],
-    no_bank: Annotated[
-        bool, typer.Option("--no-bank", help="Leave out all that is made of single training studies.")
-    ] = False,
+    no_bank: Annotated[bool, typer.Option("--no-bank", help="Leave out all data of single training studies.")] = False,
     scores: Annotated[
         Path | None, typer.Option(help="evaluation.json of its test predictions, for the model card.")
     ] = None,
@@ -75,12 +70,12 @@ def export(
     folder = export_run(run, out, overwrite=overwrite, bank=not no_bank, scores=scores)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     console.print(f"exported {size / 1e6:.1f} MB: {printable(folder)}")
-    holds = training_content(folder)
-    console.print(holds.sentence, style="yellow" if holds.studies else None)
-    if holds.studies and not no_bank:
+    content = training_content(folder)
+    console.print(content.sentence, style="yellow" if content.studies else None)
+    if content.studies and not no_bank:
         console.print("--no-bank leaves them out, where the method can do without")
     if no_bank:
         console.print("without them it drafts with the method's own decoder only, not by expected utility")
-    for lost in holds.without:
+    for lost in content.without:
         console.print(f"lost: {printable(lost)}", style="yellow")
     console.print(f"read {printable(folder / 'LICENSES.md')} before you pass it on", style="yellow")

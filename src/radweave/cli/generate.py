@@ -1,4 +1,4 @@
-"""``radweave generate``."""
+"""``radweave generate`` and ``radweave features``."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ ViewOption = Annotated[
     typer.Option("--view", help="frontal, lateral, pa or ap: once for all images, or once for each, in order."),
 ]
 Indication = Annotated[
-    str | None, typer.Option(help="Why the study was made: told to a run that was trained with it, without names.")
+    str | None, typer.Option(help="Reason for the study, for a run that was trained with it; names are removed.")
 ]
-Technique = Annotated[str | None, typer.Option(help="How it was made, for a run that was trained with it.")]
-Findings = Annotated[str | None, typer.Option(help="What is seen, for a run that writes the impression of it.")]
+Technique = Annotated[str | None, typer.Option(help="Technique of the study, for a run that was trained with it.")]
+Findings = Annotated[str | None, typer.Option(help="Findings section, for a run that writes the impression from it.")]
 
 
 def generate(
@@ -87,51 +87,54 @@ def generate(
     overwrite: Overwrite = False,
 ) -> None:
     """Write reports: for image files, or for a split of a dataset folder."""
-    whole = known_split(split)
+    split_name = known_split(split)
     chosen = _chosen_format(data, out, report_format, as_json=as_json)
-    told = {"indication": indication, "technique": technique, "findings": findings}
-    _refuse_contradictions(images or [], data, out, view or [], chosen, told, at_test or (), overwrite=overwrite)
+    context = {"indication": indication, "technique": technique, "findings": findings}
+    _refuse_contradictions(images or [], data, out, view or [], chosen, context, at_test or (), overwrite=overwrite)
     from radweave.cli.options import bulk
     from radweave.engine.distributed import Ranks
+    from radweave.engine.restore import restore
     from radweave.inference.bulk import DRAFTS, draft_row, generate_files, generate_split, group_images
     from radweave.inference.pictures import stated_view
+    from radweave.inference.predictor import Predictor
     from radweave.inference.shards import locked_output
 
     views = [stated_view(text) for text in view or []]
-    restored, predictor = _opened(run, decoding or [], untrained=untrained)
+    restored = restore(run)
+    predictor = Predictor.of(restored, untrained=untrained, decoding=decoding or [])
     if data is not None and out is not None:
-        with bulk("reports") as (ranks, seen, progress):
+        with bulk("reports") as (ranks, reading, progress):
             done = generate_split(
-                restored, predictor, data, whole, out, batch_size=batch_size, overwrite=overwrite, images=seen,
+                restored, predictor, data, split_name, out, batch_size=batch_size, overwrite=overwrite, images=reading,
                 progress=progress, shard_size=shard_size, ranks=ranks, ray_workers=ray, at_test=at_test or (),
             )  # fmt: skip
         if ranks.is_first:
-            _say_done(done, out, predictor.warnings)
+            _print_summary(done, out, predictor.warnings)
         return
     if chosen is not None and out is not None:
         write_finished(
-            restored, predictor, images or [], out, chosen, one_study=one_study, views=views, force=force, told=told
+            restored,
+            predictor,
+            images or [],
+            out,
+            chosen,
+            one_study=one_study,
+            views=views,
+            force=force,
+            context=context,
         )
         return
     groups = group_images(images or [], one_study=one_study, modality=predictor.modality, views=views)
     rows = []
     with locked_output(out, Ranks(), overwrite=overwrite, kind=DRAFTS) if out is not None else nullcontext():
-        for result in generate_files(predictor, groups, force=force, context=told):
+        for result in generate_files(predictor, groups, force=force, context=context):
             rows.append(draft_row(result))
-            _say(result, text=out is None and not as_json, warnings=not as_json)
+            _print_result(result, text=out is None and not as_json, warnings=not as_json)
         _finish(rows, out, as_json=as_json)
 
 
-def _opened(run: Path, decoding: Sequence[str], *, untrained: bool) -> tuple[Run, Predictor]:
-    from radweave.engine.restore import restore
-    from radweave.inference.predictor import Predictor
-
-    restored = restore(run)
-    return restored, Predictor.of(restored, untrained=untrained, decoding=decoding)
-
-
 def _chosen_format(data: Path | None, out: Path | None, named: str | None, *, as_json: bool) -> Format | None:
-    """The format in which one report is written; None where drafts are."""
+    """The format of a single report; None for drafts."""
     from radweave.workstation.formats import format_for
 
     if named is not None and (data is not None or out is None):
@@ -148,12 +151,12 @@ def _refuse_contradictions(
     out: Path | None,
     view: list[str],
     chosen: Format | None,
-    told: Mapping[str, str | None],
+    context: Mapping[str, str | None],
     at_test: Sequence[str],
     *,
     overwrite: bool,
 ) -> None:
-    """Refuse options that do not go together, and an output that is there, before anything is read."""
+    """Refuse contradictory options and an existing output before reading anything."""
     if data is None and at_test:
         raise InputError("settings at test time are for a dataset", field="--at-test", expected="--data DATASET")
     if (data is None) == (not images):
@@ -162,9 +165,9 @@ def _refuse_contradictions(
         raise InputError("--data needs --out for the predictions", field="--out")
     if data is not None and view:
         raise InputError("a dataset states the views of its images", field="--view")
-    given = next((name for name, text in told.items() if text is not None), None)
-    if data is not None and given is not None:
-        raise InputError("a dataset has the sections of its studies", field=f"--{given}")
+    section = next((name for name, text in context.items() if text is not None), None)
+    if data is not None and section is not None:
+        raise InputError("a dataset has the sections of its studies", field=f"--{section}")
     if out is None:
         return
     from radweave.inference.bulk import DRAFTS, refuse_other_kind
@@ -175,8 +178,8 @@ def _refuse_contradictions(
         refuse_other_kind(out)
 
 
-def _say_done(result: BulkResult, out: Path, warnings: Sequence[str]) -> None:
-    """What a user is told of a split, and what is known of the run that wrote it."""
+def _print_summary(result: BulkResult, out: Path, warnings: Sequence[str]) -> None:
+    """Print the result of a split and the warnings of its run."""
     from radweave.cli.options import console
 
     console.print(f"{result.written} reports: {printable(out)}")
@@ -194,8 +197,8 @@ def _say_done(result: BulkResult, out: Path, warnings: Sequence[str]) -> None:
         )
 
 
-def _say(result: Report | FileGroup, *, text: bool, warnings: bool) -> None:
-    """A draft as it comes, or why there is none."""
+def _print_result(result: Report | FileGroup, *, text: bool, warnings: bool) -> None:
+    """Print one draft, or the reason of its refusal."""
     if not isinstance(result, Report):
         print(f"error: {result.refused}", file=sys.stderr)
         return
@@ -206,7 +209,7 @@ def _say(result: Report | FileGroup, *, text: bool, warnings: bool) -> None:
 
 
 def _finish(rows: list[dict[str, Any]], out: Path | None, *, as_json: bool) -> None:
-    """Write and print what there is; exit code 2 if a study was refused."""
+    """Write and print all drafts; exit code 2 if a study was refused."""
     from radweave.inference.bulk import write_drafts
 
     refused = sum("refused" in row for row in rows)
@@ -223,9 +226,6 @@ def _finish(rows: list[dict[str, Any]], out: Path | None, *, as_json: bool) -> N
         raise typer.Exit(2)
 
 
-# ``radweave generate`` where it writes one report as another system reads it.
-
-
 def write_finished(
     run: Run,
     predictor: Predictor,
@@ -236,12 +236,12 @@ def write_finished(
     one_study: bool,
     views: Sequence[View],
     force: bool,
-    told: Mapping[str, str | None],
+    context: Mapping[str, str | None],
 ) -> None:
-    """Report on one study and write the report; nothing is written where anything is refused.
+    """Report on one study and write the report in an exchange format.
 
     Raises:
-        InputError: for more than one study, a file that cannot be read, or a report that the format cannot hold.
+        InputError: for more than one study, an unreadable file, or a report that the format cannot hold.
     """
     from radweave.inference.bulk import group_images
     from radweave.workstation.draft_report import finished_report
@@ -258,17 +258,14 @@ def write_finished(
             field="--out",
         )
     (group,) = groups
-    seen, warnings = predictor.read_views(group.images, force=force, stated=group.views)
-    report = predictor.report_on(seen, study_id=group.name, warnings=warnings, force=force, context=told)
-    finished = finished_report(run, predictor, report, seen)
+    pictures, warnings = predictor.read_views(group.images, force=force, stated=group.views)
+    report = predictor.report_on(pictures, study_id=group.name, warnings=warnings, force=force, context=context)
+    finished = finished_report(run, predictor, report, pictures)
     write_report(finished, chosen, out)
     for warning in finished.warnings:
         typer.echo(f"warning: {warning}", err=True)
     typer.echo(f"1 report ({chosen.name}): {out}", err=True)
     typer.echo(RESEARCH_ONLY, err=True)
-
-
-# ``radweave features``.
 
 
 def features(
@@ -282,14 +279,14 @@ def features(
     overwrite: Overwrite = False,
 ) -> None:
     """Write a bank of image features: one vector per study under a run's vision encoder."""
-    whole = known_split(split)
+    split_name = known_split(split)
     from radweave.cli.options import bulk, console
     from radweave.engine.restore import restore
     from radweave.inference.features import build_feature_bank
 
     with bulk("shards") as (ranks, images, progress):
         bank = build_feature_bank(
-            restore(run), data, whole, out, batch_size=batch_size, shard_size=shard_size, overwrite=overwrite,
+            restore(run), data, split_name, out, batch_size=batch_size, shard_size=shard_size, overwrite=overwrite,
             ranks=ranks, ray_workers=ray, images=images, progress=progress,
         )  # fmt: skip
     if ranks.is_first:

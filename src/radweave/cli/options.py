@@ -1,4 +1,4 @@
-"""Options that several verbs take: the same name, the same bounds, the same words."""
+"""Options of several verbs, resumable work, and progress output."""
 
 from __future__ import annotations
 
@@ -24,19 +24,16 @@ if TYPE_CHECKING:
     from radweave.engine.loop import Watch
     from radweave.engine.stages import TrainingWatch
 
-# The largest numbers that options take. A test holds that each number has bounds.
-
-
+# Bounds of numeric options. A test checks that each number has bounds.
 MAX_SEED: Final = 2**32 - 1
-"""The largest that all generators of random numbers take."""
+"""The largest seed of all random generators."""
 MAX_RESAMPLES: Final = 100_000
-"""Intervals and p-values change in the fourth digit by then; a resample of 600 studies takes some milliseconds."""
+"""At this number intervals and p-values vary in the fourth digit; a resample of 600 studies takes milliseconds."""
 MAX_STUDIES: Final = 10_000_000
 MAX_BATCH: Final = 65_536
 MAX_JOBS: Final = 1024
 MAX_SEEDS: Final = 1000
 MAX_EPOCHS: Final = 1_000_000
-
 
 FIELDS_TO_CHANGE = "Fields to change, as seed=3 or model.vision_encoder=swin; 'radweave config' shows them all."
 RunFolder = Annotated[Path, typer.Argument(help="A run folder.")]
@@ -61,22 +58,21 @@ def known_split(name: str) -> Split:
     """The split of this name.
 
     Raises:
-        InputError: naming those that there are.
+        InputError: naming the splits.
     """
     if name not in SPLITS:
         raise InputError("no such split", field="--split", got=name, expected=f"one of {', '.join(SPLITS)}")
     return name
 
 
-# Verbs that can go on where they were stopped say how, and end with the signal's exit code.
+def comma_separated(text: str | None) -> tuple[str, ...]:
+    """The names in an option that takes several."""
+    return tuple(name.strip() for name in (text or "").split(",") if name.strip())
 
 
 @contextmanager
 def resumable(advice: str) -> Iterator[None]:
-    """Turn a stop into one line with ``advice`` on stderr, and into exit code 143 (SIGTERM) or 130 (SIGINT).
-
-    Whatever stands behind ``&&`` in a shell is then not done. Of several ranks the first one speaks.
-    """
+    """Turn a signal into one line with ``advice`` on stderr (of the first rank), and exit code 143 (SIGTERM) or 130."""
     try:
         yield
     except StoppedError as stop:
@@ -85,25 +81,20 @@ def resumable(advice: str) -> Iterator[None]:
         raise typer.Exit(stop.exit_code) from None
 
 
-# Progress and what is printed while training: bars on a terminal, else lines. All on stderr: stdout is for results.
-
-
-# Names from files are printed with it: square brackets mean themselves.
 console = plain_console(stderr=True)
-
-
+"""Console of progress and messages; stdout is for results."""
 LINE_EVERY_S = 30.0
-"""Between two lines about one task where there is no terminal: a log of hours stays one that is read."""
+"""Seconds between two lines about one task without a terminal."""
 
 
 class Bars:
-    """Bars that are drawn once there is something to show: an early error then stands alone on its line.
+    """Progress bars, drawn at the first update, so that an early error has its own line.
 
-    Where there is no terminal, a line each at the beginning, now and then, and at the end of a task.
+    Without a terminal each task prints a line at its beginning, at intervals and at its end.
     """
 
     def __init__(self) -> None:
-        self._said: dict[str, tuple[float, int]] = {}
+        self._printed: dict[str, tuple[float, int]] = {}
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -115,22 +106,22 @@ class Bars:
         self._tasks: dict[str, TaskID] = {}
 
     def update(self, description: str, done: int, total: int | None, figures: str = "") -> None:
-        """Show the task, or move it."""
+        """Show or advance a task."""
         if not console.is_terminal:
-            self._say(description, done, total, figures)
+            self._print_line(description, done, total, figures)
             return
         if description not in self._tasks:
             self._progress.start()
             self._tasks[description] = self._progress.add_task(description, total=total, figures=figures)
         self._progress.update(self._tasks[description], completed=done, total=total, figures=figures)
 
-    def _say(self, description: str, done: int, total: int | None, figures: str) -> None:
+    def _print_line(self, description: str, done: int, total: int | None, figures: str) -> None:
         now = time.monotonic()
-        if description in self._said:
-            last, before = self._said[description]
+        if description in self._printed:
+            last, before = self._printed[description]
             if done == before or (now - last < LINE_EVERY_S and done != total):
                 return
-        self._said[description] = now, done
+        self._printed[description] = now, done
         text = f"{description}: {done}" + (f" of {total} ({100 * done // total} %)" if total else "")
         console.print(f"{text}  {figures}".rstrip())
 
@@ -141,7 +132,7 @@ class Bars:
 
 @contextmanager
 def bar(description: str) -> Iterator[Callable[[int, int | None], None]]:
-    """One bar that appears with its first ``(done, total)``; the total may be unknown."""
+    """One bar, shown at its first ``(done, total)``; the total may be unknown."""
     bars = Bars()
     try:
         yield lambda done, total: bars.update(description, done, total)
@@ -150,18 +141,18 @@ def bar(description: str) -> Iterator[Callable[[int, int | None], None]]:
 
 
 @contextmanager
-def bulk(of: str) -> Iterator[tuple[Ranks, Callable[[int, int], None] | None, Callable[[int, int], None]]]:
-    """Bulk work that can be stopped: the processes that share it, a bar for reading images and one for what is made."""
+def bulk(unit: str) -> Iterator[tuple[Ranks, Callable[[int, int], None] | None, Callable[[int, int], None]]]:
+    """Resumable bulk work: its ranks, a bar for reading images and one for the output."""
     from radweave.engine.distributed import joined_ranks
 
     advice = "the same command goes on, finished shards are kept"
-    with resumable(advice), joined_ranks() as ranks, bar("reading images") as images, bar(of) as progress:
+    with resumable(advice), joined_ranks() as ranks, bar("reading images") as images, bar(unit) as progress:
         yield ranks, images if ranks.is_first else None, progress
 
 
 @contextmanager
 def training_watch(board: Board | None = None) -> Iterator[TrainingWatch]:
-    """Bars for the stages with loss and studies per second, a line per epoch; a board is told the same."""
+    """Bars of the stages with loss and studies per second, and a line per epoch; ``board`` gets the same figures."""
     from radweave.engine.board import watched
     from radweave.engine.loop import Watch
     from radweave.engine.stages import TrainingWatch
@@ -181,8 +172,7 @@ def training_watch(board: Board | None = None) -> Iterator[TrainingWatch]:
 
         def epoch(number: int, figures: dict[str, float | None]) -> None:
             text = "  ".join(f"{key} {'-' if value is None else f'{value:.4f}'}" for key, value in figures.items())
-            place = f"stage {name}, epoch {number + 1} of {length['epochs']}"
-            console.print(f"{place}: validation {text}")
+            console.print(f"stage {name}, epoch {number + 1} of {length['epochs']}: validation {text}")
 
         watch = Watch(began=began, step=step, epoch=epoch)
         return watch if board is None else watched(watch, board, name)

@@ -1,4 +1,4 @@
-"""``radweave serve``: a workstation, and what readers made of its drafts."""
+"""``radweave serve``: the workstation, and statistics of its signed reports."""
 
 from __future__ import annotations
 
@@ -8,12 +8,21 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from radweave.cli.options import MAX_STUDIES, DataInstead, Overwrite, RunFolder, SplitName, Untrained, known_split
+from radweave.cli.options import (
+    MAX_STUDIES,
+    DataInstead,
+    Overwrite,
+    RunFolder,
+    SplitName,
+    Untrained,
+    comma_separated,
+    known_split,
+)
 from radweave.core.errors import InputError
 
 
 class _OrStart(TyperGroup):
-    """``radweave serve RUN`` starts a workstation: what is no verb is what ``start`` takes."""
+    """The verb ``start`` is the default: ``radweave serve RUN`` starts a workstation."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, self._with_verb(args))
@@ -31,7 +40,7 @@ Database = Annotated[str | None, typer.Option("--database", help="URL of a datab
 
 @app.callback()
 def serve() -> None:
-    """Serve a workstation on this machine, or report on what readers made of its drafts."""
+    """Serve a workstation on this machine, or report statistics of its signed reports."""
 
 
 @app.command(epilog="radweave serve report RUN: time, edits and accepted sentences of what was signed.")
@@ -72,14 +81,14 @@ def start(
         ),
     ] = None,
     public_url: Annotated[
-        str | None, typer.Option("--public-url", help="What browsers call the server: https://HOST[:PORT].")
+        str | None, typer.Option("--public-url", help="Address of the server in browsers: https://HOST[:PORT].")
     ] = None,
     tls_cert: Annotated[Path | None, typer.Option("--tls-cert", help="Certificate with its chain (PEM): TLS.")] = None,
     tls_key: Annotated[Path | None, typer.Option("--tls-key", help="Key of the certificate (PEM).")] = None,
     oidc_issuer: Annotated[
         str | None, typer.Option("--oidc-issuer", help="OpenID Connect: URL of the provider.")
     ] = None,
-    oidc_client_id: Annotated[str | None, typer.Option("--oidc-client-id", help="What it calls this server.")] = None,
+    oidc_client_id: Annotated[str | None, typer.Option("--oidc-client-id", help="Client id of this server.")] = None,
     oidc_secret_file: Annotated[
         Path | None,
         typer.Option("--oidc-secret-file", help="File with the client's secret; or environment RADWEAVE_OIDC_SECRET."),
@@ -91,10 +100,9 @@ def start(
     oidc_admins: Annotated[
         str | None, typer.Option("--oidc-admins", help="GROUP[,GROUP...] whose users may log in as admins.")
     ] = None,
-    verify_log: Annotated[bool, typer.Option("--verify-log", help="Check the log of what was done, and end.")] = False,
+    verify_log: Annotated[bool, typer.Option("--verify-log", help="Verify the audit log, and end.")] = False,
 ) -> None:
     """Serve a workstation on this machine: studies in, drafts with evidence out, edits and signatures kept."""
-    whole = known_split(split)
     from radweave.workstation import check_log
     from radweave.workstation import serve as run_server
     from radweave.workstation.settings import Limits, OpenId, Settings, network, origin
@@ -103,15 +111,15 @@ def start(
     if oidc_issuer is not None and oidc_client_id is not None:
         openid = OpenId(
             issuer=oidc_issuer, client_id=oidc_client_id, secret_file=oidc_secret_file, claim=oidc_claim,
-            readers=_parted(oidc_readers), admins=_parted(oidc_admins),
+            readers=comma_separated(oidc_readers), admins=comma_separated(oidc_admins),
         )  # fmt: skip
     elif any((oidc_issuer, oidc_client_id, oidc_secret_file, oidc_readers, oidc_admins)):
         missing = "--oidc-issuer" if oidc_issuer is None else "--oidc-client-id"
         raise InputError("is missing: the other options of OpenID Connect need it", field=missing)
     settings = Settings(
-        run=run, state=_state(run), data=data, split=whole, watch=watch, hospital=hospital,
+        run=run, state=_state(run), data=data, split=known_split(split), watch=watch, hospital=hospital,
         host=host, port=port, database=database, untrained=untrained, study_s=draft_seconds,
-        behind_proxy=tuple(map(network, _parted(behind_proxy))),
+        behind_proxy=tuple(map(network, comma_separated(behind_proxy))),
         public_url=None if public_url is None else origin(public_url), tls_cert=tls_cert,
         tls_key=tls_key, openid=openid,
         limits=Limits(
@@ -132,7 +140,7 @@ def report(
     overwrite: Overwrite = False,
     database: Database = None,
 ) -> None:
-    """For a reader study: seconds, edits and accepted sentences of all that was signed, by reader."""
+    """For a reader study: seconds, edits and accepted sentences of all signed reports, by reader."""
     from radweave.core.storage import refuse_existing, write_text
     from radweave.workstation import report as made
     from radweave.workstation.settings import Settings
@@ -145,11 +153,6 @@ def report(
     typer.echo(table)
 
 
-def _parted(text: str | None) -> tuple[str, ...]:
-    """The parts of an option that takes several, divided by commas."""
-    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
-
-
 def _state(run: Path) -> Path:
-    """Where the workstation of a run keeps its things."""
+    """The state folder of the workstation of a run."""
     return run.absolute().with_name(f"{run.absolute().name}.workstation")

@@ -1,4 +1,4 @@
-"""The verbs train and config."""
+"""``radweave train``, ``config``, ``methods`` and ``demo``."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from radweave.cli.options import FIELDS_TO_CHANGE, MAX_EPOCHS, MAX_STUDIES, resumable
+from radweave.cli.options import FIELDS_TO_CHANGE, MAX_EPOCHS, MAX_SEED, MAX_STUDIES, Out, Overwrite, resumable
 from radweave.core.errors import InputError, printable
+from radweave.core.study import RESEARCH_ONLY
 
 if TYPE_CHECKING:
     from radweave.engine.run_directory import Started
@@ -54,24 +55,26 @@ def train(
     for moments. A run that was stopped goes on with 'radweave train --resume RUN'. Weights of others:
     model.vision_encoder=transformers model.vision_encoder.path=FOLDER.
     """
+    from radweave.cli.estimate import show_dry_run
     from radweave.cli.options import console, training_watch
     from radweave.core.devices import use_device
     from radweave.engine.board import open_board
+    from radweave.engine.run_directory import read_started
     from radweave.engine.train import train as train_run
 
-    _refuse_unknown(parallel, log)
+    _refuse_unknown_choices(parallel, log)
     if device is not None:
         use_device(device)
     short = () if limit is None else (f"data.limit={limit}",)
     if resume and dataset is None:
         if overrides or short or epochs or config or out:
             raise InputError("goes on with the options it began with; give none", field="--resume")
-        started = _started(Path(method))
+        started = read_started(Path(method))
     else:
-        passes = _for_all_stages(method, preset, epochs) if epochs else ()
-        started = _asked(method, dataset, out, preset, (*passes, *short, *(overrides or ())), config, dry_run)
+        passes = _epochs_of_all_stages(method, preset, epochs) if epochs else ()
+        started = _new_run(method, dataset, out, preset, (*passes, *short, *(overrides or ())), config, dry_run)
     if dry_run:
-        _show(started, started.out if dataset is None else out, overwrite=overwrite, resume=resume)
+        show_dry_run(started, started.out if dataset is None else out, overwrite=overwrite, resume=resume)
         return
     is_first = os.environ.get("RANK", "0") == "0"
     board = open_board(log, started.out) if log is not None and is_first else None  # type: ignore[arg-type]
@@ -85,7 +88,7 @@ def train(
         console.print(f"run folder: {printable(run)}")
 
 
-def _refuse_unknown(parallel: str, log: str | None) -> None:
+def _refuse_unknown_choices(parallel: str, log: str | None) -> None:
     from radweave.engine.board import BOARDS
 
     if parallel not in ("ddp", "fsdp"):
@@ -94,13 +97,7 @@ def _refuse_unknown(parallel: str, log: str | None) -> None:
         raise InputError("no such board", field="--log", got=log, expected=f"one of {', '.join(BOARDS)}")
 
 
-def _started(run: Path) -> Started:
-    from radweave.engine.run_directory import read_started
-
-    return read_started(run)
-
-
-def _asked(
+def _new_run(
     method: str,
     dataset: Path | None,
     out: Path | None,
@@ -118,14 +115,8 @@ def _asked(
     return Started(method, dataset, out or Path("run"), preset, tuple(overrides), config)
 
 
-def _show(started: Started, to: Path | None, *, overwrite: bool, resume: bool) -> None:
-    from radweave.cli.estimate import show_dry_run
-
-    show_dry_run(started, to, overwrite=overwrite, resume=resume)
-
-
-def _for_all_stages(method: str, preset: str, epochs: int) -> Sequence[str]:
-    """Overrides that give every stage that trains in the preset so many passes."""
+def _epochs_of_all_stages(method: str, preset: str, epochs: int) -> Sequence[str]:
+    """Overrides of the epochs of every stage that trains in the preset."""
     from radweave.methods import resolve
 
     stages = resolve(method, preset, ()).named_stages()
@@ -156,3 +147,39 @@ def config(
     if method is None:
         raise InputError("which method? see 'radweave methods'", field="METHOD")
     typer.echo(explained_yaml(resolve(method, preset, overrides or (), file)), nl=False)
+
+
+def methods() -> None:
+    """List the methods."""
+    from radweave.methods import method_names, method_summary
+
+    for name in method_names():
+        try:
+            typer.echo(f"{name:14} {method_summary(name)}")
+        except InputError as error:  # a package that names no module
+            typer.echo(f"{name:14} {error}")
+
+
+def demo(
+    out: Out = Path("demo"),
+    overwrite: Overwrite = False,
+    studies: Annotated[int, typer.Option(help="Phantom studies to make.", min=40, max=MAX_STUDIES)] = 1000,
+    seed: Annotated[int, typer.Option(help="Seed of everything.", min=0, max=MAX_SEED)] = 0,
+    overrides: Overrides = None,
+) -> None:
+    """Make phantom radiographs, train on them, report on unseen ones, and show the result as a page."""
+    from radweave.cli.demo import DemoWatch, run_demo
+    from radweave.cli.options import bar, console, training_watch
+    from radweave.core.devices import usable_cores
+
+    watch = DemoWatch(bar=bar, training=training_watch, say=console.print)
+    page = run_demo(
+        out,
+        num_studies=studies,
+        seed=seed,
+        overwrite=overwrite,
+        overrides=overrides or [],
+        watch=watch,
+        jobs=usable_cores(),
+    )
+    console.print(f"\nReport page: {printable(page)}\n{RESEARCH_ONLY}")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-
-import torch
+from typing import TYPE_CHECKING
 
 from radweave.core.errors import InputError
+
+if TYPE_CHECKING:  # imports and checks of data sets need no torch
+    import torch
 
 VARIABLE = "RADWEAVE_DEVICE"
 """Environment variable with the device's name, inherited by child processes."""
@@ -30,6 +32,8 @@ def default_device() -> torch.device:
     Raises:
         InputError: if the environment names a device that does not exist.
     """
+    import torch
+
     requested = os.environ.get(VARIABLE)
     return parse_device(requested) if requested else torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -40,6 +44,8 @@ def parse_device(name: str, *, field: str = "--device") -> torch.device:
     Raises:
         InputError: if it does not exist, naming ``field``.
     """
+    import torch
+
     counts = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
     if (backend := getattr(torch, other := torch._C._get_privateuse1_backend_name(), None)) is not None:
         counts[other] = int(backend.device_count())  # the one name that torch keeps free for other packages

@@ -86,14 +86,12 @@ class LabelSet:
         name: its name in studies, experiments and on the command line.
         classes: in the order of its source.
         modality: the modality that shows its findings.
-        lexicon: module of ``radweave.labels`` with the terms (``LEXICON``) of the rule-based labeler.
         network: labeler with published weights, a module of ``radweave.labels`` (``LABELER``).
     """
 
     name: LabelSetName
     classes: tuple[str, ...]
     modality: Modality
-    lexicon: str
     network: str | None = None
 
 
@@ -101,9 +99,9 @@ LABEL_SETS: Mapping[LabelSetName, LabelSet] = MappingProxyType(
     {
         label_set.name: label_set
         for label_set in (
-            LabelSet("chexpert14", CHEXPERT14, "xray", lexicon="chexpert_terms", network="chexbert"),
-            LabelSet("ct18", CT18, "ct", lexicon="ct_terms", network="radbert18"),
-            LabelSet("nih14", NIH14, "xray", lexicon="nih_terms"),
+            LabelSet("chexpert14", CHEXPERT14, "xray", network="chexbert"),
+            LabelSet("ct18", CT18, "ct", network="radbert18"),
+            LabelSet("nih14", NIH14, "xray"),
         )
     }
 )

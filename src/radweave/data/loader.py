@@ -133,7 +133,7 @@ def prefetched(make: Callable[[int], Batch], steps: Sequence[int], workers: int)
         sampler=steps,
         batch_size=None,
         num_workers=min(workers, len(steps)),
-        collate_fn=_identity,
+        collate_fn=lambda batch: batch,
         prefetch_factor=AHEAD,
         multiprocessing_context="fork",
         generator=torch.Generator(),  # torch draws a seed for the processes, which nothing here uses
@@ -153,10 +153,6 @@ class _BatchDataset(Dataset[Any]):
             return self._make(step)
         except Exception as error:  # torch would wrap it into a text of many lines
             return error
-
-
-def _identity(batch: Any) -> Any:
-    return batch
 
 
 # Read-ahead of the images of the next studies into the page cache, in disk order.

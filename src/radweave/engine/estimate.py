@@ -323,7 +323,7 @@ def build_on_meta(experiment: Experiment, tokenizer: PreTrainedTokenizerBase | N
         data = experiment.data
         context = BuildContext(words, data.image_size, classes, parts=Path(folder), volume_size=data.ct.size)
         with torch.device("meta"):
-            return experiment.model.build(context)
+            return experiment.build(context)
 
 
 def part_sizes(

@@ -467,6 +467,7 @@ def _stage_key(training: Training, name: str, stage: StageConfig) -> str:
         "classes": training.classes,
         "processes": {"count": ranks.size, "parallel": training.parallel if ranks.size > 1 else None},
         "code": code_hash(),
+        "outside": experiment.outside_code(),
         "libraries": library_versions(),
         "arithmetic": arithmetic(),
     }

@@ -26,7 +26,6 @@ from radweave.data.square import PREPROCESSING_VERSION
 from radweave.data.tokenizer import save_tokenizer, tokenizer_fingerprint
 from radweave.engine.checkpoint import refuse_checkpoints_of_others, save_weights
 from radweave.engine.distributed import Parallel, Ranks, joined_ranks
-from radweave.engine.expected_utility import save_for_drafting
 from radweave.engine.loop import use_deterministic_kernels
 from radweave.engine.plan import plan_training, refuse_misfit
 from radweave.engine.prepare import _reasons, prepare
@@ -40,6 +39,7 @@ from radweave.engine.run_directory import (
     write_started,
 )
 from radweave.engine.run_folder import DatasetFacts, RunCard, hash_files, keep_licences, write_card
+from radweave.engine.save_drafting import save_for_drafting
 from radweave.engine.stages import Training, TrainingWatch, run_stages, training_view
 from radweave.methods import resolve
 from radweave.methods.experiment import BuildContext, Experiment
@@ -192,13 +192,14 @@ def _prepare(
             "dataset": dataset.fingerprint(),
             "tokenizer": tokenizer_fingerprint(tokenizer),
             "version": library_versions()["radweave"],
+            **({"outside": outside} if (outside := experiment.outside_code()) else {}),
         }
     )
     refuse_checkpoints_of_others(out / "checkpoints", fingerprint)
     data, classes = experiment.data, CLASSES[experiment.data.label_set]
     context = BuildContext(tokenizer, data.image_size, classes, seed=experiment.seed, volume_size=data.ct.size)
     torch.manual_seed(experiment.seed)
-    model = experiment.model.build(context).to(default_device())
+    model = experiment.build(context).to(default_device())
     if ranks.is_first:
         with write_folder(out / "tokenizer", overwrite=True) as partial:
             save_tokenizer(tokenizer, partial)
@@ -251,7 +252,7 @@ def _views(prepared: PreparedSplit) -> dict[str, int]:
 def _card(
     training: Training, preset: str, overrides: tuple[str, ...], steps: dict[str, int], validation: dict[str, Any]
 ) -> RunCard:
-    card = training.dataset.card
+    card, outside = training.dataset.card, training.experiment.outside_code().values()
     return RunCard(
         method=training.experiment.method,
         preset=preset,
@@ -277,6 +278,6 @@ def _card(
             target=card.target,
             cleaning=card.cleaning,
         ),
-        versions=library_versions(),
+        versions={**library_versions(), **{code["package"]: code["version"] for code in outside if "package" in code}},
         files=hash_files(training.folder),
     )

@@ -33,7 +33,7 @@ from radweave.data.dataset import Dataset
 from radweave.engine.stages import TrainingWatch
 from radweave.experiments.one_run import STOPPED, Task, config_hash, finished_scores, run_task, take_over
 from radweave.experiments.published_rows import NO_NUMBERS, PublishedTable, published_tables
-from radweave.methods import load_method, method_names
+from radweave.methods import load_method, method_names, usable_methods
 from radweave.methods.tables import Row, Table
 from radweave.metrics import get_protocol
 from radweave.metrics.catalogue import TABLE_METRICS
@@ -841,7 +841,7 @@ class Published:
 def published_rows(method: str, tables: Mapping[str, Table] | None = None) -> tuple[Published, ...]:
     """Every row of every table of the method's paper; none for methods of our own."""
     if tables is None:
-        tables = load_method(method).TABLES
+        tables = getattr(load_method(method), "TABLES", {})
     return tuple(row for table in published_tables().get(method, ()) for row in _rows_of(table, tables))
 
 
@@ -914,4 +914,4 @@ def _grouped(places: Sequence[str]) -> list[str]:
 
 def all_methods() -> list[str]:
     """The methods that have tables."""
-    return [name for name in method_names() if getattr(load_method(name), "TABLES", {})]
+    return [name for name, module in usable_methods().items() if getattr(module, "TABLES", {})]

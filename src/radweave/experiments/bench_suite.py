@@ -23,7 +23,7 @@ from radweave.engine.restore import restore
 from radweave.engine.run_folder import read_card_alone
 from radweave.experiments.ablate import AblationRequest, overrides_for, run_parallel
 from radweave.experiments.one_run import REUSED, Task
-from radweave.methods import load_method, method_names, resolve
+from radweave.methods import load_method, method_names, resolve, usable_methods
 from radweave.methods.experiment import Experiment
 from radweave.methods.model import ReportModel
 from radweave.methods.tables import Paper, Row, Table
@@ -127,7 +127,7 @@ def checked_methods(methods: Sequence[str], field: str = "--methods") -> tuple[s
     for name in methods:
         if name not in known:
             raise InputError("no such method", field=field, got=name, expected=", ".join(known))
-    chosen = dict.fromkeys((REFERENCE, *(methods or known)))
+    chosen = dict.fromkeys((REFERENCE, *(methods or usable_methods())))
     return tuple(chosen)
 
 
@@ -240,8 +240,8 @@ def preset_for(method: str, preset: str, modality: Modality, overrides: Sequence
 def printed(method: str) -> Paper:
     """Numbers that papers print for the whole method: rows of any method's tables that train it without a switch."""
     papers: dict[str, dict[str, float]] = {}
-    for owner in method_names():
-        for table in getattr(load_method(owner), "TABLES", {}).values():
+    for owner, module in usable_methods().items():
+        for table in getattr(module, "TABLES", {}).values():
             for row in table.rows:
                 whole = row.ablation in (None, "full") and not (row.overrides or row.needs or row.printed or row.run_of)
                 if whole and (row.method or owner) == method:

@@ -1,6 +1,6 @@
-"""Structural signs of damage in a compressed frame that its decoder passes over in silence.
+"""Signs of damage in compressed frames that decoders ignore, and the decoder of grey JPEG frames.
 
-Runs in the reading process. Nothing here is proof that a frame is whole: a changed literal byte leaves no trace.
+Runs in the reading process. Frames without such signs may still be damaged: a changed literal byte leaves no trace.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ RLE: Final = "1.2.840.10008.1.2.5"
 
 
 def doubts(frame: bytes, syntax: str | None, *, rows: int, columns: int, more: bool = False) -> list[str]:
-    """What is odd about a compressed frame, in words; with ``more``, bytes behind its image are not."""
-    # No two bytes of packets are above FF8F (ISO/IEC 15444-1 B.10.1), so that they hold no marker.
+    """Signs of damage in a compressed frame, in words; ``more`` allows bytes behind its image."""
+    # Packets hold no two bytes above FF8F (ISO/IEC 15444-1 B.10.1), hence no marker.
     ends = b"\xff\xd9" in frame[frame.rfind(b"\xff\x93") :] if more else frame.rstrip(b"\0").endswith(b"\xff\xd9")
     if syntax in JPEG_2000 and not ends:
         return ["the JPEG 2000 data has no end marker"]
@@ -74,14 +74,11 @@ def _segment_is_regular(segment: bytes, rows: int, columns: int, more: bool) -> 
     return position <= last and (more or last - position <= 1)
 
 
-# Decode one grey sequential JPEG frame of a DICOM file (ITU-T T.81, baseline and extended processes 1, 2 and 4).
-#
-# Pillow (libjpeg-turbo) reads 8 bits, gdcm 12 bits. T.81 leaves the arithmetic of the inverse cosine transform open:
-# decoders differ by one grey level, and each of them is right. pydicom's own way to gdcm refuses 12 bits, so gdcm is
-# called here. Of what libjpeg warns of, gdcm refuses all but the end of the data, and Pillow nothing: ``jpeg_ends`` finds
-# the rest. Progressive, lossless and arithmetic-coded frames belong to other transfer syntaxes and are refused.
-#
-# Runs in the reading process: gdcm may end it on hostile data, and the file is refused then.
+# One grey sequential JPEG frame (ITU-T T.81, baseline and extended processes 1, 2 and 4). Pillow (libjpeg-turbo)
+# decodes 8 bits, gdcm 12 bits, called directly since pydicom's plugin refuses these. T.81 leaves the arithmetic of the
+# inverse cosine transform open, so correct decoders differ by one grey level. gdcm refuses everything libjpeg warns
+# about except the end of the data, and Pillow nothing: ``raster_parse`` detects the rest. gdcm may crash on hostile
+# data.
 
 
 SEQUENTIAL: Final = (0xC0, 0xC1)

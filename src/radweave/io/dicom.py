@@ -1,9 +1,8 @@
-"""DICOM images: the header we use, and the way from stored values to what a viewer shows.
+"""DICOM images: header values, and the display pipeline from stored values to grey levels.
 
     stored values -> modality LUT or rescale -> VOI LUT or window -> [0, 1], white is dense
 
-The order and the formulas are those of PS3.3 Sec. C.7.6.3, C.11.1 and C.11.2. The file itself is parsed in a
-separate process; nothing here touches untrusted bytes.
+Order and formulas are those of PS3.3 Sec. C.7.6.3, C.11.1 and C.11.2. A separate process parses the file.
 """
 
 from __future__ import annotations
@@ -21,20 +20,16 @@ from radweave.core.study import Record, View
 from radweave.io import worker
 from radweave.io.sandbox import Sandbox, sandbox
 
-# Does a decoded image look like a radiograph? Damage and wrong tags that nothing else notices show in statistics.
-#
-# A radiograph is smooth: neighbouring pixels are nearly equal. A corrupt JPEG 2000 frame decodes to noise or blocks
+# Integrity of decoded images. A radiograph is smooth, while a corrupt JPEG 2000 frame decodes to noise or blocks
 # without an error. The measure is von Neumann's ratio, mean squared difference of neighbours over twice the variance
 # (J. von Neumann, Ann. Math. Statist. 12:367, 1941): about 0 for a smooth image, 1 for noise.
-
-
 DOUBTFUL: Final = "image integrity doubtful: "
 NO_CHEST: Final = "not a chest: "
 # 700 real radiographs reach 0.034 at most, small and strongly compressed ones among them.
 NOISE_RATIO: Final = 0.15
 MIN_GREY_LEVELS: Final = 24
 SAMPLED_LINES: Final = 512
-"""About so many rows are looked at: more would say the same of an image."""
+"""Approximate number of sampled rows; more give the same result."""
 # Over 3,047 real frontal views the middle is from -0.09 to 0.55 brighter than both sides, 0.29 in most; over 2,937
 # lateral views, where the measure means nothing, four are below -0.25.
 INVERTED_FRONTAL: Final = -0.10
@@ -57,12 +52,12 @@ def integrity_warnings(pixels: NDArray[np.float32]) -> list[str]:
 
 
 def grey_levels(pixels: NDArray[np.float32]) -> int:
-    """How many of 256 levels come in it."""
+    """Number of grey levels in use, of 256."""
     return int(np.count_nonzero(np.bincount((pixels * 255).astype(np.uint8).reshape(-1), minlength=256)))
 
 
 def roughness(pixels: NDArray[np.float32]) -> tuple[float, float]:
-    """Von Neumann's ratio down and along the rows, over rows that lie evenly in the image."""
+    """Von Neumann's ratio down and along the rows, over evenly sampled rows."""
     step = _step(len(pixels))
     rows, below = pixels[::step], pixels[1::step]
     variance = _mean_square(rows - rows.mean())
@@ -81,7 +76,7 @@ def _step(lines: int) -> int:
 
 
 def polarity_warnings(pixels: NDArray[np.float32], view: View) -> list[str]:
-    """A warning where black and white seem swapped: the photometric tag may be wrong. Nothing is changed."""
+    """A warning if black and white seem swapped, as by a wrong photometric tag. Pixels stay."""
     limit = INVERTED_FRONTAL if view.is_frontal else INVERTED_UNKNOWN
     if view is View.LATERAL or spine_over_lungs(pixels) >= limit:
         return []
@@ -109,7 +104,7 @@ STRETCH_PERCENTILES: Final = (0.1, 99.9)
 
 
 class PixelRefusal(Record):
-    """Why the pixels of a readable file cannot be had."""
+    """Reason why the pixels of a readable file are not available."""
 
     reason: str
     field: str | None = None
@@ -118,7 +113,7 @@ class PixelRefusal(Record):
 
 
 class LutShape(Record):
-    """``first``: the first stored value mapped; ``bits``: depth of the entries."""
+    """``first``: stored value of the first entry; ``bits``: depth of the entries."""
 
     first: int
     bits: int
@@ -196,7 +191,7 @@ class DicomImage:
         """The stored values.
 
         Raises:
-            InputError: saying why there are none.
+            InputError: with the reason if there are none.
         """
         if self.pixels is None:
             refusal = self.header.pixel_refusal or PixelRefusal(reason="was read without its pixels")
@@ -228,7 +223,7 @@ def read_dicom(
 
 
 def part_warnings(header: DicomHeader) -> list[str]:
-    """A warning where the header names another part of the body, in known codes only: free text may name a patient."""
+    """A warning if the header names another part of the body; known codes only, since free text may name a patient."""
     part = header.body_part or "?"
     if header.anatomy == "other":
         stated = "a description names another part of the body" if part == "?" else f"the body part is {part}"
@@ -243,7 +238,7 @@ def part_warnings(header: DicomHeader) -> list[str]:
 
 
 def identity_keys(path: Path, salt: str) -> frozenset[str]:
-    """Salted digests of the words in a header that name a person or a record; none of a file that cannot be read."""
+    """Salted digests of the words in a header that name a person or a record; empty for an unreadable file."""
     try:
         request = {"path": str(path.absolute()), "pixels": False, "salt": salt}
         header, _ = sandbox().call("dicom", request, timeout_s=READ_TIMEOUT_S)
@@ -253,7 +248,7 @@ def identity_keys(path: Path, salt: str) -> frozenset[str]:
 
 
 def display(image: DicomImage) -> tuple[FloatImage, list[str]]:
-    """The image as a viewer shows it, float32 in [0, 1] with white dense, and what had to be assumed.
+    """The displayed image, float32 in [0, 1] with white dense, and warnings about assumptions.
 
     Raises:
         InputError: if there are no pixels or they do not form one grey image.
@@ -274,7 +269,7 @@ def display(image: DicomImage) -> tuple[FloatImage, list[str]]:
 
 
 def significant_bits(stored: worker.Array, header: DicomHeader) -> worker.Array:
-    """Cut the stored bits out of the allocated ones (PS3.5 Sec. 8.1.1): overlays may live above or below them."""
+    """The stored bits of the allocated ones (PS3.5 Sec. 8.1.1); overlays may use the other bits."""
     bits = header.bits_stored or stored.dtype.itemsize * 8
     high = header.high_bit if header.high_bit is not None else bits - 1
     allocated = stored.dtype.itemsize * 8
@@ -299,7 +294,7 @@ def padding_mask(stored: worker.Array, header: DicomHeader) -> NDArray[np.bool_]
 
 
 def modality_values(image: DicomImage, stored: worker.Array, warnings: list[str]) -> FloatImage:
-    """Modality LUT, else slope and intercept (PS3.3 C.11.1.1); what cannot be used is left out with a warning."""
+    """Values by the modality LUT, else by slope and intercept (PS3.3 C.11.1.1); warns of unusable ones."""
     header = image.header
     if header.modality_lut is not None and image.modality_lut is not None:
         return lookup(stored, image.modality_lut, header.modality_lut.first)
@@ -313,7 +308,7 @@ def modality_values(image: DicomImage, stored: worker.Array, warnings: list[str]
 
 
 def rescale_of(header: DicomHeader, warnings: list[str]) -> tuple[float, float]:
-    """Slope and intercept of an image without a modality LUT; 1 and 0 where they cannot be used, with a warning."""
+    """Slope and intercept of an image without a modality LUT; 1 and 0 with a warning if unusable."""
     for field in ("ModalityLUTSequence", "RescaleSlope", "RescaleIntercept"):
         if field in header.invalid:
             warnings.append(f"{field} cannot be used; the stored values are taken as they are")
@@ -329,8 +324,8 @@ def rescale_of(header: DicomHeader, warnings: list[str]) -> tuple[float, float]:
 def lookup(values: worker.Array, table: worker.Array, first: int) -> FloatImage:
     """Entries of a table whose first entry stands for ``first``; values outside take the nearest entry."""
     index = np.clip(np.rint(values).astype(np.int64) - first, 0, len(table) - 1)
-    found: FloatImage = table.astype(np.float32)[index]
-    return found
+    entries: FloatImage = table.astype(np.float32)[index]
+    return entries
 
 
 def _voi(image: DicomImage, values: FloatImage, padding: NDArray[np.bool_] | None, warnings: list[str]) -> FloatImage:
@@ -356,7 +351,7 @@ def _unless_flat(
     padding: NDArray[np.bool_] | None,
     warnings: list[str],
 ) -> FloatImage:
-    """Fall back where the window leaves nothing to see though the image has contrast."""
+    """Fall back if the window removes all contrast of the image."""
     if float(np.ptp(shown)) > 0 or float(np.ptp(values)) == 0:
         return shown
     warnings.append("the window of the header shows nothing of this image; it is not used")
@@ -368,6 +363,7 @@ def window(values: FloatImage, center: float, width: float, function: str = "LIN
     if function == "SIGMOID":
         if width <= 0:
             return None
+        # SciPy's ``expit`` is seven times slower here and differs in the last bit of every sixth value.
         exponent = np.clip(-4.0 * (values - np.float32(center)) / np.float32(width), -80.0, 80.0)
         sigmoid: FloatImage = (1.0 / (1.0 + np.exp(exponent))).astype(np.float32)
         return sigmoid
@@ -389,7 +385,7 @@ def window(values: FloatImage, center: float, width: float, function: str = "LIN
 def without_window(
     values: FloatImage, declared: tuple[float, float], padding: NDArray[np.bool_] | None, warnings: list[str]
 ) -> FloatImage:
-    """Show an image that brings no window over the range that ``range_without_window`` gives."""
+    """An image without a window, scaled by ``range_without_window``."""
     low, high = range_without_window(values, declared, padding, warnings)
     shown: FloatImage = np.clip((values - np.float32(low)) / np.float32(max(high - low, 1e-6)), 0.0, 1.0)
     return shown
@@ -400,8 +396,8 @@ def range_without_window(
 ) -> tuple[float, float]:
     """The declared range of an image that fills it well, else the range that it is stretched over.
 
-    The share of the range that is used does not depend on the bit depth, so that 8, 10, 12 and 16 bit versions of an
-    image are shown alike, and an 8-bit DICOM like its PNG.
+    The used share of the range does not depend on the bit depth, so that 8, 10, 12 and 16 bit versions of an image look
+    the same, and an 8-bit DICOM looks like its PNG.
     """
     valid = values if padding is None else values[~padding]
     low, high = (float(v) for v in np.percentile(valid, STRETCH_PERCENTILES))

@@ -1,7 +1,7 @@
 """Header values of a DICOM data set as plain numbers and known codes, never as free text.
 
-Runs in the reading process. A value leaves it only as a number, as one of the listed codes, or (identifiers) as
-the beginning of a SHA-256 digest: what a site typed into a field cannot reach a message or a log.
+Runs in the reading process. A value leaves it only as a number, a listed code, or (identifiers) the beginning of a
+SHA-256 digest, so that free text of a site cannot reach a message or a log.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ from pydicom.dataset import Dataset
 
 from radweave.core.same_patient import plain_spellings
 
-# The DICOM codes that may be shown to a user. Any other value of these fields stays in the file.
-
-
+# DICOM codes that may be shown to a user; other values of these fields stay in the file.
 _MODALITIES = """CR DX DR XR RG XA RF MG IO PX CT MR US PT NM OT SC SR SEG RTSTRUCT RTDOSE RTPLAN RTIMAGE PR KO OP SM
     ES XC GM DOC IVUS OCT OPT REG ECG HD AU KER BI BMD RWV PLAN"""
 _PHOTOMETRIC = """MONOCHROME1,MONOCHROME2,PALETTE COLOR,RGB,YBR_FULL,YBR_FULL_422,YBR_PARTIAL_422,YBR_PARTIAL_420,
@@ -28,7 +26,7 @@ _PHOTOMETRIC = """MONOCHROME1,MONOCHROME2,PALETTE COLOR,RGB,YBR_FULL,YBR_FULL_42
 # Defined terms of (0018,0015), PS3.16 Annex L, as far as they turn up on radiographs and CT.
 _CHEST_PARTS = """CHEST,THORAX,LUNG,LUNGS,RIB,RIBS,RIBCAGE,STERNUM,HEART,CHESTABDOMEN,CHESTABDPELVIS,MEDIASTINUM,
     THORACICAORTA,NECKCHEST,NECKCHESTABDOMEN,NECKCHESTABDPELV,PORT CHEST,CHEST_TO_PELVIS,WHOLEBODY,TRUNK,BRONCHUS"""
-# Its images show part of a chest, or most of one, by the way.
+# Parts whose images show some or most of a chest.
 _PARTLY_CHEST = "CLAVICLE,TSPINE,CTSPINE,TLSPINE,SPINE,AORTA,ESOPHAGUS"
 _OTHER_PARTS = """SKULL HEAD HEADNECK BRAIN NECK CSPINE LSPINE LSSPINE SSPINE ABDOMEN ABDOMENPELVIS PELVIS HIP EXTREMITY
     LEG ARM HAND FOOT KNEE ELBOW SHOULDER ANKLE WRIST FEMUR HUMERUS TIBIA FIBULA FOREARM FINGER TOE THUMB JAW TEETH
@@ -101,31 +99,14 @@ OTHER_WORDS: Final = _listed("""KNEE KNEES KNIE GENOU GENOUX RODILLA RODILLAS GI
     DENTAL ZAHN ZAHNE MAMMO MAMMOGRAPHY MAMMOGRAFIE MAMMOGRAPHIE MAMMOGRAFIA LUMBAR LENDENWIRBELSAULE LWS HWS CSPINE
     LSPINE LOMBAIRE LUMBARE SACRUM COCCYX STEISSBEIN SCAPULA""")
 CHEST_SIGNS: Final = ("胸", "肺", "흉부", "폐", "صدر")
-OTHER_SIGNS: Final = (
-    "膝",
-    "足",
-    "手",
-    "腕",
-    "腹",
-    "頭",
-    "头",
-    "骨盤",
-    "骨盆",
-    "肘",
-    "股関節",
-    "무릎",
-    "발목",
-    "손목",
-    "복부",
-)
-"""Of scripts without blanks between words."""
-
+OTHER_SIGNS: Final = _listed("膝 足 手 腕 腹 頭 头 骨盤 骨盆 肘 股関節 무릎 발목 손목 복부")
+"""Terms of scripts without blanks between words."""
 
 DIGEST_CHARS = 16
 
 
 class Fields:
-    """Safe access to one data set; what cannot be read is noted in ``invalid`` by the field's name."""
+    """Safe access to one data set; ``invalid`` collects the names of unreadable fields."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
@@ -181,7 +162,7 @@ class Fields:
         return [text for text in (str(v).strip().upper() for v in values) if text]
 
     def digest(self, *keywords: str) -> str | None:
-        """A short digest that groups files of one study or patient and tells nobody whose they are."""
+        """A short digest that groups files of one study or patient without identifying them."""
         values = ["".join(self.words(keyword)) for keyword in keywords]
         if not values[0]:
             return None
@@ -222,19 +203,19 @@ def _view_from_orientation(orientation: list[str]) -> str | None:
 def laterality_of(fields: Fields) -> str | None:
     """L, R, B (both) or U (unpaired) of the image, else of the series (PS3.3 C.7.3.1 and C.8.11.7)."""
     known = frozenset({"L", "R", "B", "U"})
-    found = (fields.code(keyword, known) for keyword in ("ImageLaterality", "Laterality"))
-    return next((code for code in found if code in known), None)
+    codes = (fields.code(keyword, known) for keyword in ("ImageLaterality", "Laterality"))
+    return next((code for code in codes if code in known), None)
 
 
 def orientation_of(fields: Fields) -> list[str]:
-    """Where rows and columns run to (PS3.3 C.7.6.1.1.1), as ["L", "F"]; empty where it is not stated so."""
+    """Directions of rows and columns (PS3.3 C.7.6.1.1.1), as ["L", "F"]; empty if not stated."""
     words = fields.words("PatientOrientation")
     fits = len(words) == 2 and all(len(word) <= 3 and set(word) <= set("APRLHF") for word in words)
     return words if fits else []
 
 
 def body_part_of(fields: Fields) -> str | None:
-    """A known code, "?" for another one, None where the field is absent."""
+    """A known code, "?" for another one, None if the field is absent."""
     return fields.code("BodyPartExamined", BODY_PARTS)
 
 
@@ -250,25 +231,25 @@ _WORD: Final = re.compile(r"[^\W\d_]+")
 def anatomy_of(fields: Fields) -> str | None:
     """``CHEST``, ``PARTLY``, ``OTHER`` or ``CONFLICT``, by all fields that name a part of the body; None if none does.
 
-    Body part, coded regions and the series' descriptions are about the image, and must not contradict each other. Those
-    of the study are about all of its images (an abdominal series has a chest too), and count where nothing else does.
+    Body part, coded regions and the series' descriptions describe the image and must agree. Descriptions of the study
+    cover all of its images (an abdominal series includes a chest) and count only without the others.
     """
     named = {_of_part(value) for value in fields.words("BodyPartExamined")} - {None}
-    about_image = [_joined(named), _joined(_of_regions(fields)), _of_texts(fields, _OF_THE_IMAGE)]
+    about_image = [_combined(named), _combined(_of_regions(fields)), _of_texts(fields, _OF_THE_IMAGE)]
     stated = {kind for kind in about_image if kind is not None}
     if CONFLICT in stated or (OTHER in stated and len(stated) > 1):
         return CONFLICT
-    return _joined(stated) or _of_texts(fields, _OF_THE_STUDY)
+    return _combined(stated) or _of_texts(fields, _OF_THE_STUDY)
 
 
-def _joined(kinds: Iterable[str | None]) -> str | None:
-    """Of values in one field: what shows a chest among others, as chest and abdomen do, shows a chest."""
-    found = set(kinds)
-    return next((kind for kind in (CONFLICT, CHEST, PARTLY, OTHER) if kind in found), None)
+def _combined(kinds: Iterable[str | None]) -> str | None:
+    """One kind for the values of a field; chest and abdomen together count as chest."""
+    present = set(kinds)
+    return next((kind for kind in (CONFLICT, CHEST, PARTLY, OTHER) if kind in present), None)
 
 
 def _of_part(value: str) -> str | None:
-    """Of a body part, also where it is in the site's own words, or joined as ``UP_EXM`` and ``T SPINE`` are."""
+    """The kind of a body part, also in a site's own words or spelled as ``UP_EXM`` and ``T SPINE``."""
     plain = _plain(value)
     for term in (plain, re.sub(r"[\W_]+", "", plain)):
         for kind, parts in ((CHEST, CHEST_PARTS), (PARTLY, PARTLY_CHEST), (OTHER, OTHER_PARTS)):
@@ -306,29 +287,17 @@ def _of_words(plain: str, others: frozenset[str] = OTHER_WORDS) -> str | None:
 
 def _plain(text: str) -> str:
     """Upper case, without accents."""
-    apart = unicodedata.normalize("NFKD", text.upper())
-    return unicodedata.normalize("NFC", "".join(sign for sign in apart if not unicodedata.combining(sign)))
+    letters = unicodedata.normalize("NFKD", text.upper())
+    return unicodedata.normalize("NFC", "".join(sign for sign in letters if not unicodedata.combining(sign)))
 
 
-# Words of names and ids in a DICOM header, as salted digests, to find them again in a text.
-
+# Words of names and ids in a header as salted digests, to find them in texts.
 
 NAMING: Final = (
-    "PatientName",
-    "OtherPatientNames",
-    "PatientBirthName",
-    "PatientMotherBirthName",
-    "PatientID",
-    "OtherPatientIDs",
-    "AccessionNumber",
-    "StudyID",
-    "ReferringPhysicianName",
-    "PerformingPhysicianName",
-    "NameOfPhysiciansReadingStudy",
-    "RequestingPhysician",
-    "PhysiciansOfRecord",
-    "OperatorsName",
-)
+    "PatientName", "OtherPatientNames", "PatientBirthName", "PatientMotherBirthName", "PatientID", "OtherPatientIDs",
+    "AccessionNumber", "StudyID", "ReferringPhysicianName", "PerformingPhysicianName", "NameOfPhysiciansReadingStudy",
+    "RequestingPhysician", "PhysiciansOfRecord", "OperatorsName",
+)  # fmt: skip
 """Attributes of PS3.15 Table E.1-1 that name a person or a record in few words."""
 
 PERSONS: Final = frozenset(name for name in NAMING if "ID" not in name and "Number" not in name)
@@ -338,44 +307,44 @@ SHORTEST_NAME: Final = 2
 SHORTEST_NUMBER: Final = 3
 SHORTEST_JOINED: Final = 4
 SHORTEST_BARE: Final = 4
-"""Digits of an id that had leading zeros."""
+"""Digits of an id without its leading zeros."""
 MOST_NAMES: Final = 6
-"""Names of a person that are run together with one another."""
+"""Limit of the names of a person that are concatenated."""
 
 
 def word_key(word: str, salt: str) -> str:
-    """A digest of a word, without regard to case; of no use without the salt."""
+    """A salted digest of a word, independent of case."""
     return hashlib.sha256(f"{salt}\0{word.casefold()}".encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def word_keys(fields: Fields, salt: str) -> list[str]:
-    """Digests of all words in the naming attributes, and of what they are together: names of two characters or more."""
-    found: set[str] = set()
+    """Digests of all words in the naming attributes and of their concatenations."""
+    words: set[str] = set()
     for name in NAMING:
-        # A person's name and a list of several both print with all their parts.
+        # Lists of several names print with all their parts, too.
         text = str(fields.raw(name) or "")
-        found |= spellings(text) if name in PERSONS else number_spellings(text)
-    return sorted(word_key(word, salt) for word in found)
+        words |= spellings(text) if name in PERSONS else number_spellings(text)
+    return sorted(word_key(word, salt) for word in words)
 
 
 def spellings(name: str) -> set[str]:
-    """The words of a person's name in lower case, and these run together: two or three, or one with an initial.
+    """Words of a person's name in lower case and their concatenations: two or three, or one with an initial.
 
-    Each also without the marks on its letters.
+    Each occurs with and without the marks on its letters.
     """
     words = [word.casefold() for word in _WORD_OR_NUMBER.findall(name)]
-    found = {word for word in words if len(word) >= SHORTEST_NAME}
-    for several in (2, 3):
-        found |= {"".join(order) for order in permutations(words[:MOST_NAMES], several)}
-    for one, other in permutations(words[:MOST_NAMES], 2):
-        found |= {one + other[0], other[0] + one} if len(one) >= SHORTEST_JOINED else set()
-    found = {word for word in found if word in words or len(word) >= SHORTEST_JOINED or not word.isascii()}
-    return found | {way for word in found for way in plain_spellings(word) if len(way) >= SHORTEST_NAME}
+    spelled = {word for word in words if len(word) >= SHORTEST_NAME}
+    for count in (2, 3):
+        spelled |= {"".join(order) for order in permutations(words[:MOST_NAMES], count)}
+    for word, other in permutations(words[:MOST_NAMES], 2):
+        spelled |= {word + other[0], other[0] + word} if len(word) >= SHORTEST_JOINED else set()
+    spelled = {word for word in spelled if word in words or len(word) >= SHORTEST_JOINED or not word.isascii()}
+    return spelled | {plain for word in spelled for plain in plain_spellings(word) if len(plain) >= SHORTEST_NAME}
 
 
 def number_spellings(text: str) -> set[str]:
-    """The words of an id in lower case, the whole of it without what separates them, and without leading zeros."""
+    """Words of an id in lower case, all of them without separators, and without leading zeros."""
     words = [word.casefold() for word in _WORD_OR_NUMBER.findall(text)]
-    found = {word for word in (*words, "".join(words)) if len(word) >= SHORTEST_NUMBER}
-    bare = (word.lstrip("0") for word in found if word.isdigit())
-    return found | {word for word in bare if len(word) >= SHORTEST_BARE}
+    spelled = {word for word in (*words, "".join(words)) if len(word) >= SHORTEST_NUMBER}
+    bare = (word.lstrip("0") for word in spelled if word.isdigit())
+    return spelled | {word for word in bare if len(word) >= SHORTEST_BARE}

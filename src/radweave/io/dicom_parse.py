@@ -1,7 +1,7 @@
 """Parse one DICOM file into plain numbers and stored pixels. Runs in the reading process.
 
-The decoder of each transfer syntax is fixed: if it refuses a frame, the file is refused. Trying the next library, as
-is common, ends at one that returns a half-wrong image without a word.
+Each transfer syntax has one decoder; a frame that it refuses refuses the file. A fallback to other libraries would end
+at one that returns a partly wrong image without an error.
 """
 
 from __future__ import annotations
@@ -42,13 +42,9 @@ from radweave.io.dicom_fields import (
     word_keys,
 )
 
-# Look at a DICOM file's structure before a library does: is it DICOM, how deep, does it end where it should.
-#
-# pydicom reads nested sequences by recursion, and a file of some kilobytes can nest thousands. It also accepts files
-# that end in the middle of an element. This scan is a loop over the elements' headers (PS3.5 Sec. 7), touches no value,
-# and runs in the reading process.
-
-
+# Structure check before parsing. pydicom reads nested sequences by recursion, and a file of some kilobytes can nest
+# thousands; it also accepts files that end inside an element. The check loops over the headers of elements (PS3.5 Sec.
+# 7).
 PREAMBLE_BYTES = 128
 MAX_SEQUENCE_DEPTH = 64
 MAX_ELEMENTS = 1_000_000
@@ -62,12 +58,12 @@ EXPLICIT_BIG = "1.2.840.10008.1.2.2"
 
 ITEM, ITEM_END, SEQUENCE_END, PIXEL_DATA = 0xFFFEE000, 0xFFFEE00D, 0xFFFEE0DD, 0x7FE00010
 LONG_VRS = frozenset({b"OB", b"OD", b"OF", b"OL", b"OV", b"OW", b"SQ", b"SV", b"UC", b"UN", b"UR", b"UT", b"UV"})
-_ROOM_AT_EOF = 8
+_SHORTEST_ELEMENT = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the data set begins and how it is encoded. ``transfer_syntax`` is None in a file without meta header."""
+    """Start and encoding of the data set. ``transfer_syntax`` is None in a file without meta header."""
 
     start: int
     transfer_syntax: str | None
@@ -136,7 +132,7 @@ def inflate(data: bytes, start: int) -> bytes:
 
 @dataclass(slots=True)
 class _Open:
-    """A sequence or item whose end is not reached yet; ``end`` is None where a delimiter ends it."""
+    """An unfinished sequence or item; ``end`` is None if a delimiter ends it."""
 
     end: int | None
     is_sequence: bool
@@ -159,7 +155,7 @@ class _Scan:
         for _ in range(MAX_ELEMENTS):
             while self._stack and self._stack[-1].end is not None and self._position >= self._stack[-1].end:
                 self._stack.pop()
-            if self._position + _ROOM_AT_EOF > data_end:
+            if self._position + _SHORTEST_ELEMENT > data_end:
                 break
             self._step()
             if self._position > data_end:
@@ -250,7 +246,7 @@ MAX_PIXEL_BYTES: Final = 1 << 30
 
 SEQUENTIAL_JPEG: Final = ("1.2.840.10008.1.2.4.50", "1.2.840.10008.1.2.4.51")
 CHECKED_SYNTAXES: Final = (*JPEG_2000, RLE)
-# Transfer syntax -> (pydicom's name of the decoding plugin, package that brings it).
+# Transfer syntax -> (pydicom's name of the decoding plugin, its package).
 DECODERS: Final[dict[str, tuple[str, str]]] = {
     **dict.fromkeys(["1.2.840.10008.1.2", "1.2.840.10008.1.2.1", "1.2.840.10008.1.2.2"], ("", "pydicom")),
     **dict.fromkeys(["1.2.840.10008.1.2.4.50", "1.2.840.10008.1.2.4.51"], ("gdcm", "python-gdcm")),
@@ -268,8 +264,7 @@ DECODERS: Final[dict[str, tuple[str, str]]] = {
 def parse_dicom(request: dict[str, Any]) -> worker.Message:
     """Header and, unless ``pixels`` is false, stored pixel values of the file ``path``.
 
-    The pixels are left out, and ``pixel_refusal`` says why, where they cannot be had; that alone refuses no file,
-    so that ``inspect`` can still describe it.
+    ``pixel_refusal`` has the reason if the pixels are not available; the header is still returned for ``inspect``.
 
     Raises:
         InputError: if the file is no DICOM, is cut short, nests too deeply or inflates to too much.
@@ -294,7 +289,7 @@ def parse_dicom(request: dict[str, Any]) -> worker.Message:
 
 
 def dataset_of(path: Path) -> Dataset:
-    """The whole header of a file, with its pixel data as they are stored.
+    """The data set of a file, with its pixel data as stored.
 
     Raises:
         InputError: as ``parse_dicom``.
@@ -390,7 +385,7 @@ def _class_name(fields: Fields) -> str | None:
 
 
 def _decode(dataset: Dataset, header: dict[str, Any], max_bytes: int) -> worker.Array:
-    """Stored values, (rows, columns), with frames before and samples after where there are several of them."""
+    """Stored values, (rows, columns), with several frames before and several samples after."""
     if not any(name in dataset for name in ("PixelData", "FloatPixelData", "DoubleFloatPixelData")):
         raise InputError("holds no pixel data", field="PixelData")
     if "PixelData" not in dataset:
@@ -401,7 +396,7 @@ def _decode(dataset: Dataset, header: dict[str, Any], max_bytes: int) -> worker.
     plugin = _plugin(header["transfer_syntax"])
     decoder = get_decoder(UID(dataset.file_meta.TransferSyntaxUID))
     try:
-        # pydicom cuts off unused bits as if they were all above the image; an image in the upper bits is left whole.
+        # pydicom assumes that all unused bits are above the image; an image in the upper bits must not be cut.
         options: Any = {"correct_unused_bits": header["high_bit"] in (None, header["bits_stored"] - 1)}
         pixels, _ = decoder.as_array(dataset, raw=True, decoding_plugin=plugin, **options)
     except MemoryError:
@@ -416,10 +411,10 @@ def _decode(dataset: Dataset, header: dict[str, Any], max_bytes: int) -> worker.
 
 def _decode_jpeg(dataset: Dataset, header: dict[str, Any]) -> worker.Array:
     """One grey frame of JPEG baseline or extended; gdcm serves the colour ones and those of several frames."""
-    pixels, odd = decode_grey(_only_frame(dataset), (header["rows"], header["columns"]))
-    header["doubts"] += odd
+    pixels, jpeg_doubts = decode_grey(_only_frame(dataset), (header["rows"], header["columns"]))
+    header["doubts"] += jpeg_doubts
     if not header["signed"] and header["bits_stored"] < 16 and header["high_bit"] in (None, header["bits_stored"] - 1):
-        # What is lossy overshoots; without its upper bits a value beyond white would be black.
+        # Lossy values overshoot; without its upper bits a value beyond white would be black.
         pixels = np.minimum(pixels, np.uint16((1 << header["bits_stored"]) - 1))
     return pixels.astype(np.uint8 if header["bits_allocated"] == 8 else np.uint16)
 
@@ -472,7 +467,7 @@ def _plugin(syntax: str | None) -> str:
 
 
 def _explain(error: BaseException, dataset: Dataset) -> InputError:
-    """Say what is wrong without quoting the library, which may quote the header."""
+    """The error in our words, since the library may quote the header."""
     text = str(error)
     if "less than expected" in text or "insufficient pixel data" in text:
         return InputError("truncated: fewer pixels than the header declares", field="PixelData")

@@ -1,9 +1,9 @@
-"""Radiographs from PNG, JPEG and DICOM files, all in one form.
+"""Radiographs from PNG, JPEG and DICOM files, arrays and PIL images, in one form.
 
     radiograph = read_radiograph(Path("chest.dcm"))
     radiograph.pixels        # float32 (H, W) in [0, 1], white is dense, as MONOCHROME2 is displayed
 
-The kind of a file is told by its content, never by its name.
+The kind of a file depends on its content, never on its name.
 """
 
 from __future__ import annotations
@@ -38,17 +38,13 @@ from radweave.io.dicom_parse import looks_like_dicom
 from radweave.io.raster_parse import EXIF_ORIENTATION, RASTER_MODES, stored_values
 from radweave.io.sandbox import sandbox
 
-# What goes wrong with the numbers of one file costs that file only.
-
 
 @contextmanager
 def one_file(path: Path) -> Iterator[None]:
-    """Turn arithmetic that fails on a file's values into a refusal of that file, and keep NumPy from printing.
-
-    A header can hold any number: what overflows, or fits no array, is the file's fault and must not end a batch.
+    """Turn arithmetic errors on a file's values into a refusal of the file, which does not end a batch.
 
     Raises:
-        InputError: for what the block raises itself, and for arithmetic and value errors in it.
+        InputError: for arithmetic and value errors in the block.
     """
     try:
         with np.errstate(all="ignore"):
@@ -63,14 +59,14 @@ MAX_SIDE_PX: Final = 16_384
 MAX_PIXELS: Final = 100 << 20
 MIN_SIDE_PX: Final = 16
 RASTER_TIMEOUT_S: Final = 30.0
-# JPEG stores luma and chroma apart, so the channels of a grey picture may differ by rounding.
+# JPEG stores luma and chroma separately, so the channels of a grey picture may differ by rounding.
 GREY_TOLERANCE: Final = 8
 SQUARE_TOLERANCE: Final = 1.02
 NOT_SQUARE: Final = "pixels are not square; the image is stretched"
 RADIOGRAPH_MODALITIES: Final = frozenset({"CR", "DX", "DR", "XR", "RG"})
 UNSTATED_MODALITIES: Final = frozenset({"OT", "SC"})
 
-# A header may begin with a comment, but says soon that it is an image, or how many dimensions it has.
+# A header may begin with a comment, followed by its object type or number of dimensions.
 METAIMAGE_START: Final = re.compile(rb"(?:[A-Za-z]+ *= *[^\r\n=]*\r?\n)*(?:ObjectType *= *Image|NDims *= *\d)")
 
 Source = Literal["png", "jpeg", "dicom", "memory"]
@@ -79,11 +75,11 @@ Kind = Literal["png", "jpeg", "dicom", "nifti", "gzip", "nrrd", "metaimage"]
 
 @dataclass(frozen=True, slots=True)
 class Radiograph:
-    """One radiograph, as a viewer shows it.
+    """One radiograph as displayed.
 
     ``pixels`` is float32 (H, W) in [0, 1], white dense, after modality and VOI transformation. ``spacing_mm`` is
-    (row, column), None where the file does not say. ``study_key`` and ``patient_key`` are short digests of the DICOM
-    identifiers, for grouping only; None where absent. ``warnings`` says in words what is doubtful or was assumed.
+    (row, column), None if not stated. ``study_key`` and ``patient_key`` are short digests of the DICOM
+    identifiers, for grouping only; None if absent. ``warnings`` states doubts and assumptions in words.
     """
 
     pixels: FloatImage
@@ -97,10 +93,9 @@ class Radiograph:
 
 @dataclass(frozen=True, slots=True)
 class Raster:
-    """A decoded PNG or JPEG, or an image in memory: stored values (H, W) or (H, W, channels), and where it lies.
+    """A decoded PNG or JPEG, or an image in memory: stored values (H, W) or (H, W, channels).
 
-    ``orientation`` is that of EXIF; 1 is as it is.
-    ``doubts`` are signs of damage in the compressed data, in words.
+    ``orientation`` is that of EXIF, 1 for upright. ``doubts`` are signs of damage in the compressed data, in words.
     """
 
     source: Literal["png", "jpeg", "memory"]
@@ -116,8 +111,8 @@ def read_radiograph(path: Path, *, original_size_wh: tuple[int, int] | None = No
         path: a PNG, JPEG or DICOM file.
         original_size_wh: width and height before the stored image was stretched; it is resized back to that ratio,
             keeping its longer side.
-        doubts: look for damage that the decoder did not notice, which takes longer than decoding. False gives the same
-            pixels and fewer warnings, for those who pass none on.
+        doubts: search for damage that decoders ignore, which takes longer than decoding. False gives the same pixels
+            with fewer warnings.
 
     Raises:
         InputError: if the file is missing, empty, cut, damaged, too large, or no single grey radiograph.
@@ -143,7 +138,7 @@ def sniff(path: Path) -> Kind:
     """Tell the kind of a file from its first bytes.
 
     Raises:
-        InputError: if it is missing, no plain file, empty, unreadable, or of no kind we read.
+        InputError: if it is missing, no plain file, empty, unreadable, or of an unknown kind.
     """
     try:
         if not path.exists():
@@ -192,12 +187,12 @@ def read_raster(path: Path, *, doubts: bool = True) -> Raster:
     source: Literal["png", "jpeg"] = "png" if header.get("format") == "png" else "jpeg"
     if "pixels" not in arrays or arrays["pixels"].ndim not in (2, 3):
         raise InputError("the reader gave no sensible answer", file=path)
-    found = tuple(str(doubt) for doubt in header.get("doubts", ()))
-    return Raster(source, arrays["pixels"], int(header.get("orientation", 1)), found)
+    signs = tuple(str(doubt) for doubt in header.get("doubts", ()))
+    return Raster(source, arrays["pixels"], int(header.get("orientation", 1)), signs)
 
 
 def radiograph_from_raster(path: Path, raster: Raster, *, doubts: bool = True) -> Radiograph:
-    """Bring a PNG or JPEG, or an image in memory, into the common form; ``doubts`` as ``read_radiograph``.
+    """A radiograph from a PNG or JPEG, or an image in memory; ``doubts`` as ``read_radiograph``.
 
     Raises:
         InputError: if it is coloured, constant or too small.
@@ -205,7 +200,7 @@ def radiograph_from_raster(path: Path, raster: Raster, *, doubts: bool = True) -
     warnings = [DOUBTFUL + doubt for doubt in raster.doubts]
     grey = upright_grey(path, raster, warnings)
     if grey.dtype == np.uint8:
-        _refuse_unusable(path, grey)  # bytes are looked over in a tenth of the time
+        _refuse_unusable(path, grey)  # the check of bytes takes a tenth of the time
         pixels = np.divide(grey, np.float32(255), dtype=np.float32)
     else:
         is_unit = grey.dtype == np.float32
@@ -271,10 +266,10 @@ def _refuse_unusable(path: Path, pixels: FloatImage | NDArray[np.uint8]) -> None
 
 
 def radiograph_from_dicom(image: DicomImage, *, doubts: bool = True) -> Radiograph:
-    """Bring a parsed DICOM file into the common form; ``doubts`` as ``read_radiograph``.
+    """A radiograph from a parsed DICOM file; ``doubts`` as ``read_radiograph``.
 
     Raises:
-        InputError: if it is no single grey radiograph, or its pixels cannot be had.
+        InputError: if it is no single grey radiograph, or has no pixels.
     """
     refusal = no_radiograph(image.header)
     if refusal is not None:
@@ -322,7 +317,7 @@ def no_radiograph(header: DicomHeader) -> InputError | None:
 
 
 def header_warnings(header: DicomHeader) -> list[str]:
-    """What the header says that a user should know, in words and known codes only."""
+    """Warnings by the header, in words and known codes only."""
     warnings = []
     if header.transfer_syntax is None:
         warnings.append("has no file meta information; the transfer syntax was guessed")
@@ -374,15 +369,12 @@ def undo_stretch(pixels: FloatImage, original_size_wh: tuple[int, int], path: Pa
     return np.ascontiguousarray(np.clip(np.asarray(resized, dtype=np.float32), 0.0, 1.0))
 
 
-# Radiographs that are in memory already: arrays and PIL images, in the form that files have.
-
-
 def radiograph_from_array(pixels: Any, name: Path) -> Radiograph:
-    """An array in memory, white dense, in the common form; ``name`` is what errors call it.
+    """A radiograph from an array with white dense.
 
     Args:
         pixels: (H, W) or (H, W, channels), also with one channel first; uint8, uint16, or floats from 0 to 1.
-        name: of the image.
+        name: name of the image in errors.
 
     Raises:
         InputError: for another shape, kind of number or range, and as for a file.
@@ -409,7 +401,7 @@ def radiograph_from_array(pixels: Any, name: Path) -> Radiograph:
 
 
 def radiograph_from_picture(picture: Image.Image, name: Path) -> Radiograph:
-    """A PIL image in the common form; ``name`` is what errors call it.
+    """A radiograph from a PIL image; ``name`` is its name in errors.
 
     Raises:
         InputError: as for a file.

@@ -1,4 +1,4 @@
-"""What the tool reads in a file or folder, as one record each: the same code paths that training and reporting use.
+"""Records of the content of files and folders, by the same readers as training and reporting.
 
 No record holds a patient's name, identifier or date.
 """
@@ -6,7 +6,6 @@ No record holds a patient's name, identifier or date.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -28,7 +27,15 @@ from radweave.io.images import (
     read_raster,
     sniff,
 )
-from radweave.io.volumes import StoredVolume, read_stored, to_standard
+from radweave.io.volumes import (
+    StoredVolume,
+    chest_warnings,
+    no_slice,
+    read_stored,
+    slice_direction,
+    to_standard,
+    value_warnings,
+)
 
 MAX_PIXEL_BYTES: Final = 4 * MAX_PIXELS
 
@@ -41,7 +48,7 @@ class Inspection(Record):
     ``shape`` is (rows, columns) of an image, with frames before and samples after, or (z, y, x) of a volume;
     ``spacing_mm`` follows its axes. ``origin`` and ``direction`` are LPS, x, y, z, as ITK states them. The statistics
     and ``pixel_sha256`` (int32, little-endian, C order) are of the stored pixels of an image and of the Hounsfield
-    units of a volume; they are given beside a refusal where there is something to decode.
+    units of a volume; refused files have them too if they can be decoded.
     """
 
     file: str
@@ -66,24 +73,11 @@ class Inspection(Record):
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Values:
-    shape: tuple[int, ...]
-    dtype: str
-    pixel_sha256: str
-    min: float
-    max: float
-    mean: float
-
-    def fields(self) -> dict[str, object]:
-        return {name: getattr(self, name) for name in self.__slots__}
-
-
 def inspect(path: Path) -> list[Inspection]:
     """Records for a file, a series folder, or all files below a folder, sorted by name.
 
     Raises:
-        InputError: only if ``path`` is missing or an empty folder; what is refused becomes a record.
+        InputError: only if ``path`` is missing or an empty folder; refused files are records.
     """
     if not path.exists():
         raise InputError("no such file or folder", file=path)
@@ -96,10 +90,10 @@ def inspect(path: Path) -> list[Inspection]:
 
 
 def inspect_all(paths: Sequence[Path]) -> list[Inspection]:
-    """Records for several files and folders; one that is missing or empty is a record too, if it is not the only one.
+    """Records for several files and folders, with missing and empty ones.
 
     Raises:
-        InputError: as ``inspect``, if there is one path.
+        InputError: as ``inspect``, for a single path.
     """
     if len(paths) == 1:
         return inspect(paths[0])
@@ -126,7 +120,7 @@ def _folder(folder: Path) -> list[Inspection]:
 
 
 def _is_ct_slice(path: Path) -> bool:
-    """True for a DICOM file that says it is CT, or says nothing but has a position in the patient."""
+    """True for a DICOM file of CT, or without a modality but with a position in the patient."""
     try:
         if sniff(path) != "dicom":
             return False
@@ -151,29 +145,29 @@ def _file(path: Path, name: str) -> Inspection:
 
 
 def _reason(error: InputError) -> str:
-    """The message without the file name, which the record has already."""
+    """The message without the file name."""
     return str(InputError(error.reason, field=error.field, got=error.got, expected=error.expected))
 
 
-def _describe(values: worker.Array) -> _Values:
-    """Shape and statistics; the hash is of the values as little-endian int32 in C order."""
+def _describe(values: worker.Array) -> dict[str, object]:
+    """Shape, statistics and hash, as fields of a record."""
     exact = values.astype(np.float64) if values.dtype.kind == "f" else values
     limits = np.iinfo(np.int32)
     hashed = np.clip(exact, limits.min, limits.max) if values.dtype.kind == "f" else values
-    return _Values(
-        tuple(int(n) for n in values.shape),
-        values.dtype.name,
-        sha256_bytes(np.ascontiguousarray(hashed, dtype="<i4").tobytes()),
-        float(exact.min()),
-        float(exact.max()),
-        float(exact.mean(dtype=np.float64)),
-    )
+    return {
+        "shape": values.shape,
+        "dtype": values.dtype.name,
+        "pixel_sha256": sha256_bytes(np.ascontiguousarray(hashed, dtype="<i4").tobytes()),
+        "min": float(exact.min()),
+        "max": float(exact.max()),
+        "mean": float(exact.mean(dtype=np.float64)),
+    }
 
 
 def _raster(path: Path, name: str) -> Inspection:
     raster = read_raster(path)
     base = Inspection.model_validate(
-        {"file": name, "kind": "image", "format": raster.source, **_describe(raster.pixels).fields()}
+        {"file": name, "kind": "image", "format": raster.source, **_describe(raster.pixels)}
     )
     try:
         radiograph = radiograph_from_raster(path, raster)
@@ -196,7 +190,7 @@ def _dicom(path: Path, name: str) -> Inspection:
             "transfer_syntax": header.transfer_syntax,
             "bits_stored": header.bits_stored,
             "spacing_mm": radiograph_spacing(header)[0],
-            **({} if image.pixels is None else _describe(image.pixels).fields()),
+            **({} if image.pixels is None else _describe(image.pixels)),
         }
     )
     if header.modality == "CT" or (header.modality is None and header.position_lps_mm is not None):
@@ -221,9 +215,7 @@ def _dicom(path: Path, name: str) -> Inspection:
 
 
 def _ct_slice(image: DicomImage, base: Inspection) -> Inspection:
-    """A single CT image can be read as a part of a series; by itself it is neither a radiograph nor a volume."""
-    from radweave.io.volumes import no_slice
-
+    """The record of a single CT image, which is neither a radiograph nor a volume."""
     header = image.header
     if image.pixels is None:
         try:
@@ -234,32 +226,25 @@ def _ct_slice(image: DicomImage, base: Inspection) -> Inspection:
     refusal = no_slice(header)
     if refusal is not None:
         return base.model_copy(update={"reason": _reason(refusal)})
-    origin, direction = _plane(header)
+    assert header.position_lps_mm is not None
     return base.model_copy(
         update={
             "kind": "ct localizer" if localizer else "ct slice",
             "accepted": True,
-            "origin": origin,
-            "direction": direction,
+            "origin": header.position_lps_mm,
+            "direction": slice_direction(header),
             "warnings": tuple(_slice_warnings(header, localizer=localizer)),
         }
     )
 
 
 def _slice_warnings(header: DicomHeader, *, localizer: bool) -> list[str]:
-    what = "a CT localizer (scout view)" if localizer else "a single CT slice"
-    warnings = [f"{what}: neither a radiograph nor a volume"]
+    kind = "a CT localizer (scout view)" if localizer else "a single CT slice"
+    warnings = [f"{kind}: neither a radiograph nor a volume"]
     if header.modality is None:
         warnings.append("no modality: the header does not say that it is CT")
     warnings += [text for text in header_warnings(header) if "modality" not in text and "lateral" not in text]
     return warnings
-
-
-def _plane(header: DicomHeader) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    from radweave.io.volumes import slice_direction
-
-    assert header.position_lps_mm is not None
-    return header.position_lps_mm, slice_direction(header)
 
 
 def _volume(path: Path, name: str, kind: str) -> Inspection:
@@ -270,8 +255,6 @@ def _volume(path: Path, name: str, kind: str) -> Inspection:
     except InputError as error:
         base = Inspection(file=name, format=kind, reason=_reason(error))
         return base if stored is None else base.model_copy(update=_stored_fields(stored))
-    from radweave.io.volumes import chest_warnings, value_warnings
-
     doubts = value_warnings(stored.values)
     return Inspection.model_validate(
         {
@@ -289,7 +272,7 @@ def _volume(path: Path, name: str, kind: str) -> Inspection:
 def _stored_fields(stored: StoredVolume) -> dict[str, object]:
     x, y, z = stored.geometry.spacing_xyz_mm
     return {
-        **_describe(stored.values).fields(),
+        **_describe(stored.values),
         "spacing_mm": (z, y, x),
         "origin": stored.geometry.origin_lps,
         "direction": stored.geometry.direction,

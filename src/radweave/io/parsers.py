@@ -1,8 +1,8 @@
-"""What the reading process can parse. Imported there only; nothing here imports torch."""
+"""Parsers of the reading process, imported there only. None of them imports torch."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from radweave.io import worker
 from radweave.io.dicom_parse import parse_dicom
@@ -10,31 +10,22 @@ from radweave.io.raster_parse import parse_raster
 from radweave.io.worker import Task
 
 
-def parse_nifti(request: dict[str, object]) -> worker.Message:
-    """As ``volume_parse.parse_nifti``; nibabel is loaded when the first volume comes."""
-    from radweave.io.volume_parse import parse_nifti as parse
+def _volume_parser(name: str) -> Task:
+    """A parser of ``volume_parse``, which loads nibabel at its first use."""
 
-    return parse(request)
+    def parse(request: dict[str, Any]) -> worker.Message:
+        from radweave.io import volume_parse
 
+        message: worker.Message = getattr(volume_parse, name)(request)
+        return message
 
-def parse_nrrd(request: dict[str, object]) -> worker.Message:
-    """As ``volume_parse.parse_nrrd``."""
-    from radweave.io.volume_parse import parse_nrrd as parse
-
-    return parse(request)
-
-
-def parse_metaimage(request: dict[str, object]) -> worker.Message:
-    """As ``metaimage_parse.parse_metaimage``."""
-    from radweave.io.volume_parse import parse_metaimage as parse
-
-    return parse(request)
+    return parse
 
 
 TASKS: Final[dict[str, Task]] = {
     "dicom": parse_dicom,
     "raster": parse_raster,
-    "nifti": parse_nifti,
-    "nrrd": parse_nrrd,
-    "metaimage": parse_metaimage,
+    "nifti": _volume_parser("parse_nifti"),
+    "nrrd": _volume_parser("parse_nrrd"),
+    "metaimage": _volume_parser("parse_metaimage"),
 }

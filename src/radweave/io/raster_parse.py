@@ -18,17 +18,13 @@ from PIL import Image, ImageFile, UnidentifiedImageError
 from radweave.core.errors import InputError
 from radweave.io import worker
 
-# Does the data of a JPEG end where its image does? libjpeg only warns about it, and Pillow drops the warning.
+# Ends of JPEG data: libjpeg only warns of data that end too early or too late, and Pillow drops the warning.
 #
-# A decoder that runs out of data fills the rest of the image with grey; one that comes to the last block too early leaves
-# data over. Both are seen from outside, with any decoder: random bytes put behind the data change the picture only if the
-# decoder still wanted data, and other bits at its end change nothing only if they were left over. So a file is decoded
-# twice more, or once where ``jpeg_feed`` saw the second; the entropy-coded bytes are never walked through here. A changed
-# bit shifts all codes after it, so that blocks and data rarely end together, but JPEG has no checksum: damage that keeps
-# their number leaves no trace.
-#
-# Runs in the reading process. Markers and their order are those of ITU-T T.81, Annex B.
-
+# A decoder without further data fills the image with grey; one that reaches the last block early leaves data over. Both
+# are visible with any decoder: random bytes behind the data change the picture only if the decoder still wants data,
+# and other bits at the end change nothing only if they are left over. A file is decoded twice more, or once if
+# ``load_jpeg`` has seen the second. A changed bit shifts all later codes, so that blocks and data rarely end together,
+# but JPEG has no checksum: damage that keeps their number leaves no trace. Markers are those of ITU-T T.81, Annex B.
 
 BLOCK: Final = 8
 TAIL_BYTES: Final = 4
@@ -49,7 +45,7 @@ Decode = Callable[[bytes], worker.Array]
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What the frame header says (T.81 B.2.2); ``kind`` is its marker, which names the coding process."""
+    """The frame header (T.81 B.2.2); ``kind`` is its marker, which names the coding process."""
 
     kind: int
     precision: int
@@ -80,13 +76,13 @@ class Layout:
         return self.frame is not None and self.frame.kind in _PROGRESSIVE
 
     def is_complete(self) -> bool:
-        """Whether a progressive image got all of its scans; another one needs each component once."""
+        """True if a progressive image has all scans, another one each component."""
         if set(self.refined) < set(self.sampling):
             return False
         return not self.is_progressive or self.has_all_coefficients()
 
     def has_all_coefficients(self) -> bool:
-        """Whether the scans bring all coefficients of the components they name, to the last bit."""
+        """True if the scans have all coefficients of their components to the last bit."""
         return all(left == 0 for bits in self.refined.values() for left in bits)
 
     def mcu_size(self) -> tuple[int, int]:
@@ -108,51 +104,51 @@ def stream_doubts(
     needs_end: bool = False,
     layout: Layout | None = None,
 ) -> list[str]:
-    """What is odd about the data of a JPEG that decodes to ``pixels``, in words; ``decode`` decodes it anew.
+    """Signs of damage in the data of a JPEG that decodes to ``pixels``, in words.
 
     Args:
-        decode: gives the pixels of a JPEG, and raises what it wants for a broken one.
-        strict: whether ``decode`` raises where libjpeg warns before the last block; then only the last end is tried.
-        needs_end: whether the image was seen to use its data to the end (``jpeg_feed``); 8 bytes may be left over.
-        layout: that of ``data``, where it is known.
+        decode: function from JPEG data to pixels; it may raise any error for a broken file.
+        strict: ``decode`` raises where libjpeg warns before the last block; then only the last end is tested.
+        needs_end: the image is known to use its data to the end (``load_jpeg``), except for 8 bytes.
+        layout: layout of ``data`` if known.
     """
     layout = layout or layout_of(data)
     if strict:
         layout.parts, layout.interval = [parts[-1:] for parts in layout.parts], 0
-    found = []
+    doubts = []
     if not layout.is_complete():
-        found.append(LACKS_SCANS)
+        doubts.append(LACKS_SCANS)
     used = _by_part(np.zeros(pixels.shape[:2], dtype=bool), layout)
     tiny = _tiny(layout)
     if not layout.restarts_in_order or len(used) != len(tiny):
-        found.append(LACKS_PART)
-        return found
+        doubts.append(LACKS_PART)
+        return doubts
     if _changes(_with_more(data, layout), pixels, decode).any():
-        found.append(ENDS_EARLY)
-        return found
+        doubts.append(ENDS_EARLY)
+        return doubts
     if needs_end:
-        return found
+        return doubts
     used |= tiny
     for other in _other_ends(data, layout):
         used |= _by_part(_changes(other, pixels, decode), layout)
         if used.all():
             break
     else:
-        found.append(LEFT_OVER)
-    return found
+        doubts.append(LEFT_OVER)
+    return doubts
 
 
 def _changes(data: bytes, pixels: worker.Array, decode: Decode) -> NDArray[np.bool_]:
-    """Where the picture (rows, columns) of the changed file differs; everywhere if that cannot be decoded."""
+    """Mask (rows, columns) of the pixels that differ in the changed file; all if it cannot be decoded."""
     try:
         changed = decode(data) != pixels
-    except Exception:  # a changed file can fail its decoder in any way; then nothing of it is as it was
+    except Exception:  # a changed file can fail in any way
         changed = np.ones(pixels.shape, dtype=bool)
     return np.asarray(changed.any(axis=2) if changed.ndim == 3 else changed)
 
 
 def _by_part(changed: NDArray[np.bool_], layout: Layout) -> NDArray[np.bool_]:
-    """Whether each run between two restart markers of the first scan holds a changed pixel."""
+    """True for each run between two restart markers of the first scan with a changed pixel."""
     if not layout.interval:
         return np.array([changed.any()])
     high, wide = layout.mcu_size()
@@ -160,8 +156,8 @@ def _by_part(changed: NDArray[np.bool_], layout: Layout) -> NDArray[np.bool_]:
     padded = np.zeros((rows * high, columns * wide), dtype=bool)
     padded[: changed.shape[0], : changed.shape[1]] = changed
     mcus = padded.reshape(rows, high, columns, wide).any(axis=(1, 3)).reshape(-1)
-    found: NDArray[np.bool_] = np.logical_or.reduceat(mcus, np.arange(0, len(mcus), layout.interval))
-    return found
+    runs: NDArray[np.bool_] = np.logical_or.reduceat(mcus, np.arange(0, len(mcus), layout.interval))
+    return runs
 
 
 def _with_more(data: bytes, layout: Layout) -> bytes:
@@ -251,7 +247,7 @@ def _note_parts(layout: Layout, start: int, marks: worker.Array, codes: worker.A
 
 
 def _note_scan(layout: Layout, body: bytes) -> None:
-    """Which coefficients of which components a scan brings, and to which bit (T.81 B.2.3, G.1.1.1)."""
+    """Record the coefficients of a scan by component and their lowest bit (T.81 B.2.3, G.1.1.1)."""
     if not body or len(body) < 4 + 2 * body[0]:
         return
     layout.first_scan = layout.first_scan or body[1 : 1 + 2 * body[0] : 2]
@@ -261,16 +257,11 @@ def _note_scan(layout: Layout, body: bytes) -> None:
         bits[first : last + 1] = [low] * len(bits[first : last + 1])
 
 
-# Decode a JPEG with its last byte held back for a moment, to see whether the image needs the end of its data.
-#
-# A decoder that is given all but the last byte and cannot finish the last row uses the data to its end. That costs
-# nothing, where decoding the file anew with other bytes at its end costs as much as decoding it. A decoder reads up to 8
-# bytes ahead of what it uses, so that 4 to 8 bytes left over are seen by decoding anew only. Such few are left by chance
-# alone, and damage to a large file leaves more: small ones are decoded anew, as are those that do not come row by row
-# (several scans, restart markers).
-#
-# Runs in the reading process.
-
+# Decoding with the last byte withheld. A decoder that has all but the last byte and cannot finish the last row uses the
+# data to their end. This test is free, while decoding with other bytes at the end costs a second pass. Decoders read up
+# to 8 bytes ahead, so that 4 to 8 left-over bytes need the second pass; chance leaves so few in small files, damage to
+# large files leaves more. Small files and those that do not come row by row (several scans, restart markers) are
+# decoded again.
 
 LARGE_BYTES: Final = 1 << 18
 HELD_BACK: Final = 1
@@ -280,17 +271,17 @@ _MODES: Final = ("L", "RGB")
 
 
 def load_jpeg(image: ImageFile.ImageFile, layout: Layout) -> bool:
-    """Decode an image that was opened; whether it was seen that it uses its data to the end."""
+    """Decode an opened image; True if it is known to use its data to the end."""
     if not _comes_by_rows(image, layout):
         image.load()
         return False
     marks = _mark_last_row(image)
-    seen: list[bool] = []
+    checks: list[bool] = []
     image.load_read = _holding_back(  # type: ignore[attr-defined]
-        image, layout.parts[0][0][1] - HELD_BACK, lambda: seen.append(_is_as_marked(image, marks))
+        image, layout.parts[0][0][1] - HELD_BACK, lambda: checks.append(_is_as_marked(image, marks))
     )
     image.load()
-    return seen == [True]
+    return checks == [True]
 
 
 def _comes_by_rows(image: ImageFile.ImageFile, layout: Layout) -> bool:
@@ -303,40 +294,37 @@ def _comes_by_rows(image: ImageFile.ImageFile, layout: Layout) -> bool:
     )
 
 
-def _holding_back(image: ImageFile.ImageFile, stop: int, look: Callable[[], None]) -> Callable[[int], bytes]:
-    """Give the decoder the file up to ``stop``; look when it asks for more, then give it the rest."""
-    given = 0
+def _holding_back(image: ImageFile.ImageFile, stop: int, check: Callable[[], None]) -> Callable[[int], bytes]:
+    """A read function that stops at ``stop``, calls ``check`` at the next read, and then gives the rest."""
+    position = 0
 
     def read(count: int) -> bytes:
-        nonlocal given
+        nonlocal position
         assert image.fp is not None
-        if given == stop:
-            look()
-        part = image.fp.read(min(count, stop - given) if given < stop else count)
-        given += len(part)
+        if position == stop:
+            check()
+        part = image.fp.read(min(count, stop - position) if position < stop else count)
+        position += len(part)
         return part
 
     return read
 
 
 def _mark_last_row(image: ImageFile.ImageFile) -> dict[tuple[int, int], Any]:
-    """Write values into the last row that no decoder would by chance; what was written, by place."""
+    """Write improbable values into the last row; return them by position."""
     image.load_prepare()
     draw, (width, height) = random.Random(81), image.size
-    for place in ((x, height - 1) for x in range(min(width, _MARKED))):
-        image.im.putpixel(place, tuple(draw.randbytes(3)) if image.mode == "RGB" else draw.randrange(256))
+    for position in ((x, height - 1) for x in range(min(width, _MARKED))):
+        image.im.putpixel(position, tuple(draw.randbytes(3)) if image.mode == "RGB" else draw.randrange(256))
     return {(x, height - 1): image.im.getpixel((x, height - 1)) for x in range(min(width, _MARKED))}
 
 
 def _is_as_marked(image: ImageFile.ImageFile, marks: dict[tuple[int, int], Any]) -> bool:
-    """Whether the last row is not decoded yet."""
-    return all(image.im.getpixel(place) == value for place, value in marks.items())
+    """True if the last row is not decoded yet."""
+    return all(image.im.getpixel(position) == value for position, value in marks.items())
 
 
-# Compare the checksum of each chunk of a PNG (ISO/IEC 15948, 5.3 and 5.5): Pillow leaves those of the pixels out.
-#
-# Runs in the reading process.
-
+# Checksums of PNG chunks (ISO/IEC 15948, 5.3 and 5.5), of which Pillow ignores those of the pixels.
 
 SIGNATURE_BYTES: Final = 8
 
@@ -414,7 +402,7 @@ def parse_raster(request: dict[str, Any]) -> worker.Message:
 
 
 def _load(image: ImageFile.ImageFile, path: Path, *, doubts: bool) -> tuple[list[str], worker.Array]:
-    """Doubts and pixels. A PNG that its checksums tell to be damaged is refused, a JPEG is doubted, if anyone asks."""
+    """Doubts and pixels. A PNG with wrong checksums is refused, a damaged JPEG has doubts, on request."""
     if image.format == "PNG":
         image.load()
         data = path.read_bytes()
@@ -426,12 +414,12 @@ def _load(image: ImageFile.ImageFile, path: Path, *, doubts: bool) -> tuple[list
     layout = layout_of(data)
     needs_end = load_jpeg(image, layout)
     decoded = np.asarray(image)
-    found = stream_doubts(data, decoded, _decode_jpeg, needs_end=needs_end, layout=layout)
-    return found + _behind(data, layout.end), decoded
+    signs = stream_doubts(data, decoded, _decode_jpeg, needs_end=needs_end, layout=layout)
+    return signs + _behind(data, layout.end), decoded
 
 
 def _behind(data: bytes, end: int | None) -> list[str]:
-    """A doubt where more than padding lies behind the image: a second file, or parts of the first that were moved."""
+    """A doubt if more than padding follows the image: a second file, or displaced parts of the first."""
     rest = 0 if end is None else len(data[end:].strip(_PADDING))
     return [f"{rest} bytes lie behind the end of the image"] if rest else []
 

@@ -178,10 +178,10 @@ class _Worker:
 
 
 def _environment() -> dict[str, str]:
-    """What the child gets to see: no tokens, one thread, and the same import path."""
-    kept = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH") if name in os.environ}
+    """The child's environment: no tokens, one thread, and the same import path."""
+    inherited = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH") if name in os.environ}
     path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path if entry and Path(entry).exists())
-    return {**kept, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    return {**inherited, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def _widen(descriptor: int) -> None:

@@ -1,11 +1,11 @@
-"""Chat templates, rendered in the reading process: they are programs, in a language that can loop and grow.
+"""Rendering of chat templates in the reading process: templates are programs that can loop and grow.
 
-A template comes with a tokenizer. Jinja's sandbox keeps it from Python's objects, and from nothing else: a few nested
-loops run for ever, and one multiplication makes a text of gigabytes. Here it has the time and memory of the process.
+Jinja's sandbox keeps a template from Python's objects only: nested loops run for ever, and one multiplication makes a
+text of gigabytes. The reading process limits time and memory.
 
-The environment is the one that templates are written for: blocks are trimmed, loops can be left, ``tojson`` leaves
-HTML alone, ``raise_exception`` refuses a conversation, ``generation`` marks what an assistant says. One thing differs:
-``strftime_now`` always gives the same day, since a prompt, and so a report, must not depend on when it was made.
+The environment is the usual one of templates: trimmed blocks, loop controls, ``tojson`` without HTML escapes,
+``raise_exception`` to refuse a conversation, ``generation`` around the assistant's text. One difference:
+``strftime_now`` always gives the same day, since a prompt, and so a report, must not depend on the date.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from radweave.io import worker
 from radweave.io.worker import Task
 
 MAX_LETTERS = 100_000
-"""Of a rendered turn; a prompt has some hundreds."""
+"""Limit of a rendered turn; a prompt has some hundreds."""
 TODAY = datetime.datetime(2024, 7, 26)
-"""The day that Llama 3's templates fall back to."""
+"""The default day of Llama 3's templates."""
 
 
 class _Generation(Extension):

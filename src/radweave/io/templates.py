@@ -1,4 +1,4 @@
-"""A chat template that came with a tokenizer, rendered where it can do no harm; see ``template_parse``."""
+"""Chat templates of tokenizers, rendered in the sandbox by ``template_parse``."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _PARSERS = "radweave.io.template_parse"
 
 
 def render_turn(template: str, content: str, special_tokens: Mapping[str, Any]) -> str:
-    """The text of a conversation of one turn, the user's, up to where the assistant begins to write.
+    """The prompt of one turn of the user, up to the beginning of the assistant's answer.
 
     Raises:
-        InputError: if the template is broken, refuses the turn, or takes more time or memory than a prompt can need.
+        InputError: if the template is broken, refuses the turn, or exceeds the limits of time or memory.
     """
-    return _rendered(template, content, json.dumps(special_tokens, sort_keys=True, default=str))
+    return _render(template, content, json.dumps(special_tokens, sort_keys=True, default=str))
 
 
 @lru_cache(maxsize=64)  # a restored run builds its model twice, and a process may restore many runs
-def _rendered(template: str, content: str, special_tokens: str) -> str:
+def _render(template: str, content: str, special_tokens: str) -> str:
     variables = {
         **json.loads(special_tokens),
         "messages": [{"role": "user", "content": content}],

@@ -1,4 +1,4 @@
-"""The pixels of a study's files as a viewer needs them: all grey levels, the file's own windows, the original size.
+"""Pixels for a viewer: all grey levels, the windows of the file, the original size; and the viewer's script.
 
     read = read_words(Path("chest.dcm"))
     read.words                    # uint16 (rows, columns)
@@ -141,10 +141,10 @@ def _packed(
 
 
 def values_of(words: Words, about: Mapping[str, Any]) -> FloatImage:
-    """What words stand for, as the modality step gives it."""
+    """Values of words after the modality step."""
     values = (words.astype(np.int64) + int(about["first"])).astype(np.float32)
-    found: FloatImage = values * np.float32(about["slope"]) + np.float32(about["intercept"])
-    return found
+    scaled: FloatImage = values * np.float32(about["slope"]) + np.float32(about["intercept"])
+    return scaled
 
 
 def shown_bytes(
@@ -167,12 +167,12 @@ def shown_bytes(
 
 def _presets(image: DicomImage, words: Words, about: dict[str, Any], warnings: list[str]) -> list[dict[str, Any]]:
     """The windows to choose from; the first is how ``dicom.display`` shows the image."""
-    header, found = image.header, []
+    header, presets = image.header, []
     levels = np.flatnonzero(np.bincount(words.reshape(-1))).astype(np.uint16)
     padding = None if about["padding"] is None else words == about["padding"]
     values = values_of(levels if padding is None else levels[levels != about["padding"]], about)
     if header.voi_lut is not None and image.voi_lut is not None:
-        found.append(
+        presets.append(
             {"name": TABLE_NAME, "function": TABLE, "first": header.voi_lut.first, "bits": header.voi_lut.bits}
         )
     function = header.voi_function if header.voi_function in (LINEAR_EXACT, "SIGMOID") else LINEAR
@@ -181,10 +181,10 @@ def _presets(image: DicomImage, words: Words, about: dict[str, Any], warnings: l
         if shown is None or (np.ptp(shown) == 0 and np.ptp(values) > 0):
             warnings.append("a window of the file cannot be used")
             continue
-        name = AS_FILE_ASKS if len(header.window_centers) == 1 else f"{AS_FILE_ASKS} ({len(found) + 1})"
-        found.append({"name": name, "function": function, "center": center, "width": width})
+        name = AS_FILE_ASKS if len(header.window_centers) == 1 else f"{AS_FILE_ASKS} ({len(presets) + 1})"
+        presets.append({"name": name, "function": function, "center": center, "width": width})
     low, high = dicom.range_without_window(values_of(words, about), dicom.declared_range(image), padding, [])
-    return [*found, _between(WHOLE_RANGE, low, high)]
+    return [*presets, _between(WHOLE_RANGE, low, high)]
 
 
 def _between(name: str, low: float, high: float) -> dict[str, Any]:
@@ -252,12 +252,9 @@ def write_words(words: Words, file: IO[bytes]) -> None:
         packed.write(np.ascontiguousarray(words, dtype="<u2").tobytes())
 
 
-# The viewer's modules as one script: a page that stands alone has no place to load them from.
-#
-# bundle("page.js", folder)     # the text of folder/page.js and of whatever it imports
-#
-# Each module becomes a function that is called once, in the order in which they need each other; what it exports is what
-# the function returns. Only the forms that our modules use are known.
+# The viewer's modules as one script, for pages without a server: ``bundle("page.js", folder)`` joins a module and its
+# imports. Each module becomes a function that is called once in the order of imports and returns its exports. Only the
+# forms of import and export in our modules are supported.
 
 
 STATIC: Final = Path(str(files("radweave.io"))) / "static"
@@ -293,21 +290,21 @@ def _add(name: str, folders: tuple[Path, ...], parts: dict[str, str], above: tup
     if path is None:
         raise ValueError(f"there is no module {name}")
     text = path.read_text(encoding="utf-8")
-    needed = [_place(name, found["place"]) for found in _IMPORT.finditer(text)]
+    needed = [_place(name, match["place"]) for match in _IMPORT.finditer(text)]
     for other in needed:
         _add(other, folders, parts, (*above, name))
-    exported = [found["name"] for found in _EXPORT.finditer(text)]
-    text = _IMPORT.sub(lambda found: _taken(name, found), text)
-    text = _EXPORT.sub(lambda found: found["rest"], text)
+    exported = [match["name"] for match in _EXPORT.finditer(text)]
+    text = _IMPORT.sub(lambda match: _taken(name, match), text)
+    text = _EXPORT.sub(lambda match: match["rest"], text)
     if _OTHER_FORMS.search(text):
         raise ValueError(f"{name} imports or exports in a form that is not known")
     parts[name] = f"const {_called(name)} = (() => {{\n{text}\nreturn {{ {', '.join(exported)} }};\n}})();"
 
 
-def _taken(name: str, found: re.Match[str]) -> str:
-    """``import { a, b as c } from "./x.js"`` as a line that takes them from what the module gave."""
-    names = ", ".join(one.strip().replace(" as ", ": ") for one in found["names"].split(","))
-    return f"const {{ {names} }} = {_called(_place(name, found['place']))};"
+def _taken(name: str, match: re.Match[str]) -> str:
+    """``import { a, b as c } from "./x.js"`` as a destructuring of the module's result."""
+    names = ", ".join(one.strip().replace(" as ", ": ") for one in match["names"].split(","))
+    return f"const {{ {names} }} = {_called(_place(name, match['place']))};"
 
 
 def _place(name: str, imported: str) -> str:
@@ -315,5 +312,5 @@ def _place(name: str, imported: str) -> str:
 
 
 def _called(name: str) -> str:
-    """The variable of a module: no other name begins like it."""
+    """The variable of a module, with a unique prefix."""
     return "$" + re.sub(r"\W", "_", name.removesuffix(".js"))

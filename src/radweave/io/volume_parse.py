@@ -23,14 +23,12 @@ from nibabel.spatialimages import HeaderDataError
 from radweave.core.errors import InputError
 from radweave.io import worker
 
-# Compressed voxels to plain bytes, read to the end so that the checksum behind them is compared. Reading process only.
-#
-# A library that stops at the last voxel never sees that checksum, and a changed bit becomes a changed picture.
+# Decompression to the end of the data, so that the checksum is compared: a library that stops at the last voxel never
+# reads it, and a changed bit becomes a changed picture.
 
-
-# Bytes behind the voxels that are read over to reach the checksum: a writer's padding. More is made to fill memory.
+# Padding behind the voxels that is read to reach the checksum; more is an attempt to fill memory.
 MAX_PADDING_BYTES: Final = 1 << 20
-# Parts of a gzip file that hold nothing. Some writers end with one; millions are made to fill time.
+# Empty members of a gzip file. Some writers end with one; millions are an attempt to take time.
 MAX_EMPTY_MEMBERS: Final = 64
 _ZLIB_OR_GZIP: Final = zlib.MAX_WBITS | 32
 _GZIP: Final = b"\x1f\x8b"
@@ -41,10 +39,10 @@ DAMAGED: Final = "the compressed data is damaged"
 
 
 class GzipStream(io.RawIOBase):
-    """What a zlib stream or a gzip file, of one member or several, unpacks to. Give it to ``io.BufferedReader``.
+    """The content of a zlib stream or of a gzip file with any number of members, for ``io.BufferedReader``.
 
-    Checksums are compared at the end of each member. ``rest`` is what follows the last one but for zeros, once all was
-    read; the library's own reader neither counts members nor reads zlib streams.
+    Checksums are compared at the end of each member. ``rest`` holds the data behind the last one except zeros, after
+    reading all; the standard library's reader neither counts members nor reads zlib streams.
 
     Raises:
         InputError: by any read, if the data is cut, damaged, or holds too many empty members.

@@ -1,7 +1,7 @@
 """CT volumes from NIfTI, NRRD, MetaImage and DICOM series, in Hounsfield units.
 
     stored = read_stored(Path("scan.nii.gz"))      # as the file has it, geometry as ITK states it
-    volume = read_volume(Path("series_folder"))    # in the one orientation that everything else here uses
+    volume = read_volume(Path("series_folder"))    # in the fixed orientation
 
 Coordinates are LPS in mm (x to the patient's left, y to the back, z to the head). Arrays are (z, y, x).
 """
@@ -32,7 +32,7 @@ READ_TIMEOUT_S: Final = 120.0
 AIR_HU: Final = -1024
 MAX_HU: Final = 31_000
 MIN_SPAN_HU: Final = 1.0
-"""What rounds to one value is no image."""
+"""Least span of values; a smaller one rounds to one value."""
 # Of slope and intercept: beyond it, no stored value but 0 is a Hounsfield unit.
 MAX_SCALE: Final = 1e6
 MAX_ANISOTROPY: Final = 8.0
@@ -43,7 +43,7 @@ SKEW_TOLERANCE: Final = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """Where the voxels are: spacing and origin (x, y, z) in mm, and the direction matrix.
+    """Positions of the voxels: spacing and origin (x, y, z) in mm, and the direction matrix.
 
     ``direction`` is 3 x 3, row-major, LPS; its columns are the directions of the x, y and z axis of the array.
     """
@@ -106,7 +106,7 @@ class _NiftiHeader(Record):
 
 
 class _AxesHeader(Record):
-    """What NRRD and MetaImage state: a vector for each axis of the array, or spacings alone."""
+    """Geometry of NRRD and MetaImage: a vector for each axis of the array, or spacings alone."""
 
     space_known: bool
     directions_lps: tuple[_Vector, _Vector, _Vector] | None
@@ -484,18 +484,18 @@ def _axial(images: list[DicomImage], folder: Path, warnings: list[str]) -> list[
     pictures = [image for image in images if image.header.rows is not None]
     if len(pictures) < len(images):
         warnings.append(f"{len(images) - len(pictures)} files without an image left out")
-    kept = [image for image in pictures if "LOCALIZER" not in image.header.image_types]
-    if len(kept) < len(pictures):
-        warnings.append(f"{len(pictures) - len(kept)} localizer images left out")
-    for image in kept:
+    slices = [image for image in pictures if "LOCALIZER" not in image.header.image_types]
+    if len(slices) < len(pictures):
+        warnings.append(f"{len(pictures) - len(slices)} localizer images left out")
+    for image in slices:
         reason = no_slice(image.header)
         if reason is not None:
             raise InputError(
                 reason.reason, file=image.path, field=reason.field, got=reason.got, expected=reason.expected
             )
-    if len(kept) < 2:
-        raise InputError("holds fewer than two CT slices, which is no volume", file=folder, got=len(kept))
-    return kept
+    if len(slices) < 2:
+        raise InputError("holds fewer than two CT slices, which is no volume", file=folder, got=len(slices))
+    return slices
 
 
 def _one_scan(images: list[DicomImage], folder: Path) -> None:
@@ -552,19 +552,19 @@ def _sorted(images: list[DicomImage], normal: NDArray[np.float64]) -> list[Slice
 
 
 def _without_repeats(slices: list[Slice], folder: Path, warnings: list[str]) -> list[Slice]:
-    """Drop a slice that is there twice; refuse two different ones at one place."""
-    kept = [slices[0]]
+    """Drop repeated slices; refuse two different ones at one position."""
+    distinct = [slices[0]]
     for item in slices[1:]:
-        if item.place_mm - kept[-1].place_mm > 1e-3:
-            kept.append(item)
-        elif not np.array_equal(item.image.stored_pixels(), kept[-1].image.stored_pixels()):
+        if item.place_mm - distinct[-1].place_mm > 1e-3:
+            distinct.append(item)
+        elif not np.array_equal(item.image.stored_pixels(), distinct[-1].image.stored_pixels()):
             raise InputError("two different slices lie at one position", file=item.image.path,
                              field="ImagePositionPatient")  # fmt: skip
-    if len(kept) < len(slices):
-        warnings.append(f"duplicated slices: {len(slices) - len(kept)} left out")
-    if len(kept) < 2:
+    if len(distinct) < len(slices):
+        warnings.append(f"duplicated slices: {len(slices) - len(distinct)} left out")
+    if len(distinct) < 2:
         raise InputError("holds only one distinct slice, which is no volume", file=folder)
-    return kept
+    return distinct
 
 
 def _series_geometry(slices: list[Slice], normal: NDArray[np.float64], folder: Path, warnings: list[str]) -> Geometry:

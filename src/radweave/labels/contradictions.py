@@ -25,15 +25,14 @@ from itertools import pairwise
 from typing import Final
 
 from radweave.core.study import LabelState
-from radweave.labels.chexpert_terms import LEXICON as XRAY
 from radweave.labels.comparisons import is_broken, tidy
-from radweave.labels.ct_terms import LEXICON as CT
 from radweave.labels.labeler import Labeler
-from radweave.labels.phrases import PhraseBook, Structure, Terms
+from radweave.labels.phrases import PhraseBook, Structure, Terms, load_lexicon
 from radweave.labels.rules import RuleLabeler
 from radweave.labels.text import fold, sentences, sentences_by_part, tokenize
 
-_XRAY, _CT = XRAY.terms, CT.terms
+_LEXICON = load_lexicon("chexpert14")
+_XRAY, _CT = _LEXICON.terms, load_lexicon("ct18").terms
 
 # --- topics: findings, and organs that are called normal ------------------------------------------------------------
 
@@ -313,7 +312,7 @@ class _Reader:
     """Claims of one sentence."""
 
     def __init__(self) -> None:
-        self.rules = RuleLabeler(replace(XRAY, terms=TOPICS, other=(), other_look_alikes=()))
+        self.rules = RuleLabeler(replace(_LEXICON, terms=TOPICS, other=(), other_look_alikes=()))
         generic = [(phrase, "anything") for phrase in _ANYTHING]
         well = [(phrase, "well") for phrase in _ALL_WELL]
         named = [(words, words) for words in _SPOKEN_OF]

@@ -13,11 +13,14 @@ can begin with it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from functools import cache
+from importlib.resources import files
+from typing import Any, Generic, TypeVar
 
-from radweave.core.ontology import LabelSet
+from radweave.core.ontology import LABEL_SETS, LabelSet, LabelSetName
 from radweave.core.study import LabelState
 from radweave.labels.text import Sentence
 
@@ -109,7 +112,7 @@ def longest(matches: Iterable[Match[T]]) -> list[Match[T]]:
     return chosen
 
 
-# How an ontology's words are written down: findings, structures and what is said of them, look-alikes.
+# The words of a label set: findings, structures and their qualities, look-alikes.
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,3 +179,40 @@ class Lexicon:
     @property
     def classes(self) -> tuple[str, ...]:
         return self.label_set.classes
+
+
+@cache
+def load_lexicon(name: LabelSetName) -> Lexicon:
+    """The words of a label set, from ``lexicons/NAME.toml``.
+
+    "@list" in the file stands for the phrases of a list of ``words``, ``same_as`` for the terms of a class of ``base``.
+    """
+    content = tomllib.loads((files("radweave.labels") / "lexicons" / f"{name}.toml").read_text(encoding="utf-8"))
+    words = content.pop("words", {})
+    base = load_lexicon(content.pop("base")).terms if "base" in content else {}
+    terms = {
+        label: base[entry["same_as"]] if "same_as" in entry else _terms(entry, words)
+        for label, entry in content.pop("terms").items()
+    }
+    return Lexicon(
+        LABEL_SETS[name],
+        terms=terms,
+        not_a_finding=frozenset(content.pop("not_a_finding", ())),
+        **{key: tuple(value) if isinstance(value, list) else value for key, value in content.items()},
+    )
+
+
+def _terms(entry: Mapping[str, Any], words: Mapping[str, Sequence[str]]) -> Terms:
+    structures = tuple(
+        Structure(**{key: _value(value, words) for key, value in structure.items()})
+        for structure in entry.get("structures", ())
+    )
+    phrases = {key: _value(value, words) for key, value in entry.items() if key != "structures"}
+    return Terms(structures=structures, **phrases)
+
+
+def _value(value: Any, words: Mapping[str, Sequence[str]]) -> Any:
+    """Phrases with the shared lists in their places; a state by its name."""
+    if isinstance(value, list):
+        return tuple(phrase for item in value for phrase in (words[item[1:]] if item.startswith("@") else (item,)))
+    return LabelState(value) if isinstance(value, str) else value

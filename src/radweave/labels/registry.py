@@ -13,6 +13,7 @@ from radweave.core.errors import InputError
 from radweave.core.ontology import LABEL_SETS, NETWORKS, LabelSet, sets_for
 from radweave.core.study import Modality
 from radweave.labels.labeler import Labeler
+from radweave.labels.phrases import load_lexicon
 from radweave.labels.rules import RuleLabeler
 
 LABELER_OF: Mapping[Modality, str] = MappingProxyType(
@@ -61,4 +62,4 @@ def label_set_of(name: str) -> LabelSet:
 
 @cache
 def _rule_labeler(label_set: LabelSet) -> RuleLabeler:
-    return RuleLabeler(import_module(f"radweave.labels.{label_set.lexicon}").LEXICON)
+    return RuleLabeler(load_lexicon(label_set.name))

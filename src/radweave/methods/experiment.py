@@ -22,6 +22,8 @@ from radweave.data.loader import ShuffleAll, ShuffleConfig
 from radweave.data.targets import InputSection, refuse_target_in_context
 from radweave.data.tokenizer import BpeTokenizerConfig, PretrainedTokenizerConfig, TokenizerConfig, spare_words
 from radweave.methods.model import ReportModel
+from radweave.methods import load_method, outside_entry
+from radweave.methods.outside import code_of, load_loss, outside_losses
 from radweave.methods.renamed import rename_keys
 from radweave.methods.stage import OptimizerConfig, StageConfig, Trainability, full
 from radweave.nn.decoding import DecodingConfig, ExpectedUtilityConfig
@@ -32,6 +34,8 @@ from radweave.nn.vision import VISION_RECORDS, AnyVisionConfig, VisionEncoderCon
 from radweave.nn.vision.pretrained import STATED
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     from transformers import PreTrainedTokenizerBase
 
 Part = TypeVar("Part")
@@ -279,6 +283,35 @@ class Experiment(Config):
     def named_stages(self) -> dict[str, StageConfig]:
         """The stages in the order in which they run."""
         return self.stages.named()
+
+    def build(self, context: BuildContext) -> ReportModel:
+        """The model, with the losses of other packages that a stage weighs.
+
+        Raises:
+            InputError: if such a loss cannot be used.
+        """
+        model = self.model.build(context)
+        added = {name: load_loss(entry) for name, entry in self._outside_losses().items() if name not in model.terms}
+        if added:
+            model.terms = {**model.terms, **added}
+        return model
+
+    def _outside_losses(self) -> dict[str, EntryPoint]:
+        entries = outside_losses(self.method)
+        weighed = _weighed_losses(self) & entries.keys()
+        if weighed:  # no package takes the place of a loss of the method's own
+            weighed -= {name for make in load_method(self.method).PRESETS.values() for name in _weighed_losses(make())}
+        return {name: entries[name] for name in sorted(weighed)}
+
+    def outside_code(self) -> dict[str, dict[str, str]]:
+        """What comes from other packages, the method or losses of it: name -> package, version, and hash of its code."""
+        entry = outside_entry(self.method)
+        entries = {**self._outside_losses(), **({} if entry is None else {self.method: entry})}
+        return {name: code_of(entry) for name, entry in entries.items()}
+
+
+def _weighed_losses(experiment: Experiment) -> set[str]:
+    return {name for stage in experiment.named_stages().values() for name in stage.losses}
 
 
 # What the presets of several methods share: how studies are read at each size, and stages in one line.

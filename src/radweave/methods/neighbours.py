@@ -108,7 +108,9 @@ class DescribedStudies:
 
     def evidence_for(self, extractor: DescriptorExtractor, batch: Batch, barred: Mask) -> list[Evidence]:
         """What they say of each study of a batch; those that are ``barred`` (B, J) say nothing."""
-        apart = _with_context(distances(extractor, extractor.describe(batch), self.described), bags_of(batch), self.bags)
+        apart = _with_context(
+            distances(extractor, extractor.describe(batch), self.described), bags_of(batch), self.bags
+        )
         return [
             self.smoothers.evidence_for(findings, wording, own)
             for findings, wording, own in zip(apart.findings, apart.wording, barred, strict=True)

@@ -57,7 +57,7 @@ class StageConfig(Config):
     """
 
     finetune: Annotated[dict[str, Trainability], Open()]
-    losses: dict[str, float]
+    losses: Annotated[dict[str, float], Open()]
     mixture: Annotated[dict[str, Annotated[float, Field(gt=0)]], Open()] = Field(default_factory=dict)
     optimizer: OptimizerConfig = OptimizerConfig()
     epochs: int = Field(default=10, ge=0, le=1_000_000)

@@ -114,7 +114,7 @@ def corners(shape: Shape) -> NDArray[np.float64]:
 
 
 def contains(shape: Ellipsoid, point: Vector, scale: float = 1.0) -> bool:
-    """Whether a point lies in the ellipsoid scaled by ``scale``."""
+    """True for a point in the ellipsoid scaled by ``scale``."""
     local = (np.asarray(point) - np.asarray(shape.center)) @ rotation(shape.tilt_deg, shape.turn_deg)
     return bool(np.sum((local / (np.asarray(shape.semi) * scale)) ** 2) <= 1.0)
 

@@ -33,7 +33,7 @@ Region = tuple[slice, slice, slice]
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """How one volume was taken. Axes are (z, y, x): to the head, to the back, to the patient's left."""
+    """Geometry and noise of one volume. Axes are (z, y, x): to the head, to the back, to the patient's left."""
 
     shape: tuple[int, int, int] = (48, 96, 96)
     spacing_mm: tuple[float, float, float] = (6.0, 3.75, 3.75)
@@ -51,7 +51,7 @@ class Scan:
         return lines[0], lines[1], lines[2]
 
     def affine(self) -> NDArray[np.float64]:
-        """Of the array transposed to (x, y, z), to NIfTI's axes (right to left, back to front, feet to head)."""
+        """Affine of the array transposed to (x, y, z), to NIfTI's axes (right to left, back to front, feet to head)."""
         z, y, x = (float(line.reshape(-1)[0]) for line in self.coordinates())
         sz, sy, sx = self.spacing_mm
         return np.array([[-sx, 0, 0, -x], [0, -sy, 0, -y], [0, 0, sz, z], [0, 0, 0, 1]], dtype=np.float64)
@@ -59,14 +59,14 @@ class Scan:
 
 @dataclass(slots=True)
 class _Chest:
-    """What the lungs of a scene are made of, voxel by voxel: HU without lesions, and the share that is lung."""
+    """The chest of a scene by voxel: HU without lesions, and the share of lung."""
 
     hu: Floats
     lung: Floats
 
 
 class Voxels:
-    """Volumes on one grid. What scenes share is computed once: keys are the frozen solids."""
+    """Volumes on one grid. Parts that scenes share are computed once, with the frozen solids as keys."""
 
     def __init__(self, scan: Scan) -> None:
         self.scan = scan
@@ -83,9 +83,9 @@ class Voxels:
         aerated: Floats = np.zeros_like(hu)
         for group in scene.groups:
             for item in group:
-                found = None if isinstance(item.shape, Tube) else self._share(item.shape)
-                if found is not None:
-                    (aerated if item.in_lung else hu)[found[0]] += found[1] * np.float32(item.hu)
+                part = None if isinstance(item.shape, Tube) else self._share(item.shape)
+                if part is not None:
+                    (aerated if item.in_lung else hu)[part[0]] += part[1] * np.float32(item.hu)
             for in_lung in (False, True):
                 tubes = tuple(i for i in group if isinstance(i.shape, Tube) and i.in_lung == in_lung)
                 if tubes:
@@ -119,25 +119,25 @@ class Voxels:
             space = self._union(scene.cavities[side]) * free
             hu *= 1 - space
             for filling in scene.fillings[side]:
-                kept = space * self._union(filling.kept)
-                hu += (space - kept) * np.float32(filling.hu)
-                space = kept
+                lung_space = space * self._union(filling.lung)
+                hu += (space - lung_space) * np.float32(filling.hu)
+                space = lung_space
             hu += space * np.float32(scene.lung_hu[side])
             lung += space
         return _Chest(hu, np.minimum(lung, 1))
 
     def _paint(self, hu: Floats, organ: Organ) -> None:
-        found = self._share(organ.solid)
-        if found is not None:
-            region, share = found
+        part = self._share(organ.solid)
+        if part is not None:
+            region, share = part
             hu[region] += share * (np.float32(organ.hu) - hu[region])
 
     def _union(self, solids: Sequence[Solid]) -> Floats:
         total: Floats = np.zeros(self.scan.shape, dtype=np.float32)
         for solid in solids:
-            found = self._share(solid)
-            if found is not None:
-                np.maximum(total[found[0]], found[1], out=total[found[0]])
+            part = self._share(solid)
+            if part is not None:
+                np.maximum(total[part[0]], part[1], out=total[part[0]])
         return total
 
     def _region(self, shape: Shape) -> Region | None:

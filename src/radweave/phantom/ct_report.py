@@ -12,36 +12,22 @@ from radweave.core.study import LabelState
 from radweave.phantom.findings import SEVERITIES, Finding
 from radweave.phantom.report import NEG, POS, UNC, Sentence, capital, choose, state_labels, with_trend
 
-REGIONS: tuple[str, ...] = (
-    "trachea and bronchi",
-    "mediastinum",
-    "heart",
-    "esophagus",
-    "lung",
-    "pleura",
-    "abdomen",
-    "bone",
-)
-_REGION: dict[str, str] = {
-    "Medical material": "mediastinum",
-    "Arterial wall calcification": "mediastinum",
-    "Cardiomegaly": "heart",
-    "Pericardial effusion": "heart",
-    "Coronary artery wall calcification": "heart",
-    "Hiatal hernia": "esophagus",
-    "Lymphadenopathy": "mediastinum",
-    "Emphysema": "lung",
-    "Atelectasis": "lung",
-    "Lung nodule": "lung",
-    "Lung opacity": "lung",
-    "Pulmonary fibrotic sequela": "lung",
-    "Pleural effusion": "pleura",
-    "Mosaic attenuation pattern": "lung",
-    "Peribronchial thickening": "trachea and bronchi",
-    "Consolidation": "lung",
-    "Bronchiectasis": "trachea and bronchi",
-    "Interlobular septal thickening": "lung",
-}
+_CLASSES: dict[str, tuple[str, ...]] = {
+    "trachea and bronchi": ("Peribronchial thickening", "Bronchiectasis"),
+    "mediastinum": ("Medical material", "Arterial wall calcification", "Lymphadenopathy"),
+    "heart": ("Cardiomegaly", "Pericardial effusion", "Coronary artery wall calcification"),
+    "esophagus": ("Hiatal hernia",),
+    "lung": (
+        "Emphysema", "Atelectasis", "Lung nodule", "Lung opacity", "Pulmonary fibrotic sequela",
+        "Mosaic attenuation pattern", "Consolidation", "Interlobular septal thickening",
+    ),
+    "pleura": ("Pleural effusion",),
+    "abdomen": (),
+    "bone": (),
+}  # fmt: skip
+"""Region -> its classes, in the order of a report."""
+REGIONS: tuple[str, ...] = tuple(_CLASSES)
+_REGION: dict[str, str] = {name: region for region, names in _CLASSES.items() for name in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +43,13 @@ class WrittenScan:
 
 def write_ct_report(findings: Sequence[Finding], rng: np.random.Generator, *, has_prior: bool) -> WrittenScan:
     """Write the report of a CT scan; ``findings`` hold those that have resolved since the prior scan."""
-    said = [_describe(f, rng) for f in findings]
-    mentioned = {name for s in said for name in s.states}
+    described = [_describe(f, rng) for f in findings]
+    mentioned = {name for s in described for name in s.states}
     terse = rng.random() < 0.3
     body: list[Sentence] = []
     regions: dict[str, str] = {}
     for region in REGIONS:
-        own = [s for s in said if s.topic == region]
+        own = [s for s in described if s.topic == region]
         own += [s for s in _NORMAL[region](mentioned, rng) if not (terse and s.states == {} and own)]
         body += own
         if own:
@@ -92,7 +78,7 @@ def _word(f: Finding) -> str:
 
 
 def _text(f: Finding, rng: np.random.Generator) -> str:
-    """What is seen, without full stop."""
+    """Description of a finding, without full stop."""
     where, word, size = _place(f), _word(f), f"{max(round(f.size_mm), 1)} mm"
     extent = {"mild": "focal", "moderate": "patchy", "severe": "extensive"}[f.severity]
     nodule = f"a {size} nodule in {where}" if f.count == 1 else f"{f.count} nodules up to {size} in {where}"
@@ -171,40 +157,42 @@ def _material(f: Finding, region: str, rng: np.random.Generator) -> Sentence:
 Normal = Callable[[set[str], np.random.Generator], list[Sentence]]
 
 
-def _said(text: str, *denied: str) -> Sentence:
+def _sentence(text: str, *denied: str) -> Sentence:
     return Sentence(text, dict.fromkeys(denied, NEG))
 
 
 def _normal_airways(mentioned: set[str], rng: np.random.Generator) -> list[Sentence]:
     texts = ("The trachea and both main bronchi are open.", "Trachea and main bronchi are patent.")
-    own = [_said(choose(rng, texts))]
+    own = [_sentence(choose(rng, texts))]
     if "Bronchiectasis" not in mentioned and rng.random() < 0.2:
-        own.append(_said("No bronchiectasis.", "Bronchiectasis"))
+        own.append(_sentence("No bronchiectasis.", "Bronchiectasis"))
     return own
 
 
 def _normal_mediastinum(mentioned: set[str], rng: np.random.Generator) -> list[Sentence]:
     own = []
     if "Arterial wall calcification" not in mentioned:
-        own.append(_said(choose(rng, ("The thoracic aorta is normal in caliber.", "Mediastinal vessels are normal."))))
+        own.append(
+            _sentence(choose(rng, ("The thoracic aorta is normal in caliber.", "Mediastinal vessels are normal.")))
+        )
     if "Lymphadenopathy" not in mentioned:
         texts = ("No enlarged lymph nodes in the mediastinum.", "There is no mediastinal lymphadenopathy.")
-        own.append(_said(choose(rng, texts), "Lymphadenopathy"))
+        own.append(_sentence(choose(rng, texts), "Lymphadenopathy"))
     return own
 
 
 def _normal_heart(mentioned: set[str], rng: np.random.Generator) -> list[Sentence]:
     own = []
     if "Cardiomegaly" not in mentioned:
-        own.append(_said(choose(rng, ("Heart size is normal.", "The heart is normal in size.")), "Cardiomegaly"))
+        own.append(_sentence(choose(rng, ("Heart size is normal.", "The heart is normal in size.")), "Cardiomegaly"))
     if "Pericardial effusion" not in mentioned:
         own.append(
-            _said(
+            _sentence(
                 choose(rng, ("No pericardial effusion.", "There is no pericardial effusion.")), "Pericardial effusion"
             )
         )
     if "Coronary artery wall calcification" not in mentioned and rng.random() < 0.25:
-        own.append(_said("No coronary artery calcification.", "Coronary artery wall calcification"))
+        own.append(_sentence("No coronary artery calcification.", "Coronary artery wall calcification"))
     return own
 
 
@@ -212,37 +200,37 @@ def _normal_esophagus(mentioned: set[str], rng: np.random.Generator) -> list[Sen
     if "Hiatal hernia" in mentioned or rng.random() < 0.4:
         return []
     if rng.random() < 0.3:
-        return [_said("No hiatal hernia.", "Hiatal hernia")]
-    return [_said("The esophagus is normal.")]
+        return [_sentence("No hiatal hernia.", "Hiatal hernia")]
+    return [_sentence("The esophagus is normal.")]
 
 
 def _normal_lung(mentioned: set[str], rng: np.random.Generator) -> list[Sentence]:
     own = []
     if not any(_REGION[name] == "lung" for name in mentioned):
-        own.append(_said(choose(rng, ("Aeration of both lungs is normal.", "Both lungs are clear."))))
+        own.append(_sentence(choose(rng, ("Aeration of both lungs is normal.", "Both lungs are clear."))))
     absent = [name for name in ("Lung nodule", "Consolidation") if name not in mentioned]
     if len(absent) == 2:
         texts = ("No nodule or consolidation in either lung.", "There is no nodule or consolidation in the lungs.")
-        own.append(_said(choose(rng, texts), *absent))
+        own.append(_sentence(choose(rng, texts), *absent))
     elif absent == ["Lung nodule"]:
-        own.append(_said("No nodule in either lung.", "Lung nodule"))
+        own.append(_sentence("No nodule in either lung.", "Lung nodule"))
     elif absent:
-        own.append(_said("No consolidation.", "Consolidation"))
+        own.append(_sentence("No consolidation.", "Consolidation"))
     return own
 
 
 def _normal_pleura(mentioned: set[str], rng: np.random.Generator) -> list[Sentence]:
     if "Pleural effusion" in mentioned:
         return []
-    return [_said(choose(rng, ("No pleural effusion.", "There is no pleural effusion.")), "Pleural effusion")]
+    return [_sentence(choose(rng, ("No pleural effusion.", "There is no pleural effusion.")), "Pleural effusion")]
 
 
 def _normal_abdomen(mentioned: set[str], rng: np.random.Generator) -> list[Sentence]:
-    return [] if rng.random() < 0.3 else [_said("The upper abdominal organs are normal.")]
+    return [] if rng.random() < 0.3 else [_sentence("The upper abdominal organs are normal.")]
 
 
 def _normal_bone(mentioned: set[str], rng: np.random.Generator) -> list[Sentence]:
-    return [_said(choose(rng, ("No lytic or destructive bone lesion.", "Bone structures are intact.")))]
+    return [_sentence(choose(rng, ("No lytic or destructive bone lesion.", "Bone structures are intact.")))]
 
 
 _NORMAL: dict[str, Normal] = {
@@ -260,9 +248,6 @@ _NORMAL: dict[str, Normal] = {
 def _impression(findings: Sequence[Finding], rng: np.random.Generator) -> list[Sentence]:
     claims = [f for f in findings if f.visible and f.name != "Medical material"]
     if not claims:
-        return [_said(choose(rng, ("Normal chest CT.", "No acute abnormality in the chest.")))]
-    said = []
-    for f in sorted(claims, key=lambda f: -SEVERITIES.index(f.severity))[:3]:
-        plain = f.model_copy(update={"trend": "first"})
-        said.append(_describe(plain, rng))
-    return said
+        return [_sentence(choose(rng, ("Normal chest CT.", "No acute abnormality in the chest.")))]
+    worst = sorted(claims, key=lambda f: -SEVERITIES.index(f.severity))[:3]
+    return [_describe(f.model_copy(update={"trend": "first"}), rng) for f in worst]

@@ -1,4 +1,4 @@
-"""What each radiographic finding does to the chest: to its build, its pleural spaces, or as shapes laid on it."""
+"""Radiographic findings as changes of the chest: of its build, its pleural spaces, or as shapes laid on it."""
 
 from __future__ import annotations
 
@@ -184,8 +184,8 @@ def _pneumothorax(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.rand
     across = 1.0 - f.size_mm / (108.0 * a.width)
     anchor = (sign(side) * 22.0 * a.width, 20.0, a.dome_top_mm(side) - 60)
     shrink = Scaling(anchor, (across, 0.5 + 0.5 * across, 1.0 - f.size_mm / 230.0))
-    kept = (shrink.ellipsoid(lower), shrink.ellipsoid(upper))
-    scene.fillings[side].append(Filling(kept, AIR_HU))
+    collapsed = (shrink.ellipsoid(lower), shrink.ellipsoid(upper))
+    scene.fillings[side].append(Filling(collapsed, AIR_HU))
     rim = Scaling(anchor, (across - 0.016, 0.99 * (0.5 + 0.5 * across), shrink.factor[2] - 0.008))
     inner = (rim.ellipsoid(lower), rim.ellipsoid(upper))
     scene.fillings[side].append(Filling(inner, -120.0))
@@ -194,7 +194,7 @@ def _pneumothorax(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.rand
 
 
 def _collapse(item: Item, shrink: Scaling, side: Side) -> Item:
-    """Move what lies in the collapsing lung along with it."""
+    """Move an item with its collapsing lung."""
     if not item.in_lung:
         return item
     x = item.shape.points[0][0] if isinstance(item.shape, Tube) else item.shape.center[0]

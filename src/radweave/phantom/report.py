@@ -11,18 +11,15 @@ from radweave.core.ontology import CHEXPERT14
 from radweave.core.study import LabelState
 from radweave.phantom.findings import SEVERITIES, Finding
 
-# Sentences for radiographs: our own wording, each with what it states of the 14 classes.
-#
-# Words that rule labelers read for another class are kept out of a sentence on purpose: a pneumothorax never
-# "collapses" a lung here, since that word speaks of atelectasis.
-
+# Sentences in our own wording, each with the states of classes that it asserts. They avoid words that rule-based
+# labelers read for another class: a pneumothorax never "collapses" a lung, since the word indicates atelectasis.
 
 POS, NEG, UNC = LabelState.POSITIVE, LabelState.NEGATIVE, LabelState.UNCERTAIN
 
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A sentence and what it states, class by class. ``topic`` places it in the report."""
+    """A sentence with the states of classes that it asserts. ``topic`` orders it in the report."""
 
     text: str
     states: dict[str, LabelState] = field(default_factory=dict)
@@ -35,17 +32,9 @@ def choose(rng: np.random.Generator, options: Sequence[str]) -> str:
 
 TOPIC: dict[str, str] = {
     "Support Devices": "devices",
-    "Cardiomegaly": "heart",
-    "Enlarged Cardiomediastinum": "heart",
-    "Lung Lesion": "lungs",
-    "Lung Opacity": "lungs",
-    "Edema": "lungs",
-    "Consolidation": "lungs",
-    "Pneumonia": "lungs",
-    "Atelectasis": "lungs",
-    "Pneumothorax": "pleura",
-    "Pleural Effusion": "pleura",
-    "Pleural Other": "pleura",
+    **dict.fromkeys(("Cardiomegaly", "Enlarged Cardiomediastinum"), "heart"),
+    **dict.fromkeys(("Lung Lesion", "Lung Opacity", "Edema", "Consolidation", "Pneumonia", "Atelectasis"), "lungs"),
+    **dict.fromkeys(("Pneumothorax", "Pleural Effusion", "Pleural Other"), "pleura"),
     "Fracture": "bones",
 }
 
@@ -82,7 +71,7 @@ def grade(finding: Finding, rng: np.random.Generator) -> str:
 
 
 def place(finding: Finding, rng: np.random.Generator) -> str:
-    """Where in the lungs, as a phrase that follows "in" or "at"."""
+    """The position in the lungs, as a phrase that follows "in" or "at"."""
     if finding.side == "bilateral":
         return {"lower": "both lower lungs", "upper": "both upper lungs", "mid": "both mid lungs"}.get(
             finding.zone, "both lungs"
@@ -328,7 +317,7 @@ _STRENGTH = (LabelState.BLANK, NEG, UNC, POS)
 
 
 def state_labels(sentences: Sequence[Sentence], classes: Sequence[str]) -> dict[str, LabelState]:
-    """Labels of a report: the strongest statement of each class.
+    """Labels of a report by the strongest statement on each class.
 
     "No Finding" is positive if nothing but support devices is claimed, else blank (Irvin et al., 2019, section 3).
     """
@@ -376,32 +365,26 @@ def write_report(findings: Sequence[Finding], rng: np.random.Generator, *, has_p
 
 
 _INDICATIONS = (
-    "Chest pain.",
-    "Shortness of breath.",
-    "Cough.",
-    "Fever.",
-    "Follow-up.",
-    "Preoperative examination.",
-    "Dyspnea.",
-)
+    "Chest pain.", "Shortness of breath.", "Cough.", "Fever.", "Follow-up.", "Preoperative examination.", "Dyspnea.",
+)  # fmt: skip
 
 
 def body_sentences(findings: Sequence[Finding], rng: np.random.Generator) -> list[Sentence]:
-    """The findings section: what is there, and what is not, topic by topic."""
-    said = [describe(f, rng) for f in findings]
-    claimed = {name for s in said for name, state in s.states.items() if state is not NEG}
-    mentioned = {name for s in said for name in s.states}
+    """The findings section: present and absent findings by topic."""
+    described = [describe(f, rng) for f in findings]
+    claimed = {name for s in described for name, state in s.states.items() if state is not NEG}
+    mentioned = {name for s in described for name in s.states}
     style = int(rng.integers(len(_ORDERS)))
     sentences: list[Sentence] = []
     for topic in _ORDERS[style]:
-        sentences += [s for s in said if s.topic == topic]
+        sentences += [s for s in described if s.topic == topic]
         if topic != "devices":
             sentences += _normal(topic, claimed, mentioned, rng)
     return sentences
 
 
 def _normal(topic: str, claimed: set[str], mentioned: set[str], rng: np.random.Generator) -> list[Sentence]:
-    """What a topic's sentences say of classes that are absent."""
+    """Sentences of a topic about absent classes."""
     if topic == "heart":
         return _normal_heart(mentioned, rng)
     if topic == "lungs":
@@ -436,21 +419,21 @@ def _normal_heart(mentioned: set[str], rng: np.random.Generator) -> list[Sentenc
 
 def _normal_lungs(claimed: set[str], mentioned: set[str], rng: np.random.Generator) -> list[Sentence]:
     diseases = {name for name in claimed if TOPIC[name] == "lungs"}
-    said: list[Sentence] = []
+    sentences: list[Sentence] = []
     if not diseases:
-        said.append(
+        sentences.append(
             Sentence(choose(rng, ("The lungs are clear.", "Both lungs are clear.", "The lungs are well expanded.")))
         )
     free = [name for name in ("Consolidation", "Edema") if name not in mentioned]
     if len(free) == 2 and rng.random() < 0.5:
         text = choose(rng, ("No focal consolidation or pulmonary edema.", "There is no consolidation or edema."))
-        said.append(Sentence(text, {"Consolidation": NEG, "Edema": NEG}))
+        sentences.append(Sentence(text, {"Consolidation": NEG, "Edema": NEG}))
     elif "Consolidation" in free and rng.random() < 0.7:
         text = choose(rng, ("No focal consolidation.", "There is no focal consolidation."))
-        said.append(Sentence(text, {"Consolidation": NEG}))
+        sentences.append(Sentence(text, {"Consolidation": NEG}))
     if "Lung Lesion" not in mentioned and not diseases and rng.random() < 0.2:
-        said.append(Sentence("No nodule or mass.", {"Lung Lesion": NEG}))
-    return said
+        sentences.append(Sentence("No nodule or mass.", {"Lung Lesion": NEG}))
+    return sentences
 
 
 def _normal_pleura(mentioned: set[str], rng: np.random.Generator) -> list[Sentence]:
@@ -475,7 +458,7 @@ def _normal_pleura(mentioned: set[str], rng: np.random.Generator) -> list[Senten
 
 
 def impression_sentences(findings: Sequence[Finding], rng: np.random.Generator) -> list[Sentence]:
-    """The impression: the claims in short, or that there is nothing acute."""
+    """The impression: the claims in short, or a normal result."""
     claims = [f for f in findings if f.visible and f.name != "Support Devices"]
     if not claims:
         text = choose(

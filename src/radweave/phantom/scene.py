@@ -1,6 +1,6 @@
-"""A chest as solids with a density: what both the radiograph and the CT are made from.
+"""A chest as solids with a density, from which both the radiograph and the CT are made.
 
-Densities are CT numbers in HU, as differences from soft tissue (40 HU) for everything that is laid on top of it.
+Densities are CT numbers in HU; those of items on top of soft tissue (40 HU) are differences from it.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """What stands in a pleural space: lung stays inside the union of ``kept``, the rest is filled with ``hu``."""
+    """Filling of a pleural space: lung inside the union of ``lung``, ``hu`` elsewhere."""
 
-    kept: tuple[Solid, Solid]
+    lung: tuple[Solid, Solid]
     hu: float
 
 
 @dataclass(frozen=True, slots=True)
 class Organ:
-    """Tissue that CT tells from muscle, painted over what is there. Radiographs do not show the difference."""
+    """Tissue that differs from muscle in CT and is painted over it. Radiographs do not show the difference."""
 
     solid: Solid
     hu: float
@@ -46,7 +46,7 @@ class Organ:
 class Scene:
     """Everything to draw. ``solids`` are soft tissue that displaces lung; ``groups`` hold items that belong together.
 
-    Groups are tuples of frozen values: what two scenes share (most of them differ by one finding) is drawn once.
+    Groups are tuples of frozen values, so that groups of several scenes (most differ by one finding) are drawn once.
     """
 
     body: list[Solid]

@@ -1,4 +1,4 @@
-"""Phantom studies: a patient, a visit, its images, its report and its truth, all from ``(seed, index)``."""
+"""Phantom studies from ``(seed, index)``: patient, visit, images, report and ground truth; and their data sets."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from radweave.core.study import ImageRef, Modality, Split, Study, View
 from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter
 from radweave.phantom.anatomy import Anatomy, Floats, draw_anatomy
 from radweave.phantom.ct import Scan, Voxels, make_ct_scene, scan_noise
-from radweave.phantom.ct_report import write_ct_report
+from radweave.phantom.ct_report import WrittenScan, write_ct_report
 from radweave.phantom.findings import Finding, Prevalence, draw_findings, next_visit
 from radweave.phantom.lesions import make_scene
-from radweave.phantom.report import write_report
+from radweave.phantom.report import WrittenReport, write_report
 from radweave.phantom.xray import Exposure, Projection, Projector, develop
 
 # Visits of five patients in eight studies; a patient's studies stand together. Random access needs no counting.
@@ -38,7 +38,7 @@ _SPLITS: tuple[Split, ...] = ("train", "test", "train", "val", "train", "train",
 
 
 class PhantomOptions(Config):
-    """What to draw.
+    """Options of phantom studies.
 
     ``prevalence``: "long-tail" as in clinical sets, "balanced", or "normal" for a reference pool. ``image_size`` in
     pixels; ``lateral_share`` of the upright studies have a lateral view. A volume has ``slices`` of ``volume_size``
@@ -59,7 +59,7 @@ class PhantomImage:
     """One image of a study, its finding-free twin, and a mask per finding of the study.
 
     Pixels are (rows, columns) uint8 for a radiograph, (z, y, x) int16 in HU for a volume, whose ``affine`` takes
-    (x, y, z) indices to NIfTI's millimetres. Twin and masks are there if the options ask for them.
+    (x, y, z) indices to NIfTI's millimetres. Twin and masks exist if the options request them.
     """
 
     ref: ImageRef
@@ -81,20 +81,20 @@ class PhantomStudy:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Whose visit an index is."""
+    """Patient and visit of a study."""
 
     patient: int
     visit: int
 
 
 def slot_of(seed: int, index: int) -> Slot:
-    block, place = divmod(index, _BLOCK)
+    block, visit = divmod(index, _BLOCK)
     order = np.random.default_rng([seed, 1, block]).permutation(len(_BLOCK_VISITS))
     for k, which in enumerate(order):
         visits = _BLOCK_VISITS[int(which)]
-        if place < visits:
-            return Slot(block * len(_BLOCK_VISITS) + k, place)
-        place -= visits
+        if visit < visits:
+            return Slot(block * len(_BLOCK_VISITS) + k, visit)
+        visit -= visits
     raise AssertionError("a block holds all its visits")
 
 
@@ -131,7 +131,7 @@ def draw_xray_study(seed: int, index: int, options: PhantomOptions) -> PhantomSt
     projections = [frontal]
     if frontal == "PA" and rng.random() < options.lateral_share:
         projections.append("LATERAL")
-    patient_id, study_id = study_name(slot)
+    _, study_id = study_name(slot)
     images = []
     for projection in projections:
         exposure = draw_exposure(rng, projection, options.image_size)
@@ -139,7 +139,21 @@ def draw_xray_study(seed: int, index: int, options: PhantomOptions) -> PhantomSt
     written = write_report(
         findings, np.random.default_rng([seed, 5, slot.patient, slot.visit]), has_prior=slot.visit > 0
     )
-    record = Study(
+    record = _record(options, slot, images, findings, written, "chexpert14", indication=written.indication)
+    return PhantomStudy(record, images, findings, anatomy)
+
+
+def _record(
+    options: PhantomOptions,
+    slot: Slot,
+    images: Sequence[PhantomImage],
+    findings: Sequence[Finding],
+    written: WrittenReport | WrittenScan,
+    label_set: str,
+    **sections: Any,
+) -> Study:
+    patient_id, study_id = study_name(slot)
+    return Study(
         study_id=study_id,
         patient_id=patient_id,
         split=split_of(slot.patient),
@@ -147,17 +161,16 @@ def draw_xray_study(seed: int, index: int, options: PhantomOptions) -> PhantomSt
         report=_target(options, written.findings, written.impression),
         findings=written.findings,
         impression=written.impression,
-        indication=written.indication,
         comparison=written.comparison,
         prior=study_name(Slot(slot.patient, slot.visit - 1))[1] if slot.visit else None,
-        labels={"chexpert14": written.labels},
+        labels={label_set: written.labels},
         truth=tuple(finding.model_dump() for finding in findings),
+        **sections,
     )
-    return PhantomStudy(record, images, findings, anatomy)
 
 
 def _target(options: PhantomOptions, findings: str, impression: str) -> str:
-    """The training target, as the options name it."""
+    """The training target by the options."""
     return {"findings": findings, "impression": impression}.get(options.target, f"{findings} {impression}")
 
 
@@ -174,30 +187,17 @@ def draw_ct_study(seed: int, index: int, options: PhantomOptions) -> PhantomStud
         noise_hu=float(rng.uniform(9, 20)),
         seed=int(rng.integers(2**31)),
     )
-    patient_id, study_id = study_name(slot)
+    _, study_id = study_name(slot)
     image = _scan(anatomy, findings, scan, f"images/{study_id}.nii.gz", options.masks)
     written = write_ct_report(
         findings, np.random.default_rng([seed, 8, slot.patient, slot.visit]), has_prior=slot.visit > 0
     )
-    record = Study(
-        study_id=study_id,
-        patient_id=patient_id,
-        split=split_of(slot.patient),
-        images=(image.ref,),
-        report=_target(options, written.findings, written.impression),
-        findings=written.findings,
-        impression=written.impression,
-        comparison=written.comparison,
-        prior=study_name(Slot(slot.patient, slot.visit - 1))[1] if slot.visit else None,
-        labels={"ct18": written.labels},
-        regions=written.regions,
-        truth=tuple(finding.model_dump() for finding in findings),
-    )
+    record = _record(options, slot, [image], findings, written, "ct18", regions=written.regions)
     return PhantomStudy(record, [image], findings, anatomy)
 
 
 def _scan(anatomy: Anatomy, findings: tuple[Finding, ...], scan: Scan, path: str, masks: bool) -> PhantomImage:
-    """Take one volume; with ``masks``, leave one finding out at a time to see what it changes."""
+    """Draw one volume; for ``masks`` it is drawn again without each finding."""
     voxels = Voxels(scan)
     shown = [f for f in findings if f.visible]
     clean = voxels.volume(make_ct_scene(anatomy, ())) if masks or not shown else None
@@ -232,7 +232,7 @@ def draw_exposure(rng: np.random.Generator, projection: Projection, size: int) -
 
 
 def _take(anatomy: Anatomy, findings: tuple[Finding, ...], exposure: Exposure, path: str, masks: bool) -> PhantomImage:
-    """Draw one image; with ``masks``, leave one finding out at a time to see what it changes."""
+    """Draw one image; for ``masks`` it is drawn again without each finding."""
     projector = Projector(exposure)
     arms_up = exposure.projection == "LATERAL"
     clean = projector.depth(make_scene(anatomy, (), arms_up=arms_up))
@@ -258,10 +258,10 @@ MASK_HU = 25.0
 def finding_masks(
     findings: Sequence[Finding], draw: Callable[[Sequence[Finding]], Floats], least: float
 ) -> list[NDArray[np.bool_]]:
-    """Where each finding changes the image by more than ``least``; empty for one that has resolved.
+    """Masks of the changes by each finding of more than ``least``; empty for resolved findings.
 
-    That is where the image without it differs from the image, and, where another finding hides it, where it alone
-    would differ from the clean chest.
+    A mask covers the difference between the images with and without the finding, and, where another finding hides it,
+    the difference of the finding alone from the clean chest.
     """
     shown = [f for f in findings if f.visible]
     everything, clean = draw(shown), draw(())
@@ -277,15 +277,11 @@ def finding_masks(
     return masks
 
 
-# Write phantom studies as a dataset folder.
-
-
 Progress = Callable[[int, int], None]
 Rendered = tuple[Study, dict[str, bytes]]
-"""A study as it stands in the manifest, and its files by their path in the folder."""
-
+"""A record of the manifest, and the study's files by their path in the folder."""
 STUDIES_PER_PROCESS = 32
-"""Fewer are not worth the start of a process."""
+"""Least studies that justify the start of a process."""
 
 
 def write_phantom_dataset(
@@ -301,8 +297,8 @@ def write_phantom_dataset(
 ) -> Dataset:
     """Draw ``num_studies`` and write them to ``out``; 70 / 10 / 20 % of the patients to train, val and test.
 
-    ``jobs`` processes draw; the files are the same with any number of them. They are started anew, so that a script
-    which asks for more than one keeps its own work under ``if __name__ == "__main__"``.
+    The files do not depend on the number ``jobs`` of processes. These are spawned, so that scripts with several of them
+    need ``if __name__ == "__main__"``.
 
     Raises:
         InputError: if ``out`` exists and ``overwrite`` is not set, or a number is out of range.
@@ -345,7 +341,7 @@ def _in_order(render: Callable[[int], Rendered], count: int, jobs: int) -> Itera
 
 
 def _render(modality: Modality, options: PhantomOptions, seed: int, index: int) -> Rendered:
-    """Draw a study: its images, and its masks and twins if they are wanted; ``truth`` names the mask files."""
+    """Draw a study: images, and masks and twins if requested; ``truth`` names the mask files."""
     study = (draw_xray_study if modality == "xray" else draw_ct_study)(seed, index, options)
     files: dict[str, bytes] = {}
     refs: list[ImageRef] = []

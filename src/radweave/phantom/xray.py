@@ -108,7 +108,7 @@ class Rays:
         return (slice(int(r0), int(r1)), slice(int(c0), int(c1))) if r0 < r1 and c0 < c1 else None
 
     def interval(self, solid: Solid, window: Window | None = None) -> tuple[Floats, Floats]:
-        """Where each ray of the window enters and leaves the solid, as t; (far, -far) where it misses."""
+        """Entry and exit of each ray of the window through the solid, as t; (far, -far) without an intersection."""
         rows, columns = window or (slice(None), slice(None))
         u, v = self.u[:, columns], self.v[rows]
         if isinstance(solid, Ellipsoid):
@@ -254,7 +254,7 @@ WATER_PER_MM = 0.0195
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """How one radiograph was taken. ``photons`` per pixel in air; ``shift_mm`` moves the detector (columns, rows)."""
+    """Exposure of one radiograph. ``photons`` per pixel in air; ``shift_mm`` moves the detector (columns, rows)."""
 
     projection: Projection
     size: int = 256
@@ -290,7 +290,7 @@ def make_rays(exposure: Exposure) -> Rays:
 
 
 class Projector:
-    """Line integrals along one set of rays. What scenes share is computed once: keys are the frozen solids."""
+    """Line integrals along one set of rays. Parts that scenes share are computed once, by frozen solids."""
 
     def __init__(self, exposure: Exposure) -> None:
         self.rays = make_rays(exposure)
@@ -318,7 +318,7 @@ class Projector:
         return self._bodies[body]
 
     def _group(self, items: tuple[Item, ...]) -> Floats:
-        """HU-mm of items that nothing clips."""
+        """HU-mm of items without clipping."""
         if items not in self._groups:
             image: Floats = np.zeros((self.rays.rows, self.rays.columns), dtype=np.float32)
             tubes = [(i.shape, i.hu) for i in items if isinstance(i.shape, Tube)]
@@ -334,15 +334,15 @@ class Projector:
         return self._groups[items]
 
     def _lung(self, scene: Scene, side: Side, hu_t: Floats) -> tuple[Window, Intervals] | None:
-        """Where the rays run through aerated lung; what stands in the cavity is added to ``hu_t``."""
-        found = self._space(tuple(scene.solids), scene.cavities[side])
-        if found is None:
+        """Intervals of the rays in aerated lung; fillings of the cavity are added to ``hu_t``."""
+        interval = self._space(tuple(scene.solids), scene.cavities[side])
+        if interval is None:
             return None
-        window, space = found
+        window, space = interval
         for filling in scene.fillings[side]:
             before = space.length()
-            kept = [self.rays.interval(solid, window) for solid in filling.kept]
-            space = space.within_either(kept[0], kept[1])
+            lungs = [self.rays.interval(solid, window) for solid in filling.lung]
+            space = space.within_either(*lungs)
             hu_t[window] += (before - space.length()) * np.float32(filling.hu - SOFT_HU)
         hu_t[window] += space.length() * np.float32(scene.lung_hu[side] - SOFT_HU)
         return window, space

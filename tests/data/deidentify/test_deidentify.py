@@ -67,14 +67,14 @@ def _element(tag: int, vr: str, value: Any) -> Any:
 def laden(path: Path, **tags: Any) -> Path:
     """An image with a canary in each attribute of the table, in a sequence that stays, private ones, overlays, meta."""
     dataset = dcmread(write_dicom(path, **tags))
-    kept = {"StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID"}
+    unchanged = {"StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID"}
     inside = Dataset()
     for number, tag in enumerate(sorted(table())):
         try:
             vr = dictionary_VR(tag).split(" or ")[0]
         except KeyError:
             vr = "LO"
-        if Tag(tag).group < 8 or keyword_for_tag(tag) in kept:
+        if Tag(tag).group < 8 or keyword_for_tag(tag) in unchanged:
             continue
         for place in (dataset, inside):
             place[tag] = _element(tag, vr, canary(vr, number))
@@ -94,7 +94,7 @@ def laden(path: Path, **tags: Any) -> Path:
     return save(dataset, path)
 
 
-def test_of_every_attribute_of_the_table_nothing_is_left_in_any_byte(tmp_path: Path) -> None:
+def test_no_attribute_of_the_profile_table_survives_in_any_byte(tmp_path: Path) -> None:
     path = laden(tmp_path / "a.dcm")
     assert path.read_bytes().count(CANARY.encode()) > 800
     dataset, cleaned = clean(path)
@@ -111,9 +111,7 @@ def test_of_every_attribute_of_the_table_nothing_is_left_in_any_byte(tmp_path: P
 
 @pytest.mark.parametrize("surplus", [0, 40])
 @pytest.mark.parametrize(("stated", "entries"), [(4, 4), (300, 300), (65_535, 65_535), (0, 65_536)])
-def test_a_table_keeps_as_many_entries_as_it_states_and_nothing_behind_them(
-    tmp_path: Path, stated: int, entries: int, surplus: int
-) -> None:
+def test_a_lookup_table_is_cut_to_its_stated_entries(tmp_path: Path, stated: int, entries: int, surplus: int) -> None:
     """0 states 65536 entries (PS3.3 C.11.1.1.1, C.7.6.3.1.5); what stands behind them is read by nobody."""
     path = write_dicom(tmp_path / "a.dcm")
     dataset = dcmread(path)
@@ -122,25 +120,25 @@ def test_a_table_keeps_as_many_entries_as_it_states_and_nothing_behind_them(
     item.add_new(0x00283002, "US", [stated, 0, 16])
     item.add_new(0x00283006, "OW", values.tobytes() + (CANARY.encode() * surplus)[: 2 * surplus])
     dataset.VOILUTSequence = [item]
-    found, cleaned = clean(save(dataset, path))
-    (left,) = found.VOILUTSequence
+    dataset_out, cleaned = clean(save(dataset, path))
+    (left,) = dataset_out.VOILUTSequence
     assert list(left.LUTDescriptor) == [stated, 0, 16]
     assert left.LUTData == values.tobytes()
     assert CANARY.encode() not in cleaned.data
 
 
-def test_a_table_with_fewer_entries_than_it_states_is_left_out(tmp_path: Path) -> None:
+def test_an_incomplete_lookup_table_is_removed(tmp_path: Path) -> None:
     path = write_dicom(tmp_path / "a.dcm")
     dataset = dcmread(path)
     item = Dataset()
     item.add_new(0x00283002, "US", [0, 0, 16])
     item.add_new(0x00283006, "OW", b"\1\2" * 300)
     dataset.VOILUTSequence = [item]
-    found, _ = clean(save(dataset, path))
-    assert all("LUTData" not in one for one in found.get("VOILUTSequence", ()))
+    dataset_out, _ = clean(save(dataset, path))
+    assert all("LUTData" not in one for one in dataset_out.get("VOILUTSequence", ()))
 
 
-def test_the_safety_net_takes_words_of_the_patient_wherever_they_stand(tmp_path: Path) -> None:
+def test_words_of_the_patient_are_removed_from_unlisted_attributes(tmp_path: Path) -> None:
     path = write_dicom(tmp_path / "a.dcm", PatientName="Nightingale^Florence^Ann", PatientID="4711-x")
     dataset = dcmread(path)
     dataset.ManufacturerModelName = "for nightingale, f."
@@ -151,23 +149,29 @@ def test_the_safety_net_takes_words_of_the_patient_wherever_they_stand(tmp_path:
     dataset.add_new(0x00181151, "IS", "12")  # a number stays
     dataset.add_new(0x00187060, "CS", "not/a code: 4711 x")
     _, cleaned = clean(save(dataset, path))
-    found = dcmread(io.BytesIO(cleaned.data))
+    dataset_out = dcmread(io.BytesIO(cleaned.data))
     for word in (b"nightingale", b"florence", b"4711", b"monday", b"there/x", b"doe"):
         assert word not in cleaned.data.lower()
-    assert (found.ManufacturerModelName, found.SoftwareVersions) == ("REMOVED", ["7.1", "REMOVED"])
-    assert (found.GridID, found.DeviceID, found.XRayTubeCurrent) == ("REMOVED", "7007", 12)
+    assert (dataset_out.ManufacturerModelName, dataset_out.SoftwareVersions) == ("REMOVED", ["7.1", "REMOVED"])
+    assert (dataset_out.GridID, dataset_out.DeviceID, dataset_out.XRayTubeCurrent) == ("REMOVED", "7007", 12)
 
 
-def test_the_safety_net_takes_names_that_are_spelled_otherwise_and_dates_in_texts(tmp_path: Path) -> None:
+def test_other_spellings_of_names_and_dates_in_texts_are_removed(tmp_path: Path) -> None:
     path = write_dicom(
         tmp_path / "a.dcm", PatientName="Müller^Zoë", SpecificCharacterSet="ISO_IR 192", StudyDate="19991231",
         PatientBirthDate="19010203", BodyPartExamined="CHEST 19991231", Manufacturer="for Mueller",
         ManufacturerModelName="of zoe", DeviceID="31.12.1999", GridID="1901-02-03", SoftwareVersions="7 of 1998-12-31",
     )  # fmt: skip
-    found, _ = clean(path)
-    said = (found.BodyPartExamined, found.Manufacturer, found.ManufacturerModelName, found.DeviceID, found.GridID)
-    assert said == ("REMOVED",) * 5
-    assert found.SoftwareVersions == "REMOVED"  # a date of anyone
+    dataset_out, _ = clean(path)
+    values = (
+        dataset_out.BodyPartExamined,
+        dataset_out.Manufacturer,
+        dataset_out.ManufacturerModelName,
+        dataset_out.DeviceID,
+        dataset_out.GridID,
+    )
+    assert values == ("REMOVED",) * 5
+    assert dataset_out.SoftwareVersions == "REMOVED"  # a date of anyone
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "utf-16-le", "utf-16-be"])
@@ -189,13 +193,13 @@ def test_a_number_that_is_a_grey_area_is_no_trace(tmp_path: Path) -> None:
         assert clean(path)[0].PatientID.startswith("RW-")
 
 
-def test_digits_that_are_ours_are_no_trace(tmp_path: Path) -> None:
+def test_digits_of_new_identifiers_are_no_trace(tmp_path: Path) -> None:
     """A moved date or a new UID may hold the digits of another date or number of the header by chance."""
     study = f"{_ROOT}.9"
     first, _ = clean(write_dicom(tmp_path / "a.dcm", StudyInstanceUID=study))
     tags = {"StudyInstanceUID": study, "SeriesDate": first.StudyDate, "StudyID": first.StudyInstanceUID[5:13]}
-    found, _ = clean(write_dicom(tmp_path / "a.dcm", **tags))
-    assert (found.StudyDate, found.StudyInstanceUID) == (first.StudyDate, first.StudyInstanceUID)
+    dataset_out, _ = clean(write_dicom(tmp_path / "a.dcm", **tags))
+    assert (dataset_out.StudyDate, dataset_out.StudyInstanceUID) == (first.StudyDate, first.StudyInstanceUID)
 
 
 def _frames(path: Path, syntax: UID, change: Any) -> Path:
@@ -206,12 +210,14 @@ def _frames(path: Path, syntax: UID, change: Any) -> Path:
 
 
 @pytest.mark.parametrize("syntax", [RLELossless, JPEG2000Lossless])
-def test_bytes_behind_a_compressed_image_go_and_a_cut_one_is_refused(tmp_path: Path, syntax: UID) -> None:
+def test_trailing_bytes_of_a_compressed_image_are_removed_and_a_truncated_one_is_refused(
+    tmp_path: Path, syntax: UID
+) -> None:
     path = _frames(tmp_path / "a.dcm", syntax, lambda frame: frame.rstrip(b"\0") + CANARY.encode() * 2)
-    found, cleaned = clean(path)
+    dataset_out, cleaned = clean(path)
     assert CANARY.encode() not in cleaned.data
-    assert found.file_meta.TransferSyntaxUID == ExplicitVRLittleEndian
-    assert np.array_equal(found.pixel_array, dcmread(write_dicom(tmp_path / "b.dcm", bits=8)).pixel_array)
+    assert dataset_out.file_meta.TransferSyntaxUID == ExplicitVRLittleEndian
+    assert np.array_equal(dataset_out.pixel_array, dcmread(write_dicom(tmp_path / "b.dcm", bits=8)).pixel_array)
     with pytest.raises(InputError, match="damaged"):
         deidentify_file(_frames(path, syntax, lambda frame: frame[: len(frame) // 2]), KEY)
 
@@ -228,19 +234,19 @@ def test_more_frames_than_stated_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("high", [11, 13, 15])
-def test_of_a_word_the_stored_bits_stay_wherever_they_lie(tmp_path: Path, high: int) -> None:
+def test_stored_bits_survive_at_any_position_of_a_word(tmp_path: Path, high: int) -> None:
     dataset = dcmread(write_dicom(tmp_path / "a.dcm", bits=12))
     stored = np.frombuffer(dataset.PixelData, "<u2").astype(np.uint32)
     noise = np.random.default_rng(3).integers(0, 1 << 16, stored.shape)
     around = 0xFFFF ^ (0xFFF << (high - 11))
     dataset.HighBit = high
     dataset.PixelData = ((stored << (high - 11)) | (noise & around)).astype("<u2").tobytes()
-    found, _ = clean(save(dataset, tmp_path / "a.dcm"))
-    assert np.array_equal(np.frombuffer(found.PixelData, "<u2"), stored << (high - 11))
-    assert (found.HighBit, found.BitsStored) == (high, 12)
+    dataset_out, _ = clean(save(dataset, tmp_path / "a.dcm"))
+    assert np.array_equal(np.frombuffer(dataset_out.PixelData, "<u2"), stored << (high - 11))
+    assert (dataset_out.HighBit, dataset_out.BitsStored) == (high, 12)
 
 
-def test_a_number_of_the_patient_that_places_the_image_is_refused_and_elsewhere_goes(tmp_path: Path) -> None:
+def test_a_patient_number_in_image_geometry_is_refused_and_elsewhere_removed(tmp_path: Path) -> None:
     path = write_dicom(tmp_path / "a.dcm", PatientID="71-8845-2", XRayTubeCurrent="7188452", Exposure="12")
     dataset, _ = clean(path)
     assert ("XRayTubeCurrent" in dataset, dataset.Exposure) == (False, 12)
@@ -262,7 +268,7 @@ def test_a_number_of_the_patient_that_places_the_image_is_refused_and_elsewhere_
         "04/1960", "a.b@c.example", "Dr. Nobody", "+49 176 5559 8432", "Quixola",
     ],
 )  # fmt: skip
-def test_a_text_that_bears_a_trace_is_known(text: str) -> None:
+def test_texts_with_a_trace_are_detected(text: str) -> None:
     assert _traces().in_text(text)
 
 
@@ -273,7 +279,7 @@ def test_a_text_that_bears_a_trace_is_known(text: str) -> None:
         "General", "Hospital", "Fuji 5000 plus", "B31f 30", "CXDI-50G", "DigitalDiagnost 4.2.1", "345 678",
     ],
 )  # fmt: skip
-def test_a_text_that_bears_none_is_left(text: str) -> None:
+def test_texts_without_a_trace_stay(text: str) -> None:
     assert not _traces().in_text(text)
 
 
@@ -294,22 +300,24 @@ def _traces() -> Traces:
         ({"StudyTime": "196004"}, "StudyTime"),
     ],
 )
-def test_what_is_torn_into_values_is_known_too(tmp_path: Path, tags: dict[str, Any], gone: str) -> None:
-    found, _ = clean(write_dicom(tmp_path / "a.dcm", PatientName="Zquillby^Jonx", PatientID="12-34-5678", **tags))
-    assert found.get(gone, "") in ("", "REMOVED")
+def test_a_trace_split_over_several_values_is_detected(tmp_path: Path, tags: dict[str, Any], gone: str) -> None:
+    dataset_out, _ = clean(write_dicom(tmp_path / "a.dcm", PatientName="Zquillby^Jonx", PatientID="12-34-5678", **tags))
+    assert dataset_out.get(gone, "") in ("", "REMOVED")
     plain = {"SoftwareVersions": ["7", "8"], "XRayTubeCurrent": [7, 8], "ReferencedPathIndex": [7, 8]}
     plain["StudyTime"] = "195904"
-    found, _ = clean(write_dicom(tmp_path / "a.dcm", PatientName="Zquillby^Jonx", **{gone: plain[gone]}))
-    assert found[gone].value == plain[gone]
+    dataset_out, _ = clean(write_dicom(tmp_path / "a.dcm", PatientName="Zquillby^Jonx", **{gone: plain[gone]}))
+    assert dataset_out[gone].value == plain[gone]
 
 
-def test_codes_of_the_standard_stay_if_somebody_is_called_so(tmp_path: Path) -> None:
-    found, _ = clean(write_dicom(tmp_path / "a.dcm", PatientName="Pa^Chest", Manufacturer="of Pa", DeviceID="path"))
-    assert (found.ViewPosition, found.BodyPartExamined) == ("PA", "CHEST")
-    assert (found.Manufacturer, found.DeviceID) == ("REMOVED", "path")
+def test_codes_of_the_standard_stay_even_if_they_equal_a_name(tmp_path: Path) -> None:
+    dataset_out, _ = clean(
+        write_dicom(tmp_path / "a.dcm", PatientName="Pa^Chest", Manufacturer="of Pa", DeviceID="path")
+    )
+    assert (dataset_out.ViewPosition, dataset_out.BodyPartExamined) == ("PA", "CHEST")
+    assert (dataset_out.Manufacturer, dataset_out.DeviceID) == ("REMOVED", "path")
 
 
-def test_a_patient_is_the_same_in_all_files_and_another_under_another_key(tmp_path: Path) -> None:
+def test_pseudonyms_depend_on_patient_and_key_only(tmp_path: Path) -> None:
     study = {"StudyInstanceUID": f"{_ROOT}.1", "SeriesInstanceUID": f"{_ROOT}.2"}
     one = write_dicom(tmp_path / "1.dcm", PatientID="A", **study)
     two = write_dicom(tmp_path / "2.dcm", PatientID=" A ", PatientName="Other^Spelling", **study)
@@ -336,9 +344,9 @@ def test_references_between_files_still_hold(tmp_path: Path) -> None:
     item.ReferencedSOPClassUID, item.ReferencedSOPInstanceUID = one.SOPClassUID, one.SOPInstanceUID
     two = write_dicom(tmp_path / "2.dcm", SourceImageSequence=[item], FrameOfReferenceUID=f"{_ROOT}.5")
     (first, _), (second, _) = clean(tmp_path / "1.dcm"), clean(two)
-    (found,) = second.SourceImageSequence
-    assert found.ReferencedSOPInstanceUID == first.SOPInstanceUID
-    assert found.ReferencedSOPClassUID == first.SOPClassUID
+    (dataset_out,) = second.SourceImageSequence
+    assert dataset_out.ReferencedSOPInstanceUID == first.SOPInstanceUID
+    assert dataset_out.ReferencedSOPClassUID == first.SOPClassUID
     assert second.FrameOfReferenceUID == Key(b"k" * 32).uid(f"{_ROOT}.5")
     used = [str(e.value) for e in second.iterall() if e.VR == "UI"]
     assert all(UID(uid).name != uid or uid.startswith("2.25.") for uid in used)
@@ -368,7 +376,7 @@ def _day(text: str) -> date:
     return date(int(text[:4]), int(text[4:6]), int(text[6:]))
 
 
-def test_an_image_of_nobody_belongs_to_its_study(tmp_path: Path) -> None:
+def test_images_without_a_patient_id_are_grouped_by_study(tmp_path: Path) -> None:
     one = write_dicom(tmp_path / "1.dcm", PatientID="", StudyInstanceUID=f"{_ROOT}.1")
     two = write_dicom(tmp_path / "2.dcm", PatientID=None, StudyInstanceUID=f"{_ROOT}.1")
     three = write_dicom(tmp_path / "3.dcm", PatientID="", StudyInstanceUID=f"{_ROOT}.2")
@@ -386,9 +394,7 @@ def test_an_image_of_nobody_belongs_to_its_study(tmp_path: Path) -> None:
         ({"Modality": "US"}, "Modality"),
     ],
 )
-def test_what_may_bear_text_in_its_pixels_is_refused_unless_it_is_allowed(
-    tmp_path: Path, tags: dict[str, Any], field: str
-) -> None:
+def test_possible_burned_in_text_is_refused_unless_allowed(tmp_path: Path, tags: dict[str, Any], field: str) -> None:
     path = write_dicom(tmp_path / "a.dcm", **tags)
     with pytest.raises(InputError) as caught:
         deidentify_file(path, KEY)
@@ -406,7 +412,7 @@ def test_what_may_bear_text_in_its_pixels_is_refused_unless_it_is_allowed(
         ({"StudyInstanceUID": None}, "SOPInstanceUID"),
     ],
 )
-def test_what_cannot_be_made_safe_is_refused(tmp_path: Path, tags: dict[str, Any], field: str) -> None:
+def test_unsafe_files_are_refused(tmp_path: Path, tags: dict[str, Any], field: str) -> None:
     with pytest.raises(InputError) as caught:
         deidentify_file(write_dicom(tmp_path / "a.dcm", **tags), KEY)
     assert caught.value.field == field
@@ -422,22 +428,22 @@ def test_overlays_in_the_bits_above_the_pixels_are_cleared(tmp_path: Path, signe
     dataset.PixelData = words.tobytes()
     dataset.add_new(0x60000100, "US", 16)
     dataset.add_new(0x60000102, "US", 14)
-    found, _ = clean(save(dataset, path))
-    assert np.array_equal(np.frombuffer(found.PixelData, plain.dtype).reshape(plain.shape), plain)
+    dataset_out, _ = clean(save(dataset, path))
+    assert np.array_equal(np.frombuffer(dataset_out.PixelData, plain.dtype).reshape(plain.shape), plain)
 
 
-def test_files_of_every_encoding_are_read_and_names_of_every_script_go(tmp_path: Path) -> None:
+def test_names_of_every_script_are_removed_in_every_encoding(tmp_path: Path) -> None:
     dataset = dcmread(write_dicom(tmp_path / "a.dcm", SpecificCharacterSet="ISO_IR 192"))
     dataset.PatientName, dataset.Manufacturer = "Yamada^Tarou=山田^太郎", "日本の会社"
     dataset.ManufacturerModelName = "山田様"
     dataset.file_meta.TransferSyntaxUID = ImplicitVRLittleEndian
-    found, cleaned = clean(save(dataset, tmp_path / "a.dcm"))
-    assert found.SpecificCharacterSet == "ISO_IR 192"
-    assert (found.Manufacturer, found.ManufacturerModelName) == ("日本の会社", "REMOVED")
+    dataset_out, cleaned = clean(save(dataset, tmp_path / "a.dcm"))
+    assert dataset_out.SpecificCharacterSet == "ISO_IR 192"
+    assert (dataset_out.Manufacturer, dataset_out.ManufacturerModelName) == ("日本の会社", "REMOVED")
     assert "山田".encode() not in cleaned.data
 
 
-def test_a_bad_file_never_loses_the_others_and_the_names_of_files_are_not_kept(tmp_path: Path) -> None:
+def test_a_bad_file_does_not_affect_others_and_file_names_are_dropped(tmp_path: Path) -> None:
     source = tmp_path / f"in {CANARY}" / CANARY
     source.mkdir(parents=True)
     good = [write_dicom(source / f"{CANARY}{number}.dcm") for number in range(3)]
@@ -456,8 +462,8 @@ def test_a_bad_file_never_loses_the_others_and_the_names_of_files_are_not_kept(t
     assert set(reasons) == {digests[name] for name in ("same_instance.dcm", "half.dcm", "notes.txt", "text.dcm")}
     assert reasons[digests["text.dcm"]].startswith("BurnedInAnnotation may bear text")
     assert sum(record["refused"].values()) == 4
-    kept = sorted((tmp_path / "out").rglob("*.dcm"))
-    assert len(kept) == 3
+    unchanged = sorted((tmp_path / "out").rglob("*.dcm"))
+    assert len(unchanged) == 3
     assert not any(CANARY in path.relative_to(tmp_path).as_posix() for path in (tmp_path / "out").rglob("*"))
     assert not any(CANARY.encode() in path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file())
     with pytest.raises(InputError, match="exists already"):
@@ -470,7 +476,7 @@ def test_a_bad_file_never_loses_the_others_and_the_names_of_files_are_not_kept(t
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
-def test_a_key_is_the_owners_alone(tmp_path: Path) -> None:
+def test_a_key_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "key"
     write_key(path)
     assert path.stat().st_mode & 0o777 == 0o600
@@ -491,15 +497,15 @@ def test_the_command_says_what_it_did_and_names_nobody(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     write_dicom(tmp_path / "in" / "a.dcm")
     write_dicom(tmp_path / "in" / "b.dcm", BurnedInAnnotation="YES")
-    asked = ("data", "deidentify", tmp_path / "in", "--out", tmp_path / "out", "--key", tmp_path / "key")
-    missing = radweave(*asked)
+    arguments = ("data", "deidentify", tmp_path / "in", "--out", tmp_path / "out", "--key", tmp_path / "key")
+    missing = radweave(*arguments)
     assert (missing.returncode, "--new-key" in missing.stderr) == (2, True)
-    done = radweave(*asked, "--new-key")
+    done = radweave(*arguments, "--new-key")
     assert (done.returncode, "1 images, 1 studies, 1 patients" in done.stdout) == (2, True), done.stderr
     assert "BurnedInAnnotation" in done.stderr
     assert CANARY not in done.stdout + done.stderr
-    again = radweave(*asked[:3], "--out", tmp_path / "all", *asked[5:], "--allow-burned-in")
-    assert again.returncode == 0, again.stderr
+    second_run = radweave(*arguments[:3], "--out", tmp_path / "all", *arguments[5:], "--allow-burned-in")
+    assert second_run.returncode == 0, second_run.stderr
 
 
 def test_a_validator_finds_no_new_error(tmp_path: Path) -> None:
@@ -515,7 +521,7 @@ def test_a_validator_finds_no_new_error(tmp_path: Path) -> None:
     assert errors(tmp_path / "b.dcm") <= errors(path)
 
 
-def test_what_stands_for_one_thing_says_nothing_of_another() -> None:
+def test_derived_values_reveal_nothing_of_each_other() -> None:
     """A name, a shift and a UID of one text are of three digests; else a name would be the beginning of a UID."""
     key = KEY
     for text in ("A", "1.2.3"):

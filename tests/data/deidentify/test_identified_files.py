@@ -18,13 +18,13 @@ KEY = Key(b"k" * 32)
 
 @pytest.mark.parametrize("files", [36, pytest.param(300, marks=pytest.mark.slow)])
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_nothing_that_was_planted_is_left_and_no_pixel_is_another(tmp_path: Path, files: int) -> None:
+def test_no_planted_identifier_survives_and_no_pixel_changes(tmp_path: Path, files: int) -> None:
     places: set[str] = set()
     for number in range(files):
         made = make(tmp_path, number)
         assert len(left(made.path.read_bytes())) > 5  # the search finds what is there
-        found = deidentify_file(made.path, KEY).data
-        assert left(found) == [], (number, made.places)
-        assert np.array_equal(decoded(dcmread(io.BytesIO(found))), made.pixels), (number, made.places)
+        data = deidentify_file(made.path, KEY).data
+        assert left(data) == [], (number, made.places)
+        assert np.array_equal(decoded(dcmread(io.BytesIO(data))), made.pixels), (number, made.places)
         places |= set(made.places)
     assert len(places) >= len(PLACES) > 40

@@ -81,7 +81,7 @@ def test_a_report_with_headings_is_taken_apart(source: Path, tmp_path: Path) -> 
     assert (second.report, second.findings) == ("The lungs are clear. No effusion.", None)
 
 
-def test_a_column_of_a_section_goes_before_what_the_report_says_of_it(source: Path, tmp_path: Path) -> None:
+def test_a_section_column_has_precedence_over_the_report(source: Path, tmp_path: Path) -> None:
     whole = '"Indication: Cough. Comparison: None. Findings: The lungs are clear. Impression: Normal."'
     write_table(
         source,
@@ -97,7 +97,7 @@ def test_a_column_of_a_section_goes_before_what_the_report_says_of_it(source: Pa
 
 @pytest.mark.parametrize("names", ["{0},{1}", "{1},{0}"])
 @pytest.mark.parametrize(
-    ("ours", "other", "field"),
+    ("column", "other", "field"),
     [
         ("report", "text", "report"),
         ("indication", "history", "indication"),
@@ -105,12 +105,12 @@ def test_a_column_of_a_section_goes_before_what_the_report_says_of_it(source: Pa
         ("patient_id", "subject_id", "patient_id"),
     ],
 )
-def test_of_two_columns_for_one_thing_the_one_that_is_called_as_ours_is_read(
-    source: Path, tmp_path: Path, names: str, ours: str, other: str, field: str
+def test_the_canonical_column_name_has_precedence(
+    source: Path, tmp_path: Path, names: str, column: str, other: str, field: str
 ) -> None:
-    rest = "image" if ours == "report" else "image,report"
-    cells = "a.png" if ours == "report" else "a.png,Clear."
-    write_table(source, f"{rest},{names.format(ours, other)}", f"{cells},{names.format('Mine', 'Another')}")
+    rest = "image" if column == "report" else "image,report"
+    cells = "a.png" if column == "report" else "a.png,Clear."
+    write_table(source, f"{rest},{names.format(column, other)}", f"{cells},{names.format('Mine', 'Another')}")
     (study,) = import_dataset("folder", source, tmp_path / "out").studies()
     assert getattr(study, field) == "Mine"
 
@@ -264,7 +264,7 @@ def test_odd_text_is_stored_or_rejected(source: Path, tmp_path: Path) -> None:
 
 def test_keep_options_decide_about_incomplete_studies(source: Path, tmp_path: Path) -> None:
     write_table(source, "study_id,image,report", "both,a.png,Clear.", "text,,Clear.", "image,b.png,", "none,,")
-    kept = {
+    contents = {
         keep: [
             study.study_id
             for study in import_dataset(
@@ -273,7 +273,7 @@ def test_keep_options_decide_about_incomplete_studies(source: Path, tmp_path: Pa
         ]
         for keep in ("complete", "text-only", "image-only", "all")
     }
-    assert kept == {
+    assert contents == {
         "complete": ["both"],
         "text-only": ["both", "text"],
         "image-only": ["both", "image"],
@@ -412,8 +412,8 @@ def test_an_unknown_kind_names_the_known_ones(source: Path, tmp_path: Path) -> N
         import_dataset("iu", source, tmp_path / "out")
 
 
-def test_images_are_read_side_by_side_and_told_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, told = tmp_path / "source", list[tuple[int, int]]()
+def test_images_are_read_in_parallel_and_reported_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, calls = tmp_path / "source", list[tuple[int, int]]()
     write_images(folder, *(f"{number}.png" for number in range(70)))
     for number in (3, 40, 66):
         (folder / f"{number}.png").write_bytes(b"\x89PNG\r\n\x1a\n, and then nothing")
@@ -424,10 +424,10 @@ def test_images_are_read_side_by_side_and_told_in_order(tmp_path: Path, monkeypa
         monkeypatch.setattr("radweave.data.cache.arrays.usable_cores", lambda cores=cores: cores)
         options = ImportOptions(verify=True)
         import_dataset(
-            "folder", folder, tmp_path / f"by {cores}", options=options, progress=lambda *counts: told.append(counts)
+            "folder", folder, tmp_path / f"by {cores}", options=options, progress=lambda *counts: calls.append(counts)
         )
     left = [json.loads(line) for line in (tmp_path / "by 1" / "left_out.jsonl").read_text().splitlines()]
     assert [row["study_id"] for row in left if "image" not in row] == ["3", "gone", "40", "66", "68"]
     for file in ("manifest.jsonl", "dataset.json", "left_out.jsonl"):
         assert (tmp_path / "by 1" / file).read_bytes() == (tmp_path / "by 7" / file).read_bytes()
-    assert told == [(done, 70) for done in range(1, 71)] * 2
+    assert calls == [(done, 70) for done in range(1, 71)] * 2

@@ -56,36 +56,38 @@ def forms(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 
 @pytest.mark.parametrize("form", ["openi", "kaggle", "r2gen"])
 def test_the_forms_give_the_same_studies_texts_and_splits(forms: dict[str, dict[str, Study]], form: str) -> None:
-    ours, other = forms["manifest"], forms[form]
+    manifest, other = forms["manifest"], forms[form]
     assert other
-    assert set(other) == set(ours)
-    for study_id, study in ours.items():
+    assert set(other) == set(manifest)
+    for study_id, study in manifest.items():
         assert other[study_id].report == study.report
         assert other[study_id].split == study.split
         assert {image.sha256 for image in other[study_id].images} == {image.sha256 for image in study.images}
 
 
 def test_rexrank_holds_validation_and_test_only(forms: dict[str, dict[str, Study]]) -> None:
-    ours, other = forms["manifest"], forms["rexrank"]
-    assert set(other) == {study_id for study_id, study in ours.items() if study.split != "train"}
-    assert all((other[i].report, other[i].split) == (ours[i].report, ours[i].split) for i in other)
+    manifest, other = forms["manifest"], forms["rexrank"]
+    assert set(other) == {study_id for study_id, study in manifest.items() if study.split != "train"}
+    assert all((other[i].report, other[i].split) == (manifest[i].report, manifest[i].split) for i in other)
 
 
 def test_what_differs_between_the_forms_is_known(forms: dict[str, dict[str, Study]]) -> None:
     """Kaggle lost texts that a spreadsheet program read as formulas; R2Gen has findings alone; ReXrank's "None"
     stands both for the word and for a missing section."""
-    ours = forms["manifest"]
+    manifest = forms["manifest"]
 
     def differing(form: str, section: str) -> list[tuple[str | None, str | None]]:
-        pairs = [(getattr(other, section), getattr(ours[i], section)) for i, other in forms[form].items()]
+        pairs = [(getattr(other, section), getattr(manifest[i], section)) for i, other in forms[form].items()]
         return [pair for pair in pairs if pair[0] != pair[1]]
 
     for section in ("impression", "indication", "comparison"):
         assert differing("openi", section) == []
-        assert all(theirs is None for theirs, _ in differing("r2gen", section))
+        assert all(text_of_form is None for text_of_form, _ in differing("r2gen", section))
     assert differing("kaggle", "impression") == differing("kaggle", "comparison") == []
     assert all(
-        theirs is None and text.lstrip()[0] in "+-=@" for theirs, text in differing("kaggle", "indication") if text
+        text_of_form is None and text.lstrip()[0] in "+-=@"
+        for text_of_form, text in differing("kaggle", "indication")
+        if text
     )
     assert differing("rexrank", "impression") == []
     assert {pair for s in ("indication", "comparison") for pair in differing("rexrank", s)} <= {(None, "None")}
@@ -141,7 +143,7 @@ def openi_folder(root: Path) -> Path:
     return root
 
 
-def test_an_openi_download_is_read_as_it_lies(tmp_path: Path) -> None:
+def test_an_openi_download_is_read_unchanged(tmp_path: Path) -> None:
     studies = imported(openi_folder(tmp_path / "openi"), tmp_path / "out", split="test")
     assert [(study.study_id, study.report, study.comparison) for study in studies.values()] == [
         ("CXR1", "Text 1.", None),

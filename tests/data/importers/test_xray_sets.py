@@ -113,11 +113,11 @@ def test_a_mimic_study_with_images_in_two_splits_gets_none(mimic: Path, tmp_path
     left_out = imported("mimic-cxr", mimic, tmp_path / "out")
     assert left_out.card.left_out == {"not in the source's split": 1}
     assert "s59999999" not in {study.study_id for study in left_out.studies()}
-    kept = {
+    split_of = {
         study.study_id: study.split for study in imported("mimic-cxr", mimic, tmp_path / "all", keep="all").studies()
     }
-    assert kept["s59999999"] is None
-    assert kept["s50000001"] == "train"
+    assert split_of["s59999999"] is None
+    assert split_of["s50000001"] == "train"
 
 
 def test_a_prior_that_is_left_out_is_skipped(mimic: Path, tmp_path: Path) -> None:

@@ -189,18 +189,13 @@ def _read_member(reports: zipfile.ZipFile, name: str) -> str | None:
 def _raw_study(
     study: str, rows: _StudyRows, text: str | None, labels: dict[str, dict[str, LabelState]], images: Path
 ) -> RawStudy:
-    sections = parse_sections(text or "")
     folder = f"files/p{rows.patient[:2]}/p{rows.patient}/s{study}"
     return RawStudy(
         study_id=f"s{study}",
         patient_id=f"p{rows.patient}",
         split=next(iter(rows.splits)) if len(rows.splits) == 1 else None,
         images=tuple(_image(images, folder, dicom_id, view) for dicom_id, view in rows.images),
-        findings=sections.findings,
-        impression=sections.impression,
-        indication=sections.indication,
-        comparison=sections.comparison,
-        technique=sections.technique,
+        sections=parse_sections(text or ""),
         study_time=rows.time,
         labels=labels,
     )

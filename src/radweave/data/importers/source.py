@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import Field, field_validator
 
 from radweave.core.errors import InputError
 from radweave.core.study import LabelState, Modality, Record, Split, TargetText, View
-from radweave.data.targets import cleaner
+from radweave.data.targets import Sections, cleaner
 
+SECTIONS: Final = tuple(section.name for section in fields(Sections))
 Keep = Literal["complete", "text-only", "image-only", "all"]
 
 
@@ -90,11 +91,7 @@ class RawStudy:
     split: Split | None = None
     images: tuple[RawImage, ...] = ()
     report: str | None = None
-    findings: str | None = None
-    impression: str | None = None
-    indication: str | None = None
-    comparison: str | None = None
-    technique: str | None = None
+    sections: Sections = field(default_factory=Sections)
     study_time: str | None = None
     labels: dict[str, dict[str, LabelState]] = field(default_factory=dict)
     regions: dict[str, str] = field(default_factory=dict)

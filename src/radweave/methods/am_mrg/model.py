@@ -197,7 +197,7 @@ class AmMrgModel(ReportModel):
         ``words`` for encoders that start from nothing. Of small language models: ``text`` and ``text_in_context``. Of
         stage 2: ``report`` (Eq. 12), per token.
         """
-        return losses(TERMS, Forward(self, batch), terms)
+        return losses(self.terms, Forward(self, batch), terms)
 
     def class_logits(self, batch: Batch) -> Tensor:
         """What the heads say of each class (B, K)."""

@@ -78,7 +78,7 @@ class BaselineModel(ReportModel):
 
     def loss(self, batch: Batch, terms: Sequence[str]) -> dict[str, Tensor]:
         """Losses: ``report`` per token given the image, ``text`` per token without it, ``words`` of the word head."""
-        return losses(TERMS, Forward(self, batch), terms)
+        return losses(self.terms, Forward(self, batch), terms)
 
     @torch.no_grad()
     def generate(self, batch: Batch, decoding: DecodingConfig) -> Generation:

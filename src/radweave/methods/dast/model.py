@@ -263,7 +263,7 @@ class DastModel(ReportModel):
         """Losses: ``disease`` (binary cross-entropy) and ``contrastive`` of stage 1, ``report`` of stage 2, and for
         small language models ``text`` (reports alone) and ``text_in_context`` (reports after a context of text).
         """
-        return losses(TERMS, Forward(self, batch), terms)
+        return losses(self.terms, Forward(self, batch), terms)
 
     def class_logits(self, batch: Batch) -> Tensor:
         """What the disease tokens say of each class (B, K)."""

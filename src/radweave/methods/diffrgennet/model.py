@@ -292,7 +292,7 @@ class DiffRGenNetModel(ReportModel):
 
     def loss(self, batch: Batch, terms: Sequence[str]) -> dict[str, Tensor]:
         """Losses: ``report`` per token, ``disease`` (Eq. 9), ``matching`` (Eq. 8), and ``words`` of the word head."""
-        return losses(TERMS, Forward(self, batch), terms)
+        return losses(self.terms, Forward(self, batch), terms)
 
     def class_logits(self, batch: Batch) -> Tensor:
         """The log-odds of each class being stated (B, K)."""

@@ -375,7 +375,7 @@ class DiffvpModel(ReportModel):
         """
         fresh = self.training and self.pool.config.redraw
         key = step_key() if fresh else STUDY_DRAW
-        return losses(TERMS, Forward(self, batch, key), terms)
+        return losses(self.terms, Forward(self, batch, key), terms)
 
     def class_logits(self, batch: Batch) -> Tensor:
         """What E says of each class (B, K); without E, the auxiliary head."""

@@ -134,7 +134,7 @@ class VdgenModel(ReportModel):
         """Losses: ``report`` (Eq. 2), ``vse`` (Eq. 3), ``did`` (Eq. 6); ``words``, ``text`` and ``text_in_context``
         (reports after some of their own words, where the image will stand) of the stages before.
         """
-        return losses(TERMS, Forward(self, batch), terms)
+        return losses(self.terms, Forward(self, batch), terms)
 
     @torch.no_grad()
     def generate(self, batch: Batch, decoding: DecodingConfig) -> Generation:

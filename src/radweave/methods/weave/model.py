@@ -575,7 +575,7 @@ class WeaveModel(ReportModel):
         """Losses: ``dense`` (classes and words, of the members), ``tokens`` and ``difference`` of the sources that
         learn, ``report`` per token of the language model.
         """
-        return losses(TERMS, Forward(self, batch), terms)
+        return losses(self.terms, Forward(self, batch), terms)
 
     @torch.no_grad()
     def generate(self, batch: Batch, decoding: DecodingConfig) -> Generation:
