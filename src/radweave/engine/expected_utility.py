@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from radweave.core.batch import Batch, VisionEncoder
 from radweave.core.errors import InputError, UnusableModelError
 from radweave.drafting.calibration import RunCalibration, Source
+from radweave.drafting.evidence import DraftEvidence
 from radweave.drafting.smoothers import EmbeddedStudies, Evidence, Floats
 from radweave.drafting.store import DraftingFacts, DraftingStore, load_drafting
 from radweave.drafting.writer import UtilityDraft, UtilityWriter
@@ -117,7 +117,7 @@ class Drafting:
         for row, own, texts in each:
             yield writer.write(row, own, texts)
 
-    def classes(self, batch: Batch, decoding: DecodingConfig) -> list[dict[str, Any]]:
+    def classes(self, batch: Batch, decoding: DecodingConfig) -> list[DraftEvidence]:
         """Calibrated scores of the heads for each study; none without heads, or with an invalid calibration.
 
         These are the scores that were calibrated: a method's own evidence may be of fewer heads or another prompt.
