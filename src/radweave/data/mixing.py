@@ -33,7 +33,7 @@ def mix_datasets(
 
     Raises:
         InputError: for fewer than two sets, names that are the same or cannot be one, sets of other modalities or
-            target texts, and an image or patient that stands in another split of another set.
+            target texts, and an image or patient in different splits of two sets.
     """
     sets = _named(paths)
     cards = {name: dataset.card for name, dataset in sets.items()}
