@@ -345,11 +345,7 @@ def _voi(image: DicomImage, values: FloatImage, padding: NDArray[np.bool_] | Non
 
 
 def _unless_flat(
-    shown: FloatImage,
-    image: DicomImage,
-    values: FloatImage,
-    padding: NDArray[np.bool_] | None,
-    warnings: list[str],
+    shown: FloatImage, image: DicomImage, values: FloatImage, padding: NDArray[np.bool_] | None, warnings: list[str]
 ) -> FloatImage:
     """Fall back if the window removes all contrast of the image."""
     if float(np.ptp(shown)) > 0 or float(np.ptp(values)) == 0:
