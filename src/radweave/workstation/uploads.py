@@ -303,15 +303,14 @@ class LateImages:
         if not new:
             self._metrics.count("studies_again")
             return True
-        if study.state == "signed":
+        if study.state in ("signed", "rejected"):
+            action = f"images came after it was {study.state}"
             with self._database.writing() as connection:
-                log.append(connection, "images came after it was signed", study=study.id, details={"files": len(new)})
-            self._metrics.count("images_after_signing", len(new))
-            return True
-        if study.state == "rejected":
-            with self._database.writing() as connection:
-                log.append(connection, "images came after it was rejected", study=study.id, details={"files": len(new)})
-            self._metrics.count("studies_again")
+                log.append(connection, action, study=study.id, details={"files": len(new)})
+            if study.state == "signed":
+                self._metrics.count("images_after_signing", len(new))
+            else:
+                self._metrics.count("studies_again")
             return True
         return study.state in store.EXTENDABLE and self._grow(study.id, whole, len(new))
 
