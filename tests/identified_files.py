@@ -475,5 +475,7 @@ def left(data: bytes) -> list[str]:
             matches += [f"{element.keyword}: {word}" for word in ("li", "xu", "ana", "kim", "zoë", "hela")
                       if re.search(rf"(?<![^\W_]){word}(?![^\W_])", text)]  # fmt: skip
             digits = text.translate(_DASHES)
-            matches += [f"{element.keyword}: {n}" for n in ("12345678", "19600412", "12041960", "041260") if n in digits]
+            matches += [
+                f"{element.keyword}: {n}" for n in ("12345678", "19600412", "12041960", "041260") if n in digits
+            ]
     return matches

@@ -133,7 +133,7 @@ def test_a_login_lasts_no_longer_though_the_clock_was_set_back(database: Databas
 
 
 @pytest.mark.parametrize("by_s", [-86_400.0, 86_400.0])
-def test_what_arrived_waits_by_a_clock_that_nobody_sets(
+def test_received_studies_wait_by_the_monotonic_clock(
     tmp_path: Path, by_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The files are of another day than the server's clock says, one way or the other."""

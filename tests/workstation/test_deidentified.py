@@ -23,7 +23,7 @@ def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("radweave.workstation.hospital.PAUSE_S", 0.02)
 
 
-def test_nothing_of_the_patient_is_kept_and_no_report_is_sent_under_any_plan(
+def test_no_patient_data_is_stored_and_no_report_is_sent(
     settings: Settings, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     write_key(tmp_path / "key")

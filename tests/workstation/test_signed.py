@@ -102,7 +102,7 @@ def change(database: Database, study: str, user: User, version: int, *edits: dic
 
 
 @pytest.mark.parametrize("sign_", [*UNSEEN.values(), *TURNS], ids=lambda text: f"U+{ord(text):04X}")
-def test_a_sign_that_is_not_seen_is_refused_when_it_is_written(
+def test_an_invisible_character_is_refused_in_an_edit(
     sign_: str, database: Database, study: str, readers: tuple[User, User, User]
 ) -> None:
     for text in (sign_, f"No {sign_}effusion.", f"No effusion.{sign_}"):
@@ -143,7 +143,7 @@ def test_an_empty_report_cannot_be_signed_and_stays_to_be_edited(
 
 
 @pytest.mark.parametrize("table", ["sentences", "drafts"])
-def test_what_an_older_program_kept_is_refused_where_it_is_signed(
+def test_invisible_characters_of_an_older_program_are_refused_at_signing(
     table: str, database: Database, study: str, readers: tuple[User, User, User]
 ) -> None:
     with database.writing() as connection:
@@ -155,9 +155,7 @@ def test_what_an_older_program_kept_is_refused_where_it_is_signed(
 # Who looked.
 
 
-def test_what_one_reader_looked_at_lets_no_other_sign(
-    database: Database, study: str, readers: tuple[User, User, User]
-) -> None:
+def test_a_review_counts_for_its_reader_only(database: Database, study: str, readers: tuple[User, User, User]) -> None:
     ahn, weber, chief = readers
     with database.writing() as connection:
         (flagged,) = keys(connection, study, 1)
@@ -171,7 +169,7 @@ def test_what_one_reader_looked_at_lets_no_other_sign(
     sign(database, study, weber)
 
 
-def test_what_a_reader_wrote_was_looked_at_by_that_reader_alone(
+def test_an_edited_sentence_is_reviewed_by_its_editor_only(
     database: Database, study: str, readers: tuple[User, User, User]
 ) -> None:
     ahn, weber, chief = readers
@@ -191,7 +189,7 @@ def test_what_a_reader_wrote_was_looked_at_by_that_reader_alone(
     }  # fmt: skip
 
 
-def test_a_look_holds_over_edits_and_for_nothing_but_its_sentence(
+def test_a_review_survives_edits_and_covers_one_sentence(
     database: Database, study: str, readers: tuple[User, User, User]
 ) -> None:
     ahn, weber, _ = readers
@@ -222,7 +220,7 @@ AGAIN: dict[str, tuple[dict[str, Any], ...]] = {
 
 
 @pytest.mark.parametrize("how", AGAIN)
-def test_who_writes_a_flagged_sentence_again_takes_no_warning_off_it(
+def test_retyping_a_flagged_sentence_keeps_its_warning(
     how: str, database: Database, study: str, readers: tuple[User, User, User]
 ) -> None:
     version = change(database, study, readers[0], 1, *AGAIN[how])
@@ -236,7 +234,7 @@ def test_who_writes_a_flagged_sentence_again_takes_no_warning_off_it(
     sign(database, study, readers[1], version)
 
 
-def test_a_new_draft_is_looked_at_anew(database: Database, study: str, readers: tuple[User, User, User]) -> None:
+def test_a_new_draft_needs_new_reviews(database: Database, study: str, readers: tuple[User, User, User]) -> None:
     with database.writing() as connection:
         drafts.mark_reviewed(connection, study, 1, keys(connection, study, 1), readers[0])
         connection.exec_driver_sql("UPDATE studies SET state = 'drafting'")
@@ -282,7 +280,7 @@ ENTRIES = {
 
 
 @pytest.mark.parametrize("what", ALTERED)
-def test_what_was_altered_goes_nowhere_and_the_verifier_names_the_entry(
+def test_an_altered_report_is_not_exported_and_the_verifier_names_its_entry(
     what: str, database: Database, study: str, readers: tuple[User, User, User], url: str, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -318,7 +316,7 @@ def test_what_was_altered_goes_nowhere_and_the_verifier_names_the_entry(
                 if row["action"] == "altered"] == [{"entry": broken}]  # fmt: skip
 
 
-def test_a_signature_that_no_entry_knows_is_none(
+def test_a_signature_without_a_log_entry_is_invalid(
     database: Database, study: str, readers: tuple[User, User, User]
 ) -> None:
     with database.writing() as connection:
@@ -334,7 +332,7 @@ def test_a_signature_that_no_entry_knows_is_none(
         assert related.text_of(connection, row_of(connection, study)) == (None, False)
 
 
-def test_what_was_signed_before_there_were_seals_is_held_against_its_text(
+def test_signatures_without_a_seal_are_checked_by_text(
     database: Database, study: str, readers: tuple[User, User, User], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
@@ -359,7 +357,7 @@ def test_what_was_signed_before_there_were_seals_is_held_against_its_text(
 # Addenda.
 
 
-def test_an_addendum_is_signed_and_leaves_the_report_as_it_is(
+def test_an_addendum_does_not_change_the_report(
     database: Database, study: str, readers: tuple[User, User, User]
 ) -> None:
     with pytest.raises(ConflictError, match="takes no addendum"):
@@ -410,7 +408,7 @@ def events(database: Database, monkeypatch: pytest.MonkeyPatch, *, fails: bool =
     return sent
 
 
-def test_addenda_are_sent_once_each_after_what_they_are_added_to(
+def test_addenda_are_sent_once_each_after_their_report(
     database: Database, study: str, readers: tuple[User, User, User], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert events(database, monkeypatch) == ["drafted after None"]
@@ -428,7 +426,7 @@ def test_addenda_are_sent_once_each_after_what_they_are_added_to(
 
 
 @pytest.mark.parametrize(("state", "names"), [("sent", "drafted"), ("waiting", None), ("refused", None)])
-def test_only_what_an_archive_has_is_named_as_the_version_before(
+def test_only_versions_in_the_archive_are_named_as_predecessor(
     database: Database, study: str, readers: tuple[User, User, User], state: str, names: str | None
 ) -> None:
     sign(database, study, readers[0])
@@ -507,7 +505,9 @@ def test_a_draft_that_was_rejected_before_it_was_sent_is_not_sent(
     assert events(database, monkeypatch) == ["rejected after None"]
 
 
-def test_of_two_who_decide_at_once_one_does(database: Database, study: str, readers: tuple[User, User, User]) -> None:
+def test_of_two_concurrent_decisions_one_counts(
+    database: Database, study: str, readers: tuple[User, User, User]
+) -> None:
     with database.writing() as connection:
         for user in readers:
             drafts.mark_reviewed(connection, study, 1, keys(connection, study, 1), user)
@@ -535,7 +535,9 @@ def test_of_two_who_decide_at_once_one_does(database: Database, study: str, read
         assert signed.verify(connection).altered == ()
 
 
-def test_of_two_addenda_at_once_one_is_kept(database: Database, study: str, readers: tuple[User, User, User]) -> None:
+def test_of_two_concurrent_addenda_one_is_stored(
+    database: Database, study: str, readers: tuple[User, User, User]
+) -> None:
     sign(database, study, readers[0])
     done: list[int] = []
 
@@ -599,7 +601,7 @@ def test_addenda_and_rejections_over_the_interface(client: TestClient, started: 
     assert client.get(place).json()["altered_at"] == number, "who reads it is told"
 
 
-def test_a_database_of_the_sixth_version_knows_who_looked_and_takes_rejections(
+def test_a_database_of_the_sixth_version_gets_reviews_and_rejections(
     database: Database, study: str, readers: tuple[User, User, User]
 ) -> None:
     with database.writing() as connection:
@@ -627,7 +629,7 @@ def test_a_database_of_the_sixth_version_knows_who_looked_and_takes_rejections(
         connection.exec_driver_sql("UPDATE studies SET state = 'unknown'")
 
 
-def test_everybodys_draft_is_reopened_by_who_rejected_it_or_an_admin(client: TestClient, started: Any) -> None:
+def test_a_draft_is_reopened_by_its_rejecter_or_an_admin(client: TestClient, started: Any) -> None:
     study = one_draft(client)["id"]
     with started[1].database.writing() as connection:
         connection.exec_driver_sql("UPDATE studies SET owner_id = NULL")
