@@ -183,7 +183,7 @@ class Lexicon:
 
 @cache
 def load_lexicon(name: LabelSetName) -> Lexicon:
-    """The words of a label set, from ``lexicons/NAME.toml``.
+    """The words of a label set, from the lexicon file of its name.
 
     "@list" in the file stands for the phrases of a list of ``words``, ``same_as`` for the terms of a class of ``base``.
     """
