@@ -443,7 +443,7 @@ _DASHES = str.maketrans("", "", "-^ ,./")
 
 
 def left(data: bytes) -> list[str]:
-    """What of all that may be planted stands in bytes, in any encoding, without regard to case."""
+    """Planted identifiers in bytes, in any encoding and case."""
     words = {text for ways in WAYS for text in ways} | set(SHARED)
     words |= {
         "Li^Xu",

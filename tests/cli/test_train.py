@@ -155,12 +155,7 @@ DAMAGED: list[tuple[str, Callable[[Path], None], str]] = [
 
 @pytest.mark.parametrize(("part", "damage", "words"), DAMAGED, ids=lambda case: getattr(case, "__name__", None))
 def test_dry_run_and_training_refuse_a_damaged_folder(
-    part: str,
-    damage: Callable[[Path], None],
-    words: str,
-    checkpoints: Path,
-    toy_dataset: Dataset,
-    tmp_path: Path,
+    part: str, damage: Callable[[Path], None], words: str, checkpoints: Path, toy_dataset: Dataset, tmp_path: Path
 ) -> None:
     for name in ("vit", "llama"):
         shutil.copytree(checkpoints / name, tmp_path / name)

@@ -1,4 +1,4 @@
-"""Which sections make the report to learn, at import and when a data set is opened."""
+"""Sections of the target text, at import and when a data set is opened with another target."""
 
 from __future__ import annotations
 

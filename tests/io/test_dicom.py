@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,11 @@ from image_files import (
     write_dicom,
     write_series,
 )
+from radweave.core.errors import InputError
 from radweave.core.study import View
 from radweave.data.ct import NO_SCANS
 from radweave.inference.pictures import MixtureError, NoChestError, read_pictures, refuse_doubtful, refuse_mixture
+from radweave.io import dicom
 from radweave.io.dicom import display, read_dicom, significant_bits, window
 from radweave.io.images import read_radiograph
 from radweave.io.volumes import read_volume
@@ -396,3 +399,21 @@ def test_force_does_not_accept_a_mixture_of_parts(tmp_path: Path) -> None:
     files = [save(dataset(pixels, bits=12, PatientID=name), tmp_path / f"{name}.dcm") for name in ("A", "B")]
     with pytest.raises(MixtureError):
         refuse_mixture(read_pictures(files, NO_SCANS), files)
+
+
+def test_a_header_is_parsed_once_until_its_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_dicom(tmp_path / "a.dcm", chest())
+    parsed: list[Path] = []
+    parse = dicom.read_dicom
+    monkeypatch.setattr(dicom, "read_dicom", lambda file, **options: parsed.append(file) or parse(file, **options))
+    header = dicom.read_header(path)
+    moved = path.rename(tmp_path / "b.dcm")
+    assert dicom.read_header(moved) is header
+    assert parsed == [path]
+    changed = write_dicom(tmp_path / "c.dcm", chest(), Modality="CR")
+    os.utime(changed, ns=(0, 0))
+    changed.replace(moved)
+    assert dicom.read_header(moved) != header
+    assert len(parsed) == 2
+    with pytest.raises(InputError):
+        dicom.read_header(tmp_path / "missing.dcm")

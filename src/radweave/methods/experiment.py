@@ -21,8 +21,8 @@ from radweave.data.ct import CtPreprocessing
 from radweave.data.loader import ShuffleAll, ShuffleConfig
 from radweave.data.targets import InputSection, refuse_target_in_context
 from radweave.data.tokenizer import BpeTokenizerConfig, PretrainedTokenizerConfig, TokenizerConfig, spare_words
-from radweave.methods.model import ReportModel
 from radweave.methods import load_method, outside_entry
+from radweave.methods.model import ReportModel
 from radweave.methods.outside import code_of, load_loss, outside_losses
 from radweave.methods.renamed import rename_keys
 from radweave.methods.stage import OptimizerConfig, StageConfig, Trainability, full

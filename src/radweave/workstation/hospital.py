@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from radweave.core.errors import InputError
 from radweave.core.extras import refuse_without
 from radweave.core.storage import sha256_bytes, write_aside
-from radweave.io.dicom import read_dicom
+from radweave.io.dicom import read_header
 from radweave.workstation import outbox, reports, store
 from radweave.workstation.archive import Archive, Count, FoundSeries, FoundStudy, NotAnsweredError, QueryLimits
 from radweave.workstation.database import Database, listed_studies, now, studies
@@ -338,7 +338,7 @@ class Arrivals(PeriodicThread):
             if file is None:
                 continue
             try:
-                header = read_dicom(file, pixels=False).header
+                header = read_header(file)
             except InputError:
                 self._count("objects_unreadable")
                 continue

@@ -23,7 +23,7 @@ from radweave.core.storage import write_folder
 from radweave.core.study import Modality
 from radweave.inference.bulk import IMAGE_SUFFIXES, SCAN_SUFFIXES, FileGroup, group_images
 from radweave.io import worker
-from radweave.io.dicom import read_dicom
+from radweave.io.dicom import read_header
 from radweave.io.sandbox import Sandbox
 from radweave.io.volumes import series_files
 from radweave.workstation import log, store
@@ -344,6 +344,6 @@ def _flat(paths: Sequence[str]) -> list[Path]:
 
 def _instance(file: Path) -> str | None:
     try:
-        return read_dicom(file, pixels=False).header.sop_key
+        return read_header(file).sop_key
     except InputError:
         return None

@@ -67,7 +67,7 @@ class CtCache:
             ValueError: as ``preprocess``.
         """
         for _ in range(TRIES):
-            # Stamps tell of a file that was replaced and put back, its hash of a replacement that the clock missed.
+            # Stamps reveal a file that was replaced and put back, its hash a replacement within the clock's resolution.
             before, target = stamp(path), self.path_of(path)
             if self.is_whole(target):  # neither new nor cut nor foreign
                 return target, None

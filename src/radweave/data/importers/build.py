@@ -267,7 +267,7 @@ def _text_problem(raw: RawStudy) -> str | None:
     if any(len(text) > LONGEST_TEXT for text in texts):
         return f"text longer than {LONGEST_TEXT} characters"
     try:
-        # Half of a surrogate pair can stand in a JSON escape but in no file.
+        # A lone surrogate is valid in a JSON escape but not in a file.
         "".join([raw.study_id, raw.patient_id, *texts, *(image.inside for image in raw.images)]).encode()
     except UnicodeEncodeError:
         return "text is not valid Unicode"

@@ -117,7 +117,7 @@ def _read_texts(tables: list[Path]) -> dict[str, Sections]:
 
 
 def _read_regions(tables: list[Path]) -> dict[str, dict[str, list[str]]]:
-    """Volume -> region -> sentences, in file order; sentences without a region stand under an empty name."""
+    """Volume -> region -> sentences, in file order; sentences without a region have an empty name."""
     regions: dict[str, dict[str, list[str]]] = {}
     for table in tables:
         for _, row in read_table(table, needs=("Volumename", "Anatomy", "Sentence")):
@@ -156,7 +156,7 @@ def _order(name: str, geometry: dict[str, tuple[tuple[float, ...] | None, str | 
 
 
 def _find_volumes(root: Path, *, radgenome: bool) -> dict[str, Path]:
-    """File name -> path; where a volume lies in several folders, the corrected or the preprocessed one."""
+    """File name -> path; of a volume in several folders, the corrected or the preprocessed one."""
     ranks = ("_preprocessed", *_FOLDER_RANK) if radgenome else (*_FOLDER_RANK, "_preprocessed")
     best: dict[str, tuple[int, str, Path]] = {}
     for folder, subfolders, names in os.walk(root):

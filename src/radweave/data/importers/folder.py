@@ -65,8 +65,7 @@ def open_source(source: Path, options: ImportOptions) -> Source:
     """Open a table, or a folder that holds one.
 
     Raises:
-        InputError: if there is no table or not exactly one, a column is missing, or one study id stands for two
-            different studies.
+        InputError: without exactly one table, for a missing column, or an id of two different studies.
     """
     table = _find_table(source)
     root = options.images or table.parent

@@ -64,7 +64,7 @@ class ImageFolder:
 
     @classmethod
     def scan(cls, root: Path) -> ImageFolder:
-        """Index a folder; of several forms of one image, PNG goes before JPEG before DICOM."""
+        """Index a folder; of several forms of one image, PNG has precedence over JPEG over DICOM."""
         best: dict[ImageKey, tuple[int, str, Path]] = {}
         for folder_name, subfolders, names in os.walk(root):
             subfolders.sort()
@@ -122,7 +122,7 @@ def read_annotation(path: Path) -> dict[str, tuple[Split | None, str, list[str]]
         for entry in entries:
             try:
                 study_id = canonical_id(entry["id"], path.name)
-                # The key of the test split is blank in a copy that goes around.
+                # The key of the test split is blank in a common copy.
                 split = split_of(name) or split_of(entry.get("split")) or "test"
                 value = (split, str(entry["report"]), [str(image) for image in entry["image_path"]])
             except (KeyError, TypeError):

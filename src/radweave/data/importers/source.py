@@ -123,7 +123,7 @@ def _printable(text: str) -> str:
 class Source:
     """An opened source. ``studies`` may be called more than once and yields in the same order each time.
 
-    root: folder that every image must lie in, links followed.
+    root: folder of all images, links followed.
     files: sources of the texts, splits and labels, hashed into the card.
     is_known_set: a published set, whose images are decoded during the import only on request.
     needs_split: studies outside the published split are left out unless ``keep`` is ``all``.

@@ -175,7 +175,9 @@ class Query:
         moved = self._sampled(self._picture, places, order=3).reshape(SIDE, SIDE)
         inside = ((places >= 0.5) & (places <= SIDE - 1.5)).all(axis=0).reshape(SIDE, SIDE)
         inside = ndimage.binary_erosion(inside, iterations=2, border_value=1)
-        first, second = (_evened(_softened(picture), _FINE) for picture in (moved, target))
+        first, second = (
+            _evened(ndimage.gaussian_filter(picture, 0.5, mode="nearest"), _FINE) for picture in (moved, target)
+        )
         blocks = _block_means(first), _block_means(second), _block_means(inside.astype(np.float32)) > 0
         values = _correlations(*blocks) * (-1.0 if alignment.inverted else 1.0)
         if len(values) < _FEWEST_BLOCKS:
@@ -195,10 +197,6 @@ def _broad(picture: Picture) -> Picture:
     structure = soft - ndimage.gaussian_filter(soft, 4, mode="nearest")
     contrast = np.sqrt(ndimage.gaussian_filter(structure * structure, 4, mode="nearest"))
     return np.asarray(structure / (contrast + 0.01))
-
-
-def _softened(picture: Picture) -> Picture:
-    return np.asarray(ndimage.gaussian_filter(picture, 0.5, mode="nearest"))
 
 
 def _block_means(picture: Picture) -> NDArray[np.float32]:
