@@ -443,7 +443,7 @@ _DASHES = str.maketrans("", "", "-^ ,./")
 
 
 def left(data: bytes) -> list[str]:
-    """What of all that may be planted stands in bytes, in any encoding, without regard to case."""
+    """Planted identifiers in bytes, in any encoding and case."""
     words = {text for ways in WAYS for text in ways} | set(SHARED)
     words |= {
         "Li^Xu",
@@ -475,5 +475,7 @@ def left(data: bytes) -> list[str]:
             matches += [f"{element.keyword}: {word}" for word in ("li", "xu", "ana", "kim", "zoë", "hela")
                       if re.search(rf"(?<![^\W_]){word}(?![^\W_])", text)]  # fmt: skip
             digits = text.translate(_DASHES)
-            matches += [f"{element.keyword}: {n}" for n in ("12345678", "19600412", "12041960", "041260") if n in digits]
+            matches += [
+                f"{element.keyword}: {n}" for n in ("12345678", "19600412", "12041960", "041260") if n in digits
+            ]
     return matches

@@ -39,14 +39,14 @@ def path_to(monkeypatch: pytest.MonkeyPatch, where: Any, asked: str, *command: s
     return path[1:]
 
 
-def test_training_is_five_functions_away(monkeypatch: pytest.MonkeyPatch, toy_dataset: Dataset, tmp_path: Path) -> None:
+def test_training_is_five_calls_away(monkeypatch: pytest.MonkeyPatch, toy_dataset: Dataset, tmp_path: Path) -> None:
     overrides = (*TOY_OVERRIDES, *TOY_SIZES["baseline"])
     training = ("train", "baseline", toy_dataset.path, "--out", tmp_path / "run", *overrides)
     path = path_to(monkeypatch, BaselineModel, "loss", *training)
     assert len(path) <= 5, path
 
 
-def test_a_report_is_five_functions_away(
+def test_a_report_is_five_calls_away(
     monkeypatch: pytest.MonkeyPatch, toy_run: Path, toy_dataset: Dataset, tmp_path: Path
 ) -> None:
     """Up to the seam that batches stream through to the model: several are under way at once there."""

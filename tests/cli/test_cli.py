@@ -25,7 +25,7 @@ def test_the_installed_command_exits_with_2_and_one_line() -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["methods"], ["--version"], ["train", "--help"], ["data", "--help"]])
-def test_what_answers_at_once_imports_nothing_heavy(arguments: list[str]) -> None:
+def test_fast_verbs_import_nothing_heavy(arguments: list[str]) -> None:
     script = (
         "import sys; from radweave.cli import main\n"
         f"sys.argv = ['radweave', *{arguments!r}]\n"
@@ -37,7 +37,7 @@ def test_what_answers_at_once_imports_nothing_heavy(arguments: list[str]) -> Non
     assert done.stdout.rstrip().endswith("LOADED []")
 
 
-def test_help_names_every_verb_and_what_it_is_not() -> None:
+def test_help_names_every_verb_and_the_notice() -> None:
     text = radweave("--help").stdout
     verbs = "demo phantom data inspect methods train generate features explain export estimate"
     for verb in (*verbs.split(), "evaluate", "compare", "label", "ablate"):
@@ -85,9 +85,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert list(tmp_path.iterdir()) == [], "nothing half-written stays behind"
 
 
-def test_generate_prints_json_and_one_bad_image_does_not_lose_the_others(
-    toy_run: Path, toy_dataset: Dataset, tmp_path: Path
-) -> None:
+def test_generate_prints_json_despite_a_bad_image(toy_run: Path, toy_dataset: Dataset, tmp_path: Path) -> None:
     good = toy_dataset.image_path("images/1_0.png")
     bad = tmp_path / "bad.png"
     bad.write_text("no image")
@@ -127,7 +125,7 @@ def test_train_generate_evaluate_by_hand(toy_dataset: Dataset, tmp_path: Path) -
     assert result["floors"]["nearest_neighbour"]["corpus"]["BLEU_4"] is not None
 
 
-def test_a_run_whose_weights_were_never_trained_needs_the_flag(toy_dataset: Dataset, tmp_path: Path) -> None:
+def test_an_untrained_run_needs_the_flag(toy_dataset: Dataset, tmp_path: Path) -> None:
     overrides = [*TOY_OVERRIDES, *TOY_SIZES["baseline"], "stages.report.max_steps=0"]
     radweave("train", "baseline", toy_dataset.path, "--out", tmp_path / "run", *overrides)
     image = toy_dataset.image_path("images/1_0.png")

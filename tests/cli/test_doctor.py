@@ -13,7 +13,7 @@ from radweave.cli.doctor import examine, lines
 from radweave.core.extras import EXTRAS
 
 
-def test_it_finds_what_is_here_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_describes_the_installation(monkeypatch: pytest.MonkeyPatch) -> None:
     done = radweave("doctor", "--no-self-test", "--json")
     assert done.returncode == 0, done.stdout
     found = json.loads(done.stdout)
@@ -28,7 +28,7 @@ def test_it_finds_what_is_here_and_says_so(monkeypatch: pytest.MonkeyPatch) -> N
     assert "extra ray: not installed (pip install 'radweave[ray]')" in text
 
 
-def test_what_must_be_mended_is_a_problem_and_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_problems_give_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("radweave.cli.doctor.requires", lambda name: ["numpy>=2", "no-such-package", "x; extra == 'y'"])
     monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=1e8))
     monkeypatch.setenv("RADWEAVE_DEVICE", "tpu")
@@ -41,7 +41,7 @@ def test_what_must_be_mended_is_a_problem_and_exit_code_1(monkeypatch: pytest.Mo
     assert "self-test" not in done.stdout, "nothing is trained on an installation that lacks something"
 
 
-def test_a_self_test_that_fails_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_self_test_names_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(times: dict[str, float], say: object) -> None:
         times["load"] = 1.0
         raise RuntimeError("no kernel")

@@ -31,9 +31,7 @@ def test_an_unknown_device_is_refused_with_the_available_ones(name: str, monkeyp
         default_device()
 
 
-def test_a_device_of_another_package_has_its_own_arithmetic(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_device_of_another_package_has_its_own_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seen to share kept stages with the CPU before: ``--device cpu`` and ``cuda`` on one machine had one key."""
     monkeypatch.setenv(VARIABLE, "cpu")
     before = arithmetic()

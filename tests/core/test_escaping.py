@@ -81,9 +81,7 @@ def test_no_module_enables_markup_of_rich() -> None:
             assert "markup=False" in column, name
 
 
-def test_a_wide_table_is_split_into_parts_of_a_hundred_columns(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_wide_table_is_split_into_parts_of_a_hundred_columns(capsys: pytest.CaptureFixture[str]) -> None:
     runs = [f"run_{number}: full 0123abcd" for number in range(7)]
     cells = tuple(f"0.{number}234 [0.100, 0.300]" for number in range(7))
     print_tables([TextTable("Language", ("metric", *runs), (("BLEU_4", *cells), ("CIDEr", *cells)), ("a note",))])

@@ -13,13 +13,7 @@ import pytest
 import radweave
 from radweave.core.provenance import DENIED, arithmetic, code_hash, library_versions
 
-ENTRIES = (
-    "radweave.engine.train",
-    "radweave.methods",
-    "radweave.engine.stages",
-    "radweave.io",
-    "radweave.core.study",
-)
+ENTRIES = ("radweave.engine.train", "radweave.methods", "radweave.engine.stages", "radweave.io", "radweave.core.study")
 """Where training begins; methods are found by name, and files are parsed in a process of its own."""
 HASH = "from radweave.core.provenance import code_hash; print(code_hash())"
 

@@ -1,4 +1,4 @@
-"""Whose prior a study may be: of the same patient beyond doubt, and earlier; anything else names its reason."""
+"""The prior of a study: of the same patient beyond doubt, and earlier."""
 
 from __future__ import annotations
 

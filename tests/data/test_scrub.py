@@ -1,4 +1,4 @@
-"""What ``data import --scrub`` takes out of texts, and what it leaves."""
+"""Texts that ``data import --scrub`` removes, and texts that stay."""
 
 from __future__ import annotations
 

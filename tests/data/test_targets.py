@@ -1,4 +1,4 @@
-"""Which sections make the report to learn, at import and when a data set is opened."""
+"""Sections of the target text, at import and when a data set is opened with another target."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from radweave.core.study import Study, has_both_sections
 from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter
 from radweave.data.importers.build import target_text
 from radweave.data.importers.source import RawStudy
-from radweave.data.targets import cleaner
+from radweave.data.targets import Sections, cleaner
 
 WHOLE = Study(
     study_id="a", patient_id="a", split="train", report="Lungs clear.", findings="Lungs clear.", impression="Normal."
@@ -68,8 +68,8 @@ def test_a_mixture_of_several_cleanings_is_refused(tmp_path: Path) -> None:
 
 def test_the_import_writes_both_sections_of_sources_with_sections() -> None:
     clean = cleaner("none")
-    assert target_text(RawStudy("s", "p", findings="Clear.", impression="Normal."), "both", clean) == (
+    assert target_text(RawStudy("s", "p", sections=Sections("Clear.", "Normal.")), "both", clean) == (
         "FINDINGS: Clear. IMPRESSION: Normal."
     )
     assert target_text(RawStudy("s", "p", report="Clear lungs."), "both", clean) is None
-    assert target_text(RawStudy("s", "p", findings="Clear."), "both", clean) is None
+    assert target_text(RawStudy("s", "p", sections=Sections("Clear.")), "both", clean) is None

@@ -12,7 +12,7 @@ import pytest
 from radweave.core.errors import InputError
 from radweave.core.study import LabelState
 from radweave.data import tokenizer
-from radweave.data import tokenizer as kept_text
+from radweave.data import tokenizer as tokenizer_module
 from radweave.data.tokenizer import (
     BpeTokenizerConfig,
     built_tokenizer,
@@ -31,7 +31,7 @@ TEXTS = ["No effusion, 12 mm.", "Left <s> opacity </s> seen.", "", "Größe: 3 c
 
 @pytest.fixture(autouse=True)
 def _any_number_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_text, "FEWEST", 1)
+    monkeypatch.setattr(tokenizer_module, "FEWEST", 1)
     monkeypatch.setattr(tokenizer, "_TEXTS_AT_A_TIME", 2)
 
 
@@ -46,7 +46,7 @@ def test_ids_are_those_of_each_text_and_read_back_the_next_time(
     made = CONFIG.build(TEXTS)
     wanted = [encode(made, text) for text in TEXTS]
     first = token_ids(TEXTS, made, tmp_path)
-    monkeypatch.setattr(kept_text, "encode_all", _forbidden)
+    monkeypatch.setattr(tokenizer_module, "encode_all", _forbidden)
     second = token_ids(TEXTS, made, tmp_path)
     assert list(first) == list(second) == wanted
     assert made.eos_token_id not in wanted[1]
@@ -109,8 +109,8 @@ def test_numbers_of_another_kind_are_no_ids(tmp_path: Path) -> None:
 
 
 def test_least_recently_used_files_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What another program laid there stays."""
-    monkeypatch.setattr(kept_text, "MAX_FILES", 2)
+    """Files of other programs stay."""
+    monkeypatch.setattr(tokenizer_module, "MAX_FILES", 2)
     made, cache = CONFIG.build(TEXTS), tmp_path / ".cache"
     cache.mkdir()
     (cache / "ids-mine.npy").write_bytes(b"")

@@ -1,4 +1,4 @@
-"""Candidates: what they are made of, and whose it is."""
+"""Candidates of training reports: sentences, composites, places and sources."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from radweave.core.study import LabelState
-from radweave.drafting.candidates import CandidateOptions, CandidatePool, build_candidates
+from radweave.drafting.candidates import CandidateOptions, CandidatePool, build_candidates, clean_sentence
 from radweave.labels import NO_FINDING, get_labeler
 from radweave.labels.contradictions import contradictions_of, names_place, states_something
 from radweave.labels.text import split_sentences
@@ -63,7 +63,7 @@ def test_a_composite_states_its_finding_and_denies_it_nowhere() -> None:
             assert not any(mentions[name].state is LabelState.NEGATIVE for name in wanted)
 
 
-def test_the_sentence_that_denied_it_gives_its_place() -> None:
+def test_a_finding_replaces_the_sentence_that_denies_it() -> None:
     composed = [c.text for c in build_candidates(REPORTS, LABELER) if c.is_composed]
     assert "The heart is normal in size. The lungs are clear. There is a small right pleural effusion." in composed
 
@@ -108,7 +108,7 @@ def test_a_consistent_draft_neither_contradicts_itself_nor_says_that_all_is_well
             assert "lungs are clear" not in candidate.text
 
 
-def test_where_all_reports_contradict_themselves_something_is_still_said() -> None:
+def test_contradicting_reports_are_used_if_there_are_no_others() -> None:
     torn = "There is an effusion and the heart is normal. The heart is enlarged and there is no effusion."
     assert [one.text for one in build_candidates([torn], LABELER, options=CandidateOptions(consistent=True))] == [torn]
 
@@ -131,7 +131,7 @@ def test_what_denies_a_finding_is_left_out_of_a_report_and_the_rest_stays() -> N
     assert kept.text == torn
 
 
-def test_otherwise_with_nothing_before_it_is_not_chosen() -> None:
+def test_a_sentence_with_otherwise_needs_one_before_it() -> None:
     candidates = build_candidates([*REPORTS, "The lungs are otherwise clear.", "Effusion. Otherwise clear."], LABELER)
     assert not any(candidate.text == "The lungs are otherwise clear." for candidate in candidates)
 
@@ -164,3 +164,26 @@ def test_without_consistency_candidates_are_those_of_earlier_versions() -> None:
     told = "\n".join("|".join(f"{s.kind}{s.row} {s.text}" for s in c.sentences) for c in pool.candidates)
     # Of the version before consistency was the default.
     assert hashlib.sha256(told.encode()).hexdigest().startswith("75a96f93bea15e78")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "There is a calcified lymph node in the right hilum.",
+        "There are chronic appearing right basilar interstitial markings.",
+        "There is round density within the anterior segment of the right upper lobe.",
+        "Bilateral apical pleural capping.",
+        "There is a calcified granuloma in the left infrahilar region.",
+        "There is airspace disease in the left lower lobe.",
+    ],
+)
+def test_no_side_stays_in_a_sentence_that_states_something(text: str) -> None:
+    now = clean_sentence(text, get_labeler("chexpert14"), compares=False, places=False)
+    assert not names_place(now)
+    assert "hilar" not in now
+    assert clean_sentence(text, get_labeler("chexpert14"), compares=False, places=True) == text
+
+
+@pytest.mark.parametrize("text", ["The right lung is clear.", "No left pleural effusion.", "Both lungs are clear."])
+def test_a_denial_keeps_its_side(text: str) -> None:
+    assert clean_sentence(text, get_labeler("chexpert14"), compares=False, places=False) == text

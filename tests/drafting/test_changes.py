@@ -72,7 +72,7 @@ def seen(effusion: float, **states: float) -> Evidence:
     return Evidence(scores, np.array([0.3, 0.1, 0.1, 0.1, 0.3, 0.1]), changes=changes)
 
 
-def test_a_change_that_is_likely_is_said_in_words_of_a_training_report(writer: UtilityWriter) -> None:
+def test_a_likely_change_is_stated_in_words_of_a_training_report(writer: UtilityWriter) -> None:
     draft = writer.write(seen(2.0, worse=0.9), NONE)
     assert "Small left pleural effusion, larger than before." in draft.text
     assert draft.text.count("effusion") == 1, "it takes the place of what was said of the class"
@@ -93,7 +93,7 @@ def test_without_a_prior_or_a_likely_change_nothing_is_compared(writer: UtilityW
     assert plain.text == unsure.text
 
 
-def test_what_is_gone_is_called_resolved_in_place_of_its_denial(writer: UtilityWriter) -> None:
+def test_a_resolved_finding_replaces_its_denial(writer: UtilityWriter) -> None:
     draft = writer.write(seen(-4.0, resolved=0.9, absent=0.1), NONE)
     assert "The right pleural effusion has resolved." in draft.text
     assert "No pleural effusion" not in draft.text
@@ -105,7 +105,7 @@ def test_a_sentence_of_the_patient_s_own_report_is_not_lent(writer: UtilityWrite
     assert not compares_with_prior(writer.write(seen(2.0, worse=0.9), own).text)
 
 
-def test_what_a_language_model_says_of_change_counts_by_its_probability(writer: UtilityWriter) -> None:
+def test_changes_of_a_written_report_count_by_their_probability(writer: UtilityWriter) -> None:
     better, worse = (
         f"There is a small pleural effusion, {word}. The lungs are clear." for word in ("improved", "worsening")
     )

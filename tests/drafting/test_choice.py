@@ -1,12 +1,18 @@
-"""The choice among candidates."""
+"""The choice among candidates, of all pairs and of the nearest in a large bank."""
 
 from __future__ import annotations
+
+import random
 
 import numpy as np
 import pytest
 
-from radweave.drafting.candidates import Candidate, Sentence
-from radweave.drafting.choice import Choice, ExpectedUtility
+from radweave.drafting.candidates import Candidate, CandidatePool, Sentence, bleu_point, utilities
+from radweave.drafting.choice import Choice, ExpectedUtility, NearbyUtility, nearest_rows
+from radweave.labels import get_labeler
+from radweave.metrics.ngrams import ReportStatistics
+from radweave.metrics.pairwise import MAX_ORDER, PairwiseWording, WordingWeights
+from radweave.nn.decoding import ExpectedUtilityConfig
 
 CANDIDATES = [Candidate((Sentence(text, "report", row),)) for row, text in enumerate(("normal", "effusion", "mass"))]
 WORDING = np.array([[2.0, 1.0, 1.0], [1.0, 2.0, 0.0], [1.0, 0.0, 2.0]], dtype=np.float32)
@@ -31,7 +37,7 @@ def choose(
     return found
 
 
-def test_wording_alone_says_what_most_reports_say() -> None:
+def test_without_findings_the_most_common_wording_wins() -> None:
     assert choose(0.9, 0.9, beta=0).asserted == ()
 
 
@@ -65,3 +71,85 @@ def test_one_sentence_of_the_patients_own_bars_the_whole_composite() -> None:
     assert text((False, False)) == "normal effusion"
     assert text((False, True)) == "normal"
     assert text((True, False)) is None, "nothing is left to say"
+
+
+LABELER, CONFIG = get_labeler("chexpert14"), ExpectedUtilityConfig()
+STATED = ("The heart is enlarged.", "There is a left pleural effusion.", "There is a right lower lobe opacity.")
+NORMAL = ("The heart is normal in size.", "The lungs are clear.", "No effusion is seen.", "The bones are intact.")
+CHANCE = random.Random(0)
+REPORTS = [
+    " ".join([*CHANCE.sample(STATED, CHANCE.randint(0, 2)), *CHANCE.sample(NORMAL, CHANCE.randint(1, 4))])
+    for _ in range(40)
+]
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(scope="module")
+def pool() -> CandidatePool:
+    return CandidatePool.build(REPORTS, LABELER, CONFIG)
+
+
+def nearby(pool: CandidatePool, **limits: int) -> NearbyUtility:
+    point = bleu_point(pool.candidates, REPORTS, [*range(1, len(REPORTS)), 0])
+    thresholds = np.full(len(LABELER.classes), 0.2)
+    return NearbyUtility(
+        pool.candidates,
+        pool.asserts,
+        REPORTS,
+        classes=LABELER.classes,
+        thresholds=thresholds,
+        weights=WordingWeights(),
+        point=point,
+        **limits,
+    )
+
+
+def paired(pool: CandidatePool) -> ExpectedUtility:
+    point = bleu_point(pool.candidates, REPORTS, [*range(1, len(REPORTS)), 0])
+    worth = utilities(pool.candidates, REPORTS, CONFIG, point)
+    thresholds = np.full(len(LABELER.classes), 0.2)
+    return ExpectedUtility(pool.candidates, pool.asserts, worth, classes=LABELER.classes, thresholds=thresholds)
+
+
+def test_with_all_neighbours_the_choice_is_that_of_all_pairs(pool: CandidatePool) -> None:
+    ours, theirs = nearby(pool, nearest=len(REPORTS), composites=len(pool.candidates)), paired(pool)
+    for study in range(12):
+        weights = RNG.normal(1 / 40, 0.03, size=40)
+        probabilities = RNG.random(len(LABELER.classes)) * 0.5
+        barred = np.arange(40) % 13 == study
+        found = ours.choose(probabilities, weights, barred)
+        wanted = theirs.choose(probabilities, weights, barred)
+        assert found is not None
+        assert wanted is not None
+        assert found.wording + found.findings == pytest.approx(wanted.wording + wanted.findings, abs=1e-4)
+        assert found.candidate.text == wanted.candidate.text
+
+
+def test_utilities_of_a_few_are_those_of_all_pairs(pool: CandidatePool) -> None:
+    """Document frequencies are the whole bank's, whichever reports are looked at."""
+    words = [text.lower().split() for text in REPORTS]
+    bank = ReportStatistics.of(words, MAX_ORDER)
+    said = [["a", "word", "no", "report", "has", *words[3]], words[5]]
+    rows = [2, 7, 30]
+    few = PairwiseWording.within([bank.encode(text) for text in said], [bank.words_of(row) for row in rows], bank)
+    full = PairwiseWording(said, words)
+    both = slice(0, 2)
+    assert few.cider(both) == pytest.approx(full.cider(both)[:, rows], abs=1e-9)
+    assert few.rouge_l(both) == pytest.approx(full.rouge_l(both)[:, rows], abs=1e-9)
+
+
+def test_the_nearest_are_exact_and_of_equals_the_first() -> None:
+    weights = np.array([0.1, 0.3, 0.2, 0.3, 0.2, 0.9])
+    barred = np.arange(6) == 5
+    assert nearest_rows(weights, barred, 3).tolist() == [1, 2, 3]
+    assert nearest_rows(weights, barred, 9).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_few_of_many_draft_without_what_is_barred(pool: CandidatePool) -> None:
+    chooser = nearby(pool, nearest=5, composites=10)
+    weights, barred = np.full(40, 1 / 40), np.arange(40) < 20
+    weights[25] = 0.4
+    found = chooser.choose(np.zeros(len(LABELER.classes)), weights, barred)
+    assert found is not None
+    assert all(sentence.row >= 20 for sentence in found.candidate.sentences)
+    assert chooser.choose(np.zeros(len(LABELER.classes)), weights, np.ones(40, dtype=bool)) is None

@@ -52,7 +52,7 @@ def test_a_report_that_states_what_is_likely_is_chosen_and_named() -> None:
     assert "Pleural Effusion" in choice.asserted
 
 
-def test_one_that_invents_is_not() -> None:
+def test_a_written_report_that_invents_is_not_chosen() -> None:
     assert chosen(["There is a large pneumothorax. There is a mass."], [0.8, 0.1, 0.1]) is NORMAL
 
 

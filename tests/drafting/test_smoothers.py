@@ -41,7 +41,7 @@ def test_weights_sum_to_one_with_and_without_barred_rows() -> None:
     assert not exclude_rows(weights, np.ones(12, dtype=bool)).any(), "nothing is left that could speak"
 
 
-def test_near_studies_speak_for_their_findings() -> None:
+def test_near_studies_raise_the_scores_of_their_findings() -> None:
     smoothers = Smoothers.fit(DISTANCE / typical(DISTANCE), DISTANCE / typical(DISTANCE), LABELS)
     distance = squared_distances(POINTS[:1] + 0.01, POINTS)[0] / typical(DISTANCE)
     said = smoothers.evidence_for(distance, distance, np.zeros(12, dtype=bool))
@@ -56,7 +56,7 @@ def test_one_training_study_is_enough() -> None:
     assert said.scores == pytest.approx(LABELS[0])
 
 
-def test_barred_studies_say_nothing_of_findings_or_of_wording() -> None:
+def test_barred_studies_have_no_weight() -> None:
     distance, barred = DISTANCE / typical(DISTANCE), np.arange(12) < 2
     flipped = np.where(barred[:, None], 1 - LABELS, LABELS)
     one, other = (Smoothers.fit(distance, distance, labels) for labels in (LABELS, flipped))

@@ -121,7 +121,7 @@ def test_a_bank_without_a_finding_and_one_of_a_single_report_draft_what_they_hav
     assert only.write(testimony, np.zeros(1, dtype=bool)).text == REPORTS[0]
 
 
-def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+def test_a_drafting_store_is_read_as_written(tmp_path: Path) -> None:
     store = made()
     save_drafting(store, tmp_path / "drafting")
     again = load_drafting(tmp_path / "drafting")
@@ -158,7 +158,7 @@ def test_labels_of_other_studies_or_classes_are_refused(tmp_path: Path) -> None:
         load_drafting(tmp_path / "drafting")
 
 
-def test_what_changed_goes_with_what_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_join_a_written_report(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[object] = []
 
     def choose(self: Proposals, draft: Choice, *given: object, devices: bool) -> Choice:

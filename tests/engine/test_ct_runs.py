@@ -126,7 +126,7 @@ def test_processes_see_their_slice_of_what_one_process_sees(run: Run, toy_ct_dat
 # Refusals
 
 
-def test_what_does_not_fit_is_named(toy_ct_dataset: Dataset, toy_dataset: Dataset, tmp_path: Path) -> None:
+def test_misfitting_weights_are_named(toy_ct_dataset: Dataset, toy_dataset: Dataset, tmp_path: Path) -> None:
     def refused(dataset: Dataset, preset: str, *overrides: str) -> InputError:
         with pytest.raises(InputError) as caught:
             train("baseline", dataset.path, tmp_path / "run", preset=preset, overrides=overrides, overwrite=True)

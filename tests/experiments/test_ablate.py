@@ -309,9 +309,7 @@ def test_every_methods_tables_can_be_planned(toy_dataset: Dataset, tmp_path: Pat
 
 @pytest.mark.parametrize("trained", [False, True])
 @pytest.mark.parametrize("again", [False, True])
-def test_a_row_that_reports_again_has_the_seeds_that_both_rows_have(
-    request_: AblationRequest, trained: bool, again: bool
-) -> None:
+def test_test_time_row_has_the_seeds_of_both_rows(request_: AblationRequest, trained: bool, again: bool) -> None:
     """There is nothing to report again of a seed that is not trained."""
     table = Table(
         title="Again",

@@ -106,7 +106,7 @@ def test_draws_and_other_data_are_not_tested_against_trainings(out: Path) -> Non
     assert "2 draws" in text
 
 
-def test_what_is_done_is_not_done_again_and_other_settings_are(
+def test_finished_runs_are_not_repeated_unless_settings_change(
     out: Path, toy_ct_dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def plan(table: Table) -> one_run.Task:
@@ -156,7 +156,7 @@ def test_what_cannot_be_set_is_refused(
         vary(plain, toy_ct_dataset, ["pool.size=3"])
 
 
-def test_importance_without_delta_is_asked_of_the_same_references(
+def test_importance_without_delta_uses_the_same_references(
     out: Path, toy_ct_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Figure 3a has a curve of a model that compares with nothing."""

@@ -128,7 +128,7 @@ def test_pages_say_what_was_measured(finished: tuple[BenchRequest, BenchResult, 
     assert not lacks_pace(result.sets["xray"].costs["baseline"])
 
 
-def test_sets_of_an_earlier_call_stay_on_the_first_page(
+def test_earlier_sets_stay_on_the_first_page(
     finished: tuple[BenchRequest, BenchResult, list[str]], tmp_path: Path
 ) -> None:
     _, result, _ = finished
@@ -404,7 +404,7 @@ def test_the_suite() -> None:
     assert printed("baseline")["IU X-Ray"]["BLEU_4"] == 0.161
 
 
-def test_of_a_number_that_is_printed_twice_the_first_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_of_two_printed_numbers_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """Later tables round it. What only they print is added, and no row but that of the whole method counts."""
     from radweave.experiments import bench_suite
 
@@ -425,14 +425,14 @@ def test_of_a_number_that_is_printed_twice_the_first_stands(monkeypatch: pytest.
     assert bench_suite.printed("two") == {}
 
 
-def test_the_method_that_looks_at_priors_reports_without_them_too(toy_dataset: Dataset, tmp_path: Path) -> None:
+def test_method_with_priors_is_also_tested_without_them(toy_dataset: Dataset, tmp_path: Path) -> None:
     followed = write_followed_dataset(tmp_path / "followed")
     for dataset, rows in ((followed, ["baseline", "weave", UNTOLD]), (toy_dataset, ["baseline", "weave"])):
         request = request_for(dataset, tmp_path, methods=("weave",), utility=False, overrides=())
         assert [row.label for row in plan_set(request, "xray", dataset.path).table.rows] == rows
 
 
-def test_other_systems_are_tested_against_the_method_that_joins_them(
+def test_systems_are_tested_against_the_joining_method(
     finished: tuple[BenchRequest, BenchResult, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the row by utility in its place: the baseline's own reports are tested against it."""
@@ -451,7 +451,7 @@ def test_other_systems_are_tested_against_the_method_that_joins_them(
     assert not result.sets["xray"].to_joining, "no such method took part"
 
 
-def test_the_table_of_trust_has_what_the_evaluations_have(
+def test_trust_table_has_the_values_of_evaluations(
     finished: tuple[BenchRequest, BenchResult, list[str]],
 ) -> None:
     results = finished[1].sets["xray"]
@@ -504,7 +504,7 @@ def test_more_seeds_go_to_the_methods_named(toy_dataset: Dataset, tmp_path: Path
     }
 
 
-def test_a_benchmark_whose_figures_cannot_be_drawn_trains_nothing(
+def test_benchmark_without_plotting_extra_trains_nothing(
     toy_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("radweave.core.extras.find_spec", lambda name: None)
@@ -576,7 +576,7 @@ def test_nothing_of_a_plot_is_cut_off_and_every_axis_is_named(
     assert "95 %" in figure.get_supxlabel()
 
 
-def test_floors_are_rows_with_intervals_and_no_two_look_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_floors_are_rows_with_intervals_and_distinct_marks(monkeypatch: pytest.MonkeyPatch) -> None:
     figure = drawn(monkeypatch, lambda: score_plot(plot_record(7)))
     names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert len(names) == 9

@@ -29,7 +29,7 @@ PAPERS = {"diffrgennet": "000", "diffvp": "001", "vdgen": "002", "am_mrg": "003"
 
 
 @pytest.mark.parametrize("method", published_tables())
-def test_rows_of_the_papers_are_there(method: str) -> None:
+def test_paper_rows_are_listed(method: str) -> None:
     missing = [row for row in published_rows(method) if not row.is_listed]
     assert dict(Counter(row.table for row in missing)) == MISSING[method], [row.place for row in missing]
 
@@ -50,7 +50,7 @@ def test_printed_rows_are_of_the_paper(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", published_tables())
-def test_names_stand_in_the_papers(shared_data: Path, method: str) -> None:
+def test_row_names_occur_in_the_papers(shared_data: Path, method: str) -> None:
     found = list((shared_data.parent / "papers").glob(f"{PAPERS[method]}_*.txt"))
     if not found:
         pytest.skip("the paper's text is not here")
@@ -74,7 +74,7 @@ def _letters(text: str) -> str:
     return re.sub(r"[^a-z0-9]", "", text.lower())
 
 
-def test_the_list_tells_the_kinds_of_rows_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listing_separates_kinds_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     paper = {"MIMIC-CXR": {"CE_F1": 0.4}}
     table = Table(
         title="Table II",
@@ -103,7 +103,7 @@ def test_the_list_tells_the_kinds_of_rows_apart(monkeypatch: pytest.MonkeyPatch)
     assert shown.notes[-1].startswith(f"{missing} of {record['methods']['am_mrg']['published']} rows")
 
 
-def test_the_verb_lists_without_a_data_set() -> None:
+def test_command_lists_without_dataset() -> None:
     result = CliRunner().invoke(app, ["ablate", "--list", "dast", "--json"])
     assert result.exit_code == 0
     record = json.loads(result.stdout)

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 
 from radweave.core.errors import InputError
 from radweave.data.dataset import Dataset
-from radweave.engine import train as runs
+from radweave.engine import train as train_module
 from radweave.engine.train import train
 from toys import TOY_OVERRIDES, TOY_SIZES
 
 SIZES = [*TOY_OVERRIDES, *TOY_SIZES["baseline"]]
 
 
-@pytest.fixture
-def dataset(toy_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dataset:
-    """A copy whose images must not be looked at."""
-    shutil.copytree(toy_dataset.path, tmp_path / "data", ignore=shutil.ignore_patterns(".cache"))
+@pytest.fixture(autouse=True)
+def _no_image_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     for reading in ("build_cache", "refuse_leaks"):
-        monkeypatch.setattr(runs, reading, lambda *given, **more: pytest.fail("images are read"))
-    return Dataset.open(tmp_path / "data")
+        monkeypatch.setattr(train_module, reading, lambda *args, **more: pytest.fail("images are read"))
 
 
 @pytest.mark.parametrize(

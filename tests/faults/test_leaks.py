@@ -22,6 +22,7 @@ from radweave.data.cache.images import build_cache
 from radweave.data.check import CheckReport, check_dataset
 from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter
 from radweave.data.importers import ImportOptions, import_dataset
+from radweave.data.leaks.images import SAME_WEAKEST, ImageIndex
 from radweave.engine.train import train
 from toys import TOY_OVERRIDES, TOY_SIZES
 
@@ -235,9 +236,7 @@ def test_changed_copies_of_a_scan_are_found(tmp_path: Path) -> None:
 
 
 def test_similar_patients_raise_the_copy_threshold(tmp_path: Path) -> None:
-    from radweave.data.leaks.images import SAME_WEAKEST
-
-    index = PictureIndex()
+    index = ImageIndex()
     shared = chest(0)
     for n in range(12):
         index.add(n, "train", shared + 0.05 * chest(n + 1))

@@ -1,4 +1,4 @@
-"""What a model folder of others may not do: run code, ask, wait, reach out, or take all memory."""
+"""Foreign model folders never run code, prompt, block, reach outside or exhaust the memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What --overwrite must not replace: other kinds of output, and what a user laid beside ours."""
+"""``--overwrite`` never replaces another kind of output, nor files that a user added."""
 
 from __future__ import annotations
 

@@ -27,15 +27,8 @@ from toys import rewrite_card
 
 
 @pytest.fixture
-def run(toy_run: Path, tmp_path: Path) -> Path:
-    """A copy that a test may break."""
-    return Path(shutil.copytree(toy_run, tmp_path / "run"))
-
-
-@pytest.fixture
-def light_run(toy_run: Path, tmp_path: Path) -> Path:
-    """The same with files of no size, for tests that read the card often."""
-    run = Path(shutil.copytree(toy_run, tmp_path / "run"))
+def light_run(run: Path) -> Path:
+    """A run with tiny files, for tests that read the card often."""
     for name in read_card(run).files:
         (run / name).write_bytes(b"x")
     rewrite_card(run, files=hash_files(run))

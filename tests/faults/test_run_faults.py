@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -35,12 +34,6 @@ def test_row_10_a_doubtful_image_gets_no_report_unless_forced(toy_run: Path, tmp
         predictor.report([tmp_path / "noise.png"])
     report = predictor.report([tmp_path / "noise.png"], force=True)
     assert any("image integrity doubtful" in warning for warning in report.warnings)
-
-
-@pytest.fixture
-def run(toy_run: Path, tmp_path: Path) -> Path:
-    """A copy that a test may break."""
-    return Path(shutil.copytree(toy_run, tmp_path / "run"))
 
 
 def _rehash(folder: Path) -> None:

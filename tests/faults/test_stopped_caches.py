@@ -18,7 +18,7 @@ from toys import toy_image, write_toy_dataset
 SIZE = 16
 SHARD = 4
 STOP_AT = 11
-KEPT = 8
+KEPT_ROWS = 8
 """Of eleven images that were read in shards of four."""
 
 
@@ -44,10 +44,10 @@ def building(dataset: Dataset) -> Path:
 def killed(dataset: Dataset) -> None:
     with pytest.raises(KilledError):
         build_cache(dataset, size=SIZE, progress=stop)
-    assert len((building(dataset) / parts.JOURNAL).read_text().splitlines()) == KEPT
+    assert len((building(dataset) / parts.JOURNAL).read_text().splitlines()) == KEPT_ROWS
 
 
-def again(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> tuple[PixelCache, int]:
+def rebuilt(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> tuple[PixelCache, int]:
     """The cache, and how many images were read for it."""
     read, reading = [0], squares.read_square
 
@@ -80,8 +80,8 @@ def test_a_killed_build_loses_less_than_a_shard(
 ) -> None:
     (dataset.path / "images" / sorted(p.name for p in (dataset.path / "images").iterdir())[2]).write_bytes(b"nothing")
     killed(dataset)
-    cache, read = again(dataset, monkeypatch)
-    assert read == len(cache.rows) + len(cache.unreadable) - KEPT
+    cache, read = rebuilt(dataset, monkeypatch)
+    assert read == len(cache.rows) + len(cache.unreadable) - KEPT_ROWS
     assert len(cache.unreadable) == 1
     assert same(cache, in_one_go(dataset, tmp_path))
 
@@ -92,7 +92,7 @@ def test_an_image_that_changed_meanwhile_is_read_again(
     killed(dataset)
     fifth = json.loads((building(dataset) / parts.JOURNAL).read_text().splitlines()[4])[0]
     toy_image(dataset.path / fifth, bright_side="right", seed=99)
-    cache, read = again(dataset, monkeypatch)
+    cache, read = rebuilt(dataset, monkeypatch)
     assert read == len(cache.rows) - 4
     assert same(cache, in_one_go(dataset, tmp_path))
 
@@ -115,7 +115,7 @@ def test_what_was_damaged_meanwhile_is_read_again(
         data = bytearray(rows.read_bytes())
         data[128 + 5 * SIZE * SIZE] ^= 255
         rows.write_bytes(data if harm == "a changed row" else data[: 128 + 5 * SIZE * SIZE + 3])
-    cache, read = again(dataset, monkeypatch)
+    cache, read = rebuilt(dataset, monkeypatch)
     assert read == len(cache.rows) - (0 if harm == "no rows" else 5)
     assert same(cache, in_one_go(dataset, tmp_path))
 

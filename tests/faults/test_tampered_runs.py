@@ -26,11 +26,6 @@ from radweave.inference.predictor import Predictor
 from toys import rewrite_card, toy_image
 
 
-@pytest.fixture
-def run(toy_run: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(toy_run, tmp_path / "run"))
-
-
 def _weights(run: Path, change: Callable[[Tensor], Tensor], **metadata: str) -> None:
     path = run / "weights.safetensors"
     with safe_open(str(path), "pt") as file:

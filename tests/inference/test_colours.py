@@ -46,7 +46,7 @@ def is_told_apart(colours: Colours, vision: str) -> bool:
 
 
 @pytest.mark.parametrize("vision", SIMULATED)
-def test_steps_of_a_map_are_told_apart_by_every_eye(vision: str) -> None:
+def test_map_colours_differ_for_every_colour_vision(vision: str) -> None:
     ramp = PALETTE[:_LINE, :3] / 255
     assert is_told_apart(ramp, vision)
     share = np.linspace(0, 1, 256)
@@ -56,7 +56,7 @@ def test_steps_of_a_map_are_told_apart_by_every_eye(vision: str) -> None:
     assert not is_told_apart(red_to_green, vision)
 
 
-def test_grey_is_grey_for_every_eye() -> None:
+def test_grey_is_grey_for_every_colour_vision() -> None:
     """The matrices themselves: a typing error in one would colour what has no colour."""
     grey = np.linspace(0, 1, 9)[:, None].repeat(3, axis=1)
     for vision in SIMULATED:
@@ -71,7 +71,7 @@ def rgb(colour: str) -> list[float]:
 
 
 @pytest.mark.parametrize("vision", SIMULATED)
-def test_colours_of_plots_are_told_apart_by_every_eye(vision: str) -> None:
+def test_plot_colours_differ_for_every_colour_vision(vision: str) -> None:
     """They differ by their marks too; a pair that hardly differs would still mislead."""
     colours = seen(np.array([rgb(colour) for colour in PLOTTED.values()]), vision)
     apart = np.linalg.norm(colours[:, None] - colours[None], axis=2)
@@ -83,7 +83,7 @@ def test_colours_of_plots_are_told_apart_by_every_eye(vision: str) -> None:
 
 @pytest.mark.parametrize("vision", SIMULATED)
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_marks_of_a_comparison_are_told_from_plain_text_by_every_eye(vision: str, theme: str) -> None:
+def test_comparison_marks_differ_from_plain_text_for_every_colour_vision(vision: str, theme: str) -> None:
     """What is opposite, invented and missed also bears a sign and a line of its own."""
     css = (files("radweave") / "templates" / "shared.css.j2").read_text()
     light, dark = css.split("@media screen", 1)

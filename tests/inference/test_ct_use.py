@@ -108,7 +108,7 @@ def test_a_feature_bank_of_scans(run: Run, toy_ct_dataset: Dataset, tmp_path: Pa
     assert bank.tensors["features"].shape == (len(list(toy_ct_dataset.studies("test"))), 8)
 
 
-def test_what_millimetres_a_prepared_voxel_has() -> None:
+def test_the_spacing_of_a_prepared_voxel() -> None:
     geometry = Geometry((1.0, 2.0, 3.0), (0.0, 0.0, 0.0), (1, 0, 0, 0, 1, 0, 0, 0, 1))
     volume = Volume(np.zeros((10, 20, 30), np.int16), (3.0, 2.0, 1.0), geometry, "nifti", ())
 
@@ -143,7 +143,7 @@ def test_real_scans_run_end_to_end(run: Run, shared_data: Path, tmp_path: Path) 
     assert "not for real images" in page.read_text()
 
 
-def test_real_scans_of_something_else_are_told_or_refused(run: Run, shared_data: Path) -> None:
+def test_real_scans_of_other_anatomy_are_warned_of_or_refused(run: Run, shared_data: Path) -> None:
     files, predictor = shared_data / "chest_ct" / "files", Predictor.of(run)
     abdomen = files / "abdomen_small_not_chest.nii.gz"
     with pytest.raises(NoChestError, match=r"not a chest: lung makes.*--force"):

@@ -1,12 +1,14 @@
-"""``radweave explain``: maps lie where they belong, sentences are held against the evidence, the page stands alone."""
+"""``radweave explain``: maps over pictures, support of sentences, tables of sources, and a self-contained page."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import json
+import math
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,8 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from all_evidence import TEXT, AllEvidence, one_hot, stubbed
 from radweave.cli import main
@@ -27,7 +31,8 @@ from radweave.core.study import RESEARCH_ONLY, LabelState, Report
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.square import place_in_square, to_square
-from radweave.engine.drafts import json_value
+from radweave.data.tokenizer import BpeTokenizerConfig
+from radweave.engine.drafts import Drafter, json_value
 from radweave.engine.prepare import prepare
 from radweave.engine.restore import Run, restore
 from radweave.inference.explain import explain_files, explain_study, write_explanation
@@ -43,9 +48,18 @@ from radweave.inference.explain.maps import (
     overlay_indices,
     smallest_half,
 )
-from radweave.inference.explain.support import Finding, Support, Verdict, find_support
+from radweave.inference.explain.support import (
+    Finding,
+    Support,
+    Verdict,
+    added_cells,
+    change_rows,
+    find_support,
+    source_rows,
+)
 from radweave.inference.predictor import Predictor
 from radweave.labels import get_labeler
+from radweave.labels.comparisons import STATES
 from toys import toy_image
 
 
@@ -113,7 +127,7 @@ def test_between_patches_values_are_as_torch_has_them() -> None:
     assert np.allclose(ours, theirs[0, 0].numpy(), atol=1e-12)
 
 
-def test_what_lies_on_the_black_border_is_told() -> None:
+def test_attention_on_the_padding_is_reported() -> None:
     tall = RadiographSubject("x", np.zeros((64, 32), np.float32), 64)
     assert tall.share_beside(np.ones((4, 4))) == pytest.approx(0.5)
     assert tall.share_beside(one_hot((4, 4), (1, 0))) == pytest.approx(1.0)
@@ -210,7 +224,7 @@ def test_a_claim_is_held_against_probability_and_recalled_texts(
         ("No large right pneumothorax.", ("side", "size")),
     ],
 )
-def test_a_tick_stands_for_all_that_a_sentence_states_and_never_for_less(text: str, stated: tuple[str, ...]) -> None:
+def test_a_tick_covers_everything_that_a_sentence_states(text: str, stated: tuple[str, ...]) -> None:
     there = 0.1 if text.startswith("No ") else 0.9
     names = ("Lung Opacity", "Cardiomegaly", "Pneumothorax")
     # The map lies at the left base, whatever is written: it checks no place.
@@ -229,7 +243,7 @@ def test_a_tick_stands_for_all_that_a_sentence_states_and_never_for_less(text: s
         ("No pneumothorax.", 0.09, True), ("Possible pneumothorax.", 0.9, False),
     ],
 )  # fmt: skip
-def test_no_tick_below_half_nor_for_what_may_be_nor_without_calibration(
+def test_a_tick_needs_a_calibrated_probability_of_a_half_and_a_certain_claim(
     text: str, probability: float, is_checked: bool
 ) -> None:
     low = {**CALIBRATED, "thresholds": {"Pneumothorax": 0.2}}
@@ -257,7 +271,7 @@ def test_recalled_texts_that_contradict_each_other_leave_a_claim_disputed() -> N
     assert support_of("Cardiomegaly.", recalled=cases[:1]).sentences[0].verdict is Verdict.UNCONFIRMED
 
 
-def test_the_worst_claim_speaks_for_the_sentence_and_its_words_are_marked() -> None:
+def test_a_sentence_has_the_verdict_of_its_worst_claim_and_marked_words() -> None:
     support = support_of(
         "No effusion or pneumothorax.",
         class_probabilities={"Pneumothorax": 0.9, "Pleural Effusion": 0},
@@ -288,7 +302,7 @@ def test_a_copied_sentence_is_told_in_whole_words_only() -> None:
     assert support_of("No effusion.", recalled=cases).sentences[0].verbatim == (1,)
 
 
-def test_what_was_recalled_for_another_class_is_no_witness() -> None:
+def test_cases_recalled_for_another_class_do_not_count() -> None:
     cases = [
         {"kind": "sentence", "study_id": "r", "text": "Cardiomegaly.", "for": name}
         for name in ("Edema", "Cardiomegaly")
@@ -297,7 +311,7 @@ def test_what_was_recalled_for_another_class_is_no_witness() -> None:
     assert (claim.agree, claim.about) == ((2,), (2,))
 
 
-def test_a_draft_that_speaks_against_itself_lists_both_sentences_apart() -> None:
+def test_contradicting_sentences_are_listed_apart() -> None:
     support = support_of("The heart is enlarged. The heart is normal in size.")
     (finding,) = [finding for finding in support.findings if finding.name == "Cardiomegaly"]
     assert (finding.state, finding.sentences, finding.otherwise) == (LabelState.POSITIVE, (1,), (2,))
@@ -484,7 +498,7 @@ def test_differences_from_the_reference_are_marked_by_colour_sign_and_words(run:
     assert 'id="beside"' not in page_of(run, tmp_path / "alone")
 
 
-def test_what_is_copied_says_that_it_is_a_draft(run: Run, tmp_path: Path) -> None:
+def test_copied_text_is_marked_as_a_draft(run: Run, tmp_path: Path) -> None:
     html = page_of(
         run, tmp_path / "out", banner=("a warning",), evidence={"class_probabilities": {"Cardiomegaly": 0.9}}
     )
@@ -573,7 +587,7 @@ def test_a_study_of_a_data_set_is_read_as_in_bulk(run: Run, toy_dataset: Dataset
     assert [view["view"] for view in shown["evidence"]["views"]] == ["PA", "LATERAL"]
 
 
-def test_the_study_before_comes_along_and_a_lost_view_is_told(run: Run, toy_dataset: Dataset, tmp_path: Path) -> None:
+def test_the_prior_is_used_and_a_lost_view_is_reported(run: Run, toy_dataset: Dataset, tmp_path: Path) -> None:
     folder = tmp_path / "data"
     shutil.copytree(toy_dataset.path, folder, ignore=shutil.ignore_patterns(".cache"))
     rows = [json.loads(line) for line in (folder / "manifest.jsonl").read_text().splitlines()]
@@ -651,7 +665,7 @@ def test_what_cannot_be_explained_is_one_line(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_calibrated_probability_says_what_it_was_worth_and_from_where_it_counts() -> None:
+def test_a_calibrated_probability_shows_its_reliability_and_threshold() -> None:
     calibration = {
         "split": "val",
         "studies": 240,
@@ -675,3 +689,88 @@ def test_a_calibrated_probability_says_what_it_was_worth_and_from_where_it_count
     assert asked.sentences[0].verdict is Verdict.CONTRADICTED, "a reader's own threshold goes before"
     plain = support_of("The heart is enlarged.", class_probabilities=given)
     assert {row.experience for row in plain.findings} == {None}
+
+
+def test_a_row_for_each_class_and_a_cell_for_each_source() -> None:
+    one, other = {"probability": 0.125, "weight": 0.5}, {"probability": 1, "weight": 0}
+    said = {"Edema": {"kernels": one}, "Mass": {"dense": other}}
+    names, rows = source_rows({"sources": said})
+    assert names == ["kernels", "dense"]
+    assert rows == [("Edema", ["12 % x 0.50", ""]), ("Mass", ["", "100 % x 0.00"])]
+
+
+@pytest.mark.parametrize("evidence", [{}, {"sources": ["a"]}, {"sources": {"Edema": 0.5}}, {"sources": None}])
+def test_other_evidence_has_no_table(evidence: dict[str, object]) -> None:
+    assert source_rows(evidence) == ([], [])
+
+
+def test_a_broken_cell_is_empty() -> None:
+    assert source_rows({"sources": {"Edema": {"dense": {"probability": "x"}}}})[1] == [("Edema", [""])]
+
+
+def test_the_gain_of_a_source_is_the_difference_or_empty() -> None:
+    figures = {"together": 0.26, "together_without": 0.25, "by_class": None, "by_class_without": None}
+    assert added_cells(["kernels", "dense"], {"kernels": figures}) == ["+0.010 all", ""]
+    assert added_cells(["dense"], {}) == []
+
+
+def test_a_row_for_each_class_that_was_compared_and_none_without_a_prior() -> None:
+    states = dict.fromkeys(STATES, 0.0) | {"worse": 0.75, "unchanged": 0.25}
+    assert change_rows({"changes": {"Edema": {"before": "affirmed", **states}}}) == [
+        ("Edema", ["affirmed", "0 %", "0 %", "75 %", "25 %", "0 %", "0 %"])
+    ]
+    for other in ({}, {"changes": None}, {"changes": {"Edema": 0.5}}):
+        assert change_rows(other) == []
+
+
+LOWER_CASE = "the heart is normal. size 1.3 cm. no effusion is seen."
+SENTENCES = ["the heart is normal.", "size 1.3 cm.", "no effusion is seen."]
+
+
+def byte_level() -> PreTrainedTokenizerBase:
+    """GPT-2's kind: a word's space belongs to its token."""
+    return BpeTokenizerConfig(vocab_size=300).build([LOWER_CASE] * 4)
+
+
+def bytes_alone() -> PreTrainedTokenizerBase:
+    """A vocabulary so small that a space is a token of its own."""
+    return BpeTokenizerConfig(vocab_size=300).build(["xy"])
+
+
+def metaspace() -> PreTrainedTokenizerBase:
+    """Llama's kind: decoding one token by itself drops its space."""
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    tokenizer.train_from_iterator(
+        [LOWER_CASE] * 4, trainers.BpeTrainer(vocab_size=120, special_tokens=["<unk>", "</s>"], show_progress=False)
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", eos_token="</s>", pad_token="</s>")
+
+
+def word_piece() -> PreTrainedTokenizerBase:
+    """BERT's kind: spaces stand around every token that does not continue a word."""
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    trainer = trainers.WordPieceTrainer(vocab_size=120, special_tokens=["[UNK]", "[PAD]"], show_progress=False)
+    tokenizer.train_from_iterator([LOWER_CASE] * 4, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]", pad_token="[PAD]")
+
+
+# A word-piece tokenizer writes "1. 3": where a number ends cannot be told from its text.
+WITHOUT_NUMBER = "the heart is normal. no effusion is seen."
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [(byte_level, LOWER_CASE), (bytes_alone, LOWER_CASE), (metaspace, LOWER_CASE), (word_piece, WITHOUT_NUMBER)],
+)
+def test_a_draft_is_cut_into_its_sentences(kind: Callable[[], PreTrainedTokenizerBase], text: str) -> None:
+    tokenizer = kind()
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    drafter = Drafter(model=None, tokenizer=tokenizer, decoding=None, modality="xray")  # type: ignore[arg-type]
+    sentences = drafter._evidence(ids, {"token_log_probs": [math.log(0.5)] * len(ids)})["sentences"]
+    expected = [sentence for sentence in SENTENCES if sentence in text]
+    assert [sentence["text"].replace(" .", ".") for sentence in sentences] == expected
+    assert all(sentence["confidence"] == pytest.approx(0.5, abs=1e-4) for sentence in sentences)

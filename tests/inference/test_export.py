@@ -1,4 +1,4 @@
-"""Export: one folder that opens where there is neither data nor run, whole or not at all."""
+"""Export: one folder that opens without data and run, whole or not at all."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import radweave
+from command_line import radweave as run_command
 from radweave.core.errors import InputError
 from radweave.data.dataset import Dataset
 from radweave.engine.run_folder import hash_files, read_card, write_card
@@ -40,7 +41,7 @@ def test_it_reports_as_the_run_does_where_run_and_data_are_gone(
     assert done.stdout.strip() == expected.text, done.stderr
 
 
-def test_nothing_is_in_it_that_should_stay_behind(toy_run: Path, exported: Path, toy_dataset: Dataset) -> None:
+def test_an_export_holds_no_training_data_beyond_its_banks(toy_run: Path, exported: Path, toy_dataset: Dataset) -> None:
     files = {path.relative_to(exported).as_posix() for path in exported.rglob("*") if path.is_file()}
     assert {"README.md", "LICENSES.md", "preprocessing.json", "config.yaml", "weights.safetensors"} <= files
     assert {Path(name).suffix for name in files} <= {
@@ -61,7 +62,7 @@ def test_nothing_is_in_it_that_should_stay_behind(toy_run: Path, exported: Path,
     assert not any(f'"{study.patient_id}"' in texts for study in toy_dataset.studies())
 
 
-def test_an_export_of_an_export_says_what_the_first_one_lost(exported: Path, tmp_path: Path) -> None:
+def test_an_export_of_an_export_states_all_losses(exported: Path, tmp_path: Path) -> None:
     lost = ("no report of a similar study is retrieved",)
     first = Path(shutil.copytree(exported, tmp_path / "first"))
     write_card(first, read_card(first).model_copy(update={"without": lost}))
@@ -71,7 +72,7 @@ def test_an_export_of_an_export_says_what_the_first_one_lost(exported: Path, tmp
     assert read_card(export(exported, tmp_path / "whole")).without == ()
 
 
-def test_the_pages_say_what_it_is(exported: Path) -> None:
+def test_the_pages_of_an_export_describe_it(exported: Path) -> None:
     page = (exported / "README.md").read_text()
     assert "not a medical device" in page
     assert "stage `report` | 18 updates" in page
@@ -251,3 +252,26 @@ def test_a_path_is_local_where_it_looks_like_one_or_is_there(tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     places = ("owner/here", "/no/such/place", "~/llama", "./llama", "../llama", "owner/elsewhere", "llama")
     assert [_is_local(path) for path in places] == [True] * 5 + [False] * 2
+
+
+def test_scores_with_floors_stand_in_the_card(toy_run: Path, toy_dataset: Dataset, tmp_path: Path) -> None:
+    drafts = tmp_path / "p.jsonl"
+    assert run_command("generate", toy_run, "--data", toy_dataset.path, "--out", drafts).returncode == 0
+    done = run_command("evaluate", drafts, "--no-meteor", "--resamples", "20", "--out", tmp_path / "scores")
+    assert done.returncode == 0, done.stderr
+    made = run_command("export", toy_run, tmp_path / "a", "--scores", tmp_path / "scores/evaluation.json")
+    assert made.returncode == 0, made.stderr
+    page = (tmp_path / "a/README.md").read_text()
+    assert "| BLEU_4 |" in page
+    assert "| constant_report |" in page
+    assert "6 studies; 95 % intervals" in page
+    assert "None were given" not in page
+    assert "None were given" in (export(toy_run, tmp_path / "b") / "README.md").read_text()
+
+
+def test_a_file_of_anything_else_is_refused_and_nothing_is_written(toy_run: Path, tmp_path: Path) -> None:
+    for text in ("{}", '{"format": "radweave-evaluation"}', "[]", "no json"):
+        (tmp_path / "e.json").write_text(text)
+        with pytest.raises(InputError, match=r"e\.json"):
+            export(toy_run, tmp_path / "out", scores=tmp_path / "e.json")
+        assert not (tmp_path / "out").exists()

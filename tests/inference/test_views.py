@@ -1,19 +1,22 @@
-"""Which view an image is: stated, in the file, or seen by a rule."""
+"""View of an image: stated, in the file, or by a rule; out-of-distribution views are named."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from radweave.core.study import View
+from radweave.data.ood.detector import Judgement, Verdict
 from radweave.engine.restore import restore
 from radweave.inference.pictures import guess_view, settle_views
-from radweave.inference.predictor import Predictor
+from radweave.inference.predictor import Predictor, warnings_of
 from radweave.io.images import Radiograph, read_radiograph
 from radweave.phantom.study import PhantomOptions, write_phantom_dataset
 from toys import toy_image
@@ -33,7 +36,7 @@ def settle(picture: Radiograph, stated: View | None, known: tuple[int, ...]) -> 
     return settled.view, warnings
 
 
-def test_what_is_stated_goes_before_what_the_file_says(picture: Radiograph) -> None:
+def test_a_stated_view_precedes_the_file(picture: Radiograph) -> None:
     assert settle(picture, View.AP, ()) == (View.AP, [])
     assert settle(replace(picture, view=View.PA), View.FRONTAL, ()) == (View.FRONTAL, [])
     view, warnings = settle(replace(picture, view=View.LATERAL), View.FRONTAL, (FRONTAL,))
@@ -52,7 +55,7 @@ def test_what_is_stated_goes_before_what_the_file_says(picture: Radiograph) -> N
         (View.LATERAL, (0, FRONTAL), View.UNKNOWN),
     ],
 )
-def test_where_none_is_stated_a_rule_looks_and_it_is_said(
+def test_an_unstated_view_is_guessed_and_reported(
     picture: Radiograph, monkeypatch: pytest.MonkeyPatch, seen: View, known: tuple[int, ...], taken: View
 ) -> None:
     monkeypatch.setattr("radweave.inference.pictures.guess_view", lambda pixels: seen)
@@ -63,7 +66,7 @@ def test_where_none_is_stated_a_rule_looks_and_it_is_said(
     assert (f"taken as {taken.value.lower()}" in warnings[0]) == (taken is not View.UNKNOWN)
 
 
-def test_a_run_without_views_is_told_none(picture: Radiograph) -> None:
+def test_a_run_without_views_guesses_none(picture: Radiograph) -> None:
     assert settle(picture, None, (0,)) == (View.UNKNOWN, [])
     assert settle(picture, None, ()) == (View.UNKNOWN, [])
 
@@ -74,7 +77,7 @@ def test_a_run_knows_which_views_it_was_trained_on(toy_run: Path) -> None:
     assert Predictor.of(run).known_views == (FRONTAL, LATERAL)
 
 
-def test_phantoms_of_the_chest_are_told_apart(tmp_path: Path) -> None:
+def test_views_of_chest_phantoms_are_distinguished(tmp_path: Path) -> None:
     """The phantom's geometry is a chest's: it was not used to set the rule."""
     options = PhantomOptions(prevalence="balanced", image_size=96)
     dataset = write_phantom_dataset(tmp_path / "set", modality="xray", num_studies=10, seed=3, options=options)
@@ -87,7 +90,7 @@ def test_phantoms_of_the_chest_are_told_apart(tmp_path: Path) -> None:
     assert View.FRONTAL not in found[False]
 
 
-def test_on_real_radiographs_the_rule_is_right_as_often_as_it_says(shared_data: Path) -> None:
+def test_the_view_rule_has_its_stated_accuracy_on_real_radiographs(shared_data: Path) -> None:
     lines = (shared_data / "iu_xray/manifest.jsonl").read_text().splitlines()
     right = wrong = silent = 0
     for row in map(json.loads, lines[:: len(lines) // 150]):
@@ -101,3 +104,17 @@ def test_on_real_radiographs_the_rule_is_right_as_often_as_it_says(shared_data: 
     # Measured over all of them: 99 % of the answers right, 6 % without one.
     assert wrong <= 0.03 * (right + wrong)
     assert silent <= 0.12 * (right + wrong + silent)
+
+
+def test_doubted_and_refused_views_are_named_in_warnings() -> None:
+    test: Any = SimpleNamespace(thresholds=(-2.0, -4.0), facts={})
+    judgements = [Judgement(score, verdict) for score, verdict in zip((0.0, -3.0, -5.0), _VERDICTS, strict=True)]
+    warnings = warnings_of(test, judgements, ("a.png", "b.png", "c.png"))
+    assert [line.split(":")[0] for line in warnings] == ["b.png", "c.png"]
+    assert "not look quite" in warnings[0]
+    assert "-3.0, doubted below -2.0" in warnings[0]
+    assert "-5.0, refused below -4.0" in warnings[1]
+    assert warnings_of(None, judgements, ("a.png",)) == ()
+
+
+_VERDICTS = (Verdict.IN_DISTRIBUTION, Verdict.DOUBTED, Verdict.REFUSED)

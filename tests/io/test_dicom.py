@@ -1,8 +1,10 @@
-"""From stored values to the displayed image, and how DICOM headers are read."""
+"""Display of DICOM images, and the part of the body by their headers."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,10 +14,26 @@ from pydicom.dataset import Dataset
 from pydicom.sequence import Sequence as DicomSequence
 from pydicom.uid import JPEG2000Lossless, JPEGLSLossless, RLELossless
 
-from image_files import CANARY, chest, compressed, dataset, edit, save, write_baseline_jpeg, write_dicom
+from image_files import (
+    CANARY,
+    chest,
+    compressed,
+    dataset,
+    edit,
+    save,
+    thorax_hu,
+    write_baseline_jpeg,
+    write_dicom,
+    write_series,
+)
+from radweave.core.errors import InputError
 from radweave.core.study import View
+from radweave.data.ct import NO_SCANS
+from radweave.inference.pictures import MixtureError, NoChestError, read_pictures, refuse_doubtful, refuse_mixture
+from radweave.io import dicom
 from radweave.io.dicom import display, read_dicom, significant_bits, window
 from radweave.io.images import read_radiograph
+from radweave.io.volumes import read_volume
 
 DEPTHS = (8, 10, 12, 14, 16)
 
@@ -31,7 +49,7 @@ def near(bits: int) -> float:
 
 @pytest.mark.parametrize("bits", DEPTHS)
 @pytest.mark.parametrize("signed", [False, True])
-def test_every_depth_shows_the_same_image(tmp_path: Path, bits: int, signed: bool) -> None:
+def test_display_is_independent_of_bit_depth(tmp_path: Path, bits: int, signed: bool) -> None:
     image = chest()
     shown = pixels(write_dicom(tmp_path / "a.dcm", image, bits=bits, signed=signed))
     np.testing.assert_allclose(shown, image, atol=near(bits))
@@ -147,7 +165,7 @@ def test_window_functions_match_the_standard() -> None:
     assert window(values, 0, 0) is None
 
 
-def test_overlay_bits_above_the_image_are_cut_off(tmp_path: Path) -> None:
+def test_overlay_bits_are_removed(tmp_path: Path) -> None:
     image = chest()
     values = np.rint(image * 1023).astype(np.int64)
     marked = values | (np.indices(values.shape).sum(axis=0) % 2) << 14
@@ -166,7 +184,7 @@ def test_image_in_the_upper_bits(tmp_path: Path) -> None:
     np.testing.assert_allclose(shown, image, atol=near(10))
 
 
-def test_padding_is_black_and_does_not_count(tmp_path: Path) -> None:
+def test_padding_is_black_and_ignored(tmp_path: Path) -> None:
     image = chest() * 0.2
     values = np.rint(image * 4095).astype(np.int64)
     padded = np.pad(values, 8, constant_values=4095)
@@ -176,7 +194,7 @@ def test_padding_is_black_and_does_not_count(tmp_path: Path) -> None:
     assert float(two[:8].max()) == 0
 
 
-def test_little_contrast_is_stretched_and_said(tmp_path: Path) -> None:
+def test_low_contrast_is_stretched_with_a_warning(tmp_path: Path) -> None:
     radiograph = read_radiograph(write_dicom(tmp_path / "a.dcm", chest() * 0.1 + 0.3, bits=16))
     assert float(np.ptp(radiograph.pixels)) > 0.9
     assert any("stretched" in text for text in radiograph.warnings)
@@ -206,7 +224,7 @@ def test_view_code(tmp_path: Path) -> None:
     assert read_radiograph(path).view is View.AP
 
 
-def test_keys_group_and_do_not_tell(tmp_path: Path) -> None:
+def test_keys_group_files_without_identifying(tmp_path: Path) -> None:
     one = read_radiograph(write_dicom(tmp_path / "a.dcm"))
     two = read_radiograph(write_dicom(tmp_path / "b.dcm"))
     other = read_radiograph(edit(write_dicom(tmp_path / "c.dcm"), PatientID="someone else"))
@@ -227,3 +245,175 @@ def test_a_file_without_preamble(tmp_path: Path) -> None:
     radiograph = read_radiograph(bare)
     np.testing.assert_array_equal(radiograph.pixels, pixels(tmp_path / "a.dcm"))
     assert any("guessed" in text for text in radiograph.warnings)
+
+
+OTHERS = [
+    "EXTREMITY",
+    "KNEE",
+    "HAND",
+    "FOOT",
+    "SKULL",
+    "ABDOMEN",
+    "HEAD",
+    "NECK",
+    "PELVIS",
+    "HIP",
+    "SHOULDER",
+    "ELBOW",
+    "WRIST",
+    "ANKLE",
+    "LEG",
+    "ARM",
+    "BREAST",
+    "CSPINE",
+    "LSPINE",
+    "FINGER",
+    "TOE",
+    "JAW",
+    "FEMUR",
+    "TIBIA",
+    "HUMERUS",
+    "FOREARM",
+    "SCAPULA",
+    "UP_EXM",
+]
+CHESTS = [
+    "CHEST",
+    "THORAX",
+    "RIB",
+    "RIBS",
+    "STERNUM",
+    "LUNG",
+    "HEART",
+    "CHESTABDOMEN",
+    "CHESTABDPELVIS",
+    "NECKCHEST",
+    "WHOLEBODY",
+]
+PARTLY = ["CLAVICLE", "TSPINE", "SPINE"]
+
+
+def region(code: str, meaning: str = "") -> list[Dataset]:
+    item = Dataset()
+    item.CodeValue, item.CodingSchemeDesignator, item.CodeMeaning = code, "SCT", meaning
+    return [item]
+
+
+def warnings_of(tmp_path: Path, **tags: Any) -> tuple[str, ...]:
+    file = save(dataset((chest() * 4095).astype(int), bits=12, **tags), tmp_path / "a.dcm")
+    return read_radiograph(file).warnings
+
+
+def refused(tmp_path: Path, **tags: Any) -> str | None:
+    """Why a run of radiographs refuses a picture with these tags, or None."""
+    file = save(dataset((chest() * 4095).astype(int), bits=12, **tags), tmp_path / "a.dcm")
+    try:
+        refuse_doubtful(read_pictures([file], NO_SCANS), [file])
+    except NoChestError as error:
+        return error.reason
+    return None
+
+
+@pytest.mark.parametrize("part", OTHERS)
+def test_another_body_part_is_refused(part: str, tmp_path: Path) -> None:
+    assert "not a chest" in (refused(tmp_path, BodyPartExamined=part) or "")
+
+
+@pytest.mark.parametrize("part", [*CHESTS, *PARTLY, "", "PORTABLE"])
+def test_chest_among_other_parts_and_unknown_terms_pass(part: str, tmp_path: Path) -> None:
+    assert refused(tmp_path, BodyPartExamined=part) is None
+    said = " ".join(warnings_of(tmp_path, BodyPartExamined=part))
+    assert ("in part" in said) == (part in PARTLY)
+    assert ("not stated to be a chest" in said) == (part == "PORTABLE")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["KNEE 2 VIEWS", "Knie links", "Röntgen Schädel", "GENOU DROIT", "Rodilla derecha", "ginocchio", "Hüfte bds.",
+     "XR HAND_3V", "左膝正侧位", "ABDOMEN SUPINE", "MAMMOGRAPHY", "Épaule face"],
+)  # fmt: skip
+def test_another_part_in_descriptions_is_refused(text: str, tmp_path: Path) -> None:
+    for field in ("StudyDescription", "SeriesDescription", "ProtocolName"):
+        why = refused(tmp_path, BodyPartExamined=None, **{field: text, "SpecificCharacterSet": "ISO_IR 192"})
+        assert why is not None, field
+        assert "a description names another part of the body" in why
+        assert text.split()[0] not in why
+
+
+@pytest.mark.parametrize(
+    "text", ["CHEST PA", "Thorax stehend", "TÓRAX AP", "chest and abdomen", "PA 72 INCH, 6 FEET", "HEAD FIRST",
+             "ARMS UP",
+             "胸部正位", "Routine", "Rx torace, ginocchio escluso"]
+)  # fmt: skip
+def test_descriptions_of_a_chest_or_without_a_part_pass(text: str, tmp_path: Path) -> None:
+    for field in ("StudyDescription", "SeriesDescription", "ProtocolName"):
+        tags = {field: text, "SpecificCharacterSet": "ISO_IR 192"}
+        assert refused(tmp_path, BodyPartExamined=None, **tags) is None, field
+
+
+def test_fields_of_the_image_must_agree_and_override_the_study(tmp_path: Path) -> None:
+    differ = "different parts of the body"
+    assert differ in (refused(tmp_path, BodyPartExamined="CHEST", SeriesDescription="KNEE AP") or "")
+    assert differ in (refused(tmp_path, BodyPartExamined="KNEE", ProtocolName="Thorax") or "")
+    knee = region("72696002")
+    assert differ in (refused(tmp_path, BodyPartExamined="CHEST", AnatomicRegionSequence=knee) or "")
+    # An acute abdominal series has a chest, and a trauma series too.
+    assert refused(tmp_path, BodyPartExamined="CHEST", StudyDescription="ACUTE ABDOMEN SERIES") is None
+    assert refused(tmp_path, BodyPartExamined="ABDOMEN", StudyDescription="CHEST AND ABDOMEN") is not None
+    assert refused(tmp_path, BodyPartExamined=["CHEST", "ABDOMEN"]) is None
+
+
+@pytest.mark.parametrize(("code", "is_refused"), [
+    ("51185008", False), ("T-D3000", False), ("416775004", False), ("72696002", True), ("T-D8700", True),
+    ("818981001", True),
+])  # fmt: skip
+def test_coded_regions_are_read(code: str, is_refused: bool, tmp_path: Path) -> None:
+    tags = {"BodyPartExamined": None, "AnatomicRegionSequence": region(code)}
+    assert (refused(tmp_path, **tags) is not None) == is_refused
+
+
+def test_an_unknown_region_code_counts_by_its_meaning(tmp_path: Path) -> None:
+    for meaning, is_refused in (("Left knee", True), ("Thorax", False), (CANARY, False)):
+        tags = {"BodyPartExamined": None, "AnatomicRegionSequence": region("99-1", meaning)}
+        assert (refused(tmp_path, **tags) is not None) == is_refused, meaning
+        assert CANARY not in " ".join(warnings_of(tmp_path, **tags))
+
+
+def test_free_text_never_enters_a_message(tmp_path: Path) -> None:
+    said = refused(tmp_path, BodyPartExamined=f"KNEE {CANARY}"[:16], SeriesDescription=f"{CANARY} knee")
+    assert said is not None
+    assert "ZZTEST" not in said
+    assert "KNEE" not in said, "a part in a site's own words is not repeated"
+
+
+def test_a_volume_of_another_part_is_refused(tmp_path: Path) -> None:
+    for part, texts in (("CHEST", 0), ("KNEE", 1)):
+        folder = tmp_path / part
+        write_series(folder, thorax_hu(), BodyPartExamined=part)
+        found = [text for text in read_volume(folder).warnings if text.startswith("not a chest: the body part")]
+        assert len(found) == texts
+
+
+def test_force_does_not_accept_a_mixture_of_parts(tmp_path: Path) -> None:
+    pixels = (chest() * 4095).astype(int)
+    files = [save(dataset(pixels, bits=12, PatientID=name), tmp_path / f"{name}.dcm") for name in ("A", "B")]
+    with pytest.raises(MixtureError):
+        refuse_mixture(read_pictures(files, NO_SCANS), files)
+
+
+def test_a_header_is_parsed_once_until_its_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_dicom(tmp_path / "a.dcm", chest())
+    parsed: list[Path] = []
+    parse = dicom.read_dicom
+    monkeypatch.setattr(dicom, "read_dicom", lambda file, **options: parsed.append(file) or parse(file, **options))
+    header = dicom.read_header(path)
+    moved = path.rename(tmp_path / "b.dcm")
+    assert dicom.read_header(moved) is header
+    assert parsed == [path]
+    changed = write_dicom(tmp_path / "c.dcm", chest(), Modality="CR")
+    os.utime(changed, ns=(0, 0))
+    changed.replace(moved)
+    assert dicom.read_header(moved) != header
+    assert len(parsed) == 2
+    with pytest.raises(InputError):
+        dicom.read_header(tmp_path / "missing.dcm")

@@ -24,14 +24,14 @@ def saved(path: Path, array: np.ndarray, **options: object) -> Path:
     return path
 
 
-def test_png_is_its_grey_values(tmp_path: Path) -> None:
+def test_png_keeps_its_grey_values(tmp_path: Path) -> None:
     radiograph = read_radiograph(saved(tmp_path / "a.png", grey8()))
     np.testing.assert_allclose(radiograph.pixels, grey8() / 255, atol=1e-7)
     assert radiograph.pixels.dtype == np.float32
     assert (radiograph.source, radiograph.view, radiograph.warnings) == ("png", View.UNKNOWN, ())
 
 
-def test_every_way_to_store_grey_is_the_same(tmp_path: Path) -> None:
+def test_all_grey_encodings_agree(tmp_path: Path) -> None:
     grey = grey8()
     plain = read_radiograph(saved(tmp_path / "l.png", grey)).pixels
     alpha = np.full_like(grey, 255)
@@ -68,7 +68,7 @@ def test_png_and_dicom_of_one_picture_agree(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["image.dcm", "image.txt", "image"])
-def test_content_decides_not_the_name(tmp_path: Path, name: str) -> None:
+def test_kind_depends_on_content(tmp_path: Path, name: str) -> None:
     Image.fromarray(grey8()).save(tmp_path / name, "PNG")
     assert sniff(tmp_path / name) == "png"
     assert read_radiograph(tmp_path / name).source == "png"
@@ -114,7 +114,7 @@ def test_undo_stretch_restores_the_ratio(tmp_path: Path) -> None:
         undo_stretch(radiograph.pixels, (0, 100), path)
 
 
-def test_swapped_black_and_white_is_warned_about(tmp_path: Path) -> None:
+def test_swapped_black_and_white_has_a_warning(tmp_path: Path) -> None:
     straight = read_radiograph(write_dicom(tmp_path / "a.dcm"))
     swapped = read_radiograph(write_dicom(tmp_path / "b.dcm", PhotometricInterpretation="MONOCHROME1"))
     assert straight.warnings == ()
@@ -123,7 +123,7 @@ def test_swapped_black_and_white_is_warned_about(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a.png", "a.jpg", "progressive.jpg"])
 @pytest.mark.parametrize("more", [b"GIF89a and more", b"\xff\xd8\xff\xe0 another", b"\0" * 40 + b"x", b"x"])
-def test_what_lies_behind_an_image_is_doubted_and_padding_is_not(tmp_path: Path, name: str, more: bytes) -> None:
+def test_data_behind_an_image_is_doubted_except_padding(tmp_path: Path, name: str, more: bytes) -> None:
     path = saved(tmp_path / name, grey8(), **({"progressive": True} if "progressive" in name else {}))
     whole = path.read_bytes()
     plain = read_radiograph(path)

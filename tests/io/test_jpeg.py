@@ -1,9 +1,11 @@
-"""Grey JPEG frames: against Pillow, and against images coded here by the equations of the standard."""
+"""Grey JPEG frames of DICOM, and the ends of JPEG data."""
 
 from __future__ import annotations
 
 import io
+import random
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,9 +17,11 @@ from pydicom.uid import JPEGExtended12Bit
 
 from image_files import chest, dataset, save
 from radweave.core.errors import InputError
+from radweave.io import raster_parse, worker
+from radweave.io import raster_parse as jpeg_feed
 from radweave.io.codestreams import decode_grey
 from radweave.io.dicom import display, read_dicom
-from radweave.io.raster_parse import LEFT_OVER
+from radweave.io.raster_parse import LEFT_OVER, layout_of, load_jpeg, stream_doubts
 
 # Row-major place of the k-th coefficient in zig-zag order (T.81 Figure A.6).
 ZIGZAG = sorted(range(64), key=lambda i: (i // 8 + i % 8, i // 8 if (i // 8 + i % 8) % 2 else i % 8))
@@ -100,7 +104,7 @@ def encode(image: np.ndarray, *, precision: int, step: int, restart: int = 0) ->
 @pytest.mark.parametrize("precision", [8, 12])
 @pytest.mark.parametrize("restart", [0, 3])
 @pytest.mark.parametrize("shape", [(40, 56), (37, 21)])
-def test_images_coded_here_come_back(precision: int, restart: int, shape: tuple[int, int]) -> None:
+def test_encoded_frames_decode(precision: int, restart: int, shape: tuple[int, int]) -> None:
     image = np.rint(chest(*shape, noise=0.02) * ((1 << precision) - 1)).astype(int)
     pixels, doubts = decode_grey(encode(image, precision=precision, step=1, restart=restart), shape)
     assert doubts == []
@@ -110,7 +114,7 @@ def test_images_coded_here_come_back(precision: int, restart: int, shape: tuple[
 
 @pytest.mark.parametrize("precision", [8, 12])
 @pytest.mark.parametrize("restart", [0, 5])
-def test_leftover_data_is_noticed(precision: int, restart: int) -> None:
+def test_leftover_data_is_detected(precision: int, restart: int) -> None:
     image = np.rint(chest(32, 32, noise=0.05) * ((1 << precision) - 1)).astype(int)
     data = encode(image, precision=precision, step=1, restart=restart)
     assert decode_grey(data, (32, 32))[1] == []
@@ -130,7 +134,7 @@ def test_a_cut_frame_is_refused(precision: int, restart: int, share: float) -> N
 
 @given(data=st.data())
 @settings(max_examples=80, deadline=None)
-def test_damage_is_an_input_error_or_an_image(data: st.DataObject) -> None:
+def test_damage_gives_an_input_error_or_an_image(data: st.DataObject) -> None:
     whole = bytearray(pillow_jpeg(np.rint(chest(32, 40) * 255).astype(np.uint8)))
     for _ in range(data.draw(st.integers(1, 4))):
         whole[data.draw(st.integers(2, len(whole) - 1))] = data.draw(st.integers(0, 255))
@@ -142,7 +146,7 @@ def test_damage_is_an_input_error_or_an_image(data: st.DataObject) -> None:
     assert pixels.shape == (32, 40)
 
 
-def test_kinds_of_other_transfer_syntaxes_and_other_sizes_are_refused() -> None:
+def test_frames_of_other_syntaxes_or_sizes_are_refused() -> None:
     grey = np.rint(chest() * 255).astype(np.uint8)
     with pytest.raises(InputError, match="progressive"):
         decode_grey(pillow_jpeg(grey, progressive=True), grey.shape)
@@ -152,7 +156,7 @@ def test_kinds_of_other_transfer_syntaxes_and_other_sizes_are_refused() -> None:
         decode_grey(pillow_jpeg(grey), (grey.shape[0] + 1, grey.shape[1]))
 
 
-def test_ten_bits_in_a_frame_of_twelve_stay_white_where_the_frame_overshoots(tmp_path: Path) -> None:
+def test_overshoot_of_ten_bits_in_twelve_stays_white(tmp_path: Path) -> None:
     image = np.full((32, 32), 100)
     image[4:28, 4:28] = 1023
     frame = encode(image, precision=12, step=200)
@@ -165,7 +169,7 @@ def test_ten_bits_in_a_frame_of_twelve_stay_white_where_the_frame_overshoots(tmp
     assert float(shown[6:26, 6:26].min()) > 0.5
 
 
-def test_a_file_that_ends_the_reading_process_is_refused_and_the_next_is_read(tmp_path: Path) -> None:
+def test_a_file_that_crashes_the_reader_is_refused(tmp_path: Path) -> None:
     image = np.rint(chest(40, 56) * 4095).astype(int)
     frame = encode(image, precision=12, step=1)
     ds = dataset(image, bits=12)
@@ -179,3 +183,97 @@ def test_a_file_that_ends_the_reading_process_is_refused_and_the_next_is_read(tm
         except InputError:
             assert changed is not frame
     assert int(np.abs(pixels.astype(int) - image).max()) <= 2
+
+
+def decode(data: bytes) -> worker.Array:
+    with Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
+        return np.asarray(image)
+
+
+def fed(data: bytes) -> tuple[bool, np.ndarray]:
+    with Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
+        return load_jpeg(image, layout_of(data)), np.asarray(image)
+
+
+def picture(rows: int, columns: int, ground: int, colour: bool) -> np.ndarray:
+    """A chest whose lower third is one flat grey: the decoder's own filling is 128."""
+    grey = np.rint(chest(rows, columns, noise=0.03) * 255).astype(np.uint8)
+    grey[-max(1, rows // 3) :] = ground
+    return np.repeat(grey[..., None], 3, axis=2) if colour else grey
+
+
+@given(
+    rows=st.integers(16, 90),
+    columns=st.integers(16, 90),
+    ground=st.sampled_from([0, 1, 100, 127, 128, 129, 255]),
+    colour=st.booleans(),
+    quality=st.sampled_from([1, 10, 30, 50, 75, 90, 95, 100]),
+    subsampling=st.integers(0, 2),
+    progressive=st.booleans(),
+    optimize=st.booleans(),
+    restarts=st.sampled_from([0, 0, 1, 3, 7]),
+)
+@settings(max_examples=50, deadline=None)
+def test_intact_jpegs_have_no_doubts(
+    rows: int, columns: int, ground: int, colour: bool, quality: int, subsampling: int, progressive: bool,
+    optimize: bool, restarts: int,
+) -> None:  # fmt: skip
+    options = {"quality": quality, "progressive": progressive, "optimize": optimize}
+    if colour:
+        options["subsampling"] = subsampling
+    if restarts:
+        options["restart_marker_blocks"] = restarts
+    data = pillow_jpeg(picture(rows, columns, ground, colour), **options)
+    assert stream_doubts(data, decode(data), decode) == []
+    with mock.patch.object(jpeg_feed, "LARGE_BYTES", 2000):
+        seen, pixels = fed(data)
+    assert np.array_equal(pixels, decode(data))
+    if progressive or restarts or len(data) < 2000:
+        assert not seen
+    assert stream_doubts(data + b"notes of a program", decode(data), decode) == []
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+def test_missing_data_is_detected(progressive: bool) -> None:
+    data = pillow_jpeg(picture(80, 64, 0, colour=False), quality=80, progressive=progressive)
+    cut = data[: data.rindex(b"\xff\xda") + 30 if progressive else int(0.6 * len(data))] + b"\xff\xd9"
+    found = stream_doubts(cut, decode(cut), decode)
+    assert any("ends before the image" in text for text in found)
+
+
+def test_left_over_data_is_detected() -> None:
+    """The first scan's data with a piece of itself twice: the last blocks are decoded before the data ends."""
+    data = pillow_jpeg(picture(80, 64, 90, colour=False)[:48], quality=80)
+    start = data.index(b"\xff\xda") + 200
+    more = data[:start] + data[start - 190 : start] + data[start:]
+    assert stream_doubts(more, decode(more), decode) == ["the JPEG data does not end with the image"]
+
+
+LARGE = np.random.default_rng(0).integers(0, 256, (512, 512), dtype=np.uint8)
+
+
+@pytest.mark.parametrize("held", [1, 3, 9, 500])
+def test_left_over_bytes_of_a_large_file_are_detected_while_decoding(held: int) -> None:
+    data = pillow_jpeg(LARGE, quality=97)
+    end = data.rindex(b"\xff\xd9")
+    assert fed(data)[0]
+    more = data[:end] + random.Random(held).randbytes(held).replace(b"\xff", b"U") + data[end:]
+    seen, pixels = fed(more)
+    slow = stream_doubts(more, pixels, decode)
+    assert stream_doubts(more, pixels, decode, needs_end=seen) == slow == ([LEFT_OVER] if held >= 4 else [])
+
+
+def test_a_large_image_is_decoded_once_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.jpg").write_bytes(pillow_jpeg(LARGE, quality=97))
+    decoded: list[bytes] = []
+    monkeypatch.setattr(raster_parse, "_decode_jpeg", lambda data: decoded.append(data) or decode(data))
+    header, _ = raster_parse.parse_raster({"path": tmp_path / "a.jpg", "max_side_px": 600, "max_pixels": 1 << 20})
+    assert (header["doubts"], len(decoded)) == ([], 1)
+
+
+def test_a_missing_scan_is_detected() -> None:
+    """Each component in a scan of its own, the last one lost."""
+    data = pillow_jpeg(picture(40, 48, 60, colour=True), quality=80, progressive=True)
+    scans = [place for place in range(len(data)) if data[place : place + 2] == b"\xff\xda"]
+    lost = data[: scans[-1]] + b"\xff\xd9"
+    assert "the JPEG data lacks a part of its scans" in stream_doubts(lost, decode(lost), decode)

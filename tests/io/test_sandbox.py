@@ -1,4 +1,4 @@
-"""The pool of reading processes: what it survives, and that it stays quick and quiet."""
+"""The reading process, and chat templates rendered in it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ import pytest
 
 from image_files import write_dicom
 from radweave.core.errors import InputError
+from radweave.data.tokenizer import BpeTokenizerConfig
 from radweave.io import worker
 from radweave.io.dicom import read_dicom
 from radweave.io.sandbox import Sandbox
+from radweave.io.templates import render_turn
 
 HOSTILE = '''
 """Decoders that misbehave in every way a native library can."""
@@ -54,7 +56,7 @@ def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox]:
 
 
 @pytest.mark.parametrize("task", ["crash", "abort", "leave"])
-def test_a_crash_refuses_the_file_and_nothing_else(pool: Sandbox, task: str) -> None:
+def test_a_crash_refuses_only_its_file(pool: Sandbox, task: str) -> None:
     with pytest.raises(InputError, match=r"a\.dcm: it made the decoder crash"):
         pool.call(task, {"path": "a.dcm"})
     assert pool.call("echo", {"n": 5})[0]["n"] == 5
@@ -68,20 +70,20 @@ def test_a_hang_ends_at_the_time_limit(pool: Sandbox, task: str) -> None:
     assert pool.call("echo", {"n": 2})[0]["n"] == 2
 
 
-def test_memory_is_limited_and_the_worker_lives_on(pool: Sandbox) -> None:
+def test_memory_is_limited_and_the_worker_survives(pool: Sandbox) -> None:
     with pytest.raises(InputError, match="more memory"):
         pool.call("grow", {"path": "a.dcm"})
     assert pool.call("echo", {"n": 2})[0]["n"] == 2
     assert pool.started == 1
 
 
-def test_exceptions_that_are_no_exceptions(pool: Sandbox) -> None:
+def test_base_exceptions_are_refusals(pool: Sandbox) -> None:
     with pytest.raises(InputError, match="failed with Panic") as caught:
         pool.call("panic", {"path": "a.dcm"})
     assert "Smith" not in str(caught.value)
 
 
-def test_what_libraries_print_goes_nowhere(pool: Sandbox, capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_of_libraries_is_discarded(pool: Sandbox, capfd: pytest.CaptureFixture[str]) -> None:
     assert pool.call("talk", {})[0] == {"ok": 1}
     assert capfd.readouterr() == ("", "")
 
@@ -92,7 +94,7 @@ def test_a_refusal_keeps_its_fields(pool: Sandbox) -> None:
     assert str(caught.value) == "a.dcm, field 'Rows': no good (got 3, expected 4)"
 
 
-def test_nonsense_on_the_pipe_is_refused(pool: Sandbox) -> None:
+def test_invalid_messages_are_refused(pool: Sandbox) -> None:
     for descriptor in range(3, 12):
         try:
             pool.call("babble", {"path": "a.dcm", "fd": descriptor}, timeout_s=2)
@@ -116,7 +118,7 @@ def test_a_reply_above_the_cap_is_refused(pool: Sandbox) -> None:
         pool.call("echo", {"path": "a.dcm", "n": 1000}, max_reply_bytes=100)
 
 
-def test_an_answer_that_cannot_be_sent_is_a_refusal(pool: Sandbox) -> None:
+def test_an_unsendable_reply_is_a_refusal(pool: Sandbox) -> None:
     with pytest.raises(InputError, match="cannot be sent"):
         pool.call("unsendable", {"path": "a.dcm"})
     assert pool.call("echo", {"n": 2})[0]["n"] == 2
@@ -180,7 +182,7 @@ def test_the_reader_imports_no_torch() -> None:
 
 @pytest.mark.parametrize("kind", ["u1", "i1", "u2", "i2", "u4", "i4", "f4", "f8"])
 @pytest.mark.parametrize("shape", [(), (0, 3), (2, 3, 4)])
-def test_messages_come_back(kind: str, shape: tuple[int, ...]) -> None:
+def test_messages_round_trip(kind: str, shape: tuple[int, ...]) -> None:
     array = np.arange(int(np.prod(shape)), dtype=kind).reshape(shape)
     data = memoryview(b"".join(worker.encode({"x": [1, None, "a"]}, {"a": array, "b": array.T})))
 
@@ -198,3 +200,29 @@ def test_messages_come_back(kind: str, shape: tuple[int, ...]) -> None:
 def test_no_objects_on_the_wire() -> None:
     with pytest.raises(worker.WireError):
         worker.encode({}, {"a": np.array([object()])})
+
+
+CONTENT = "{image} Say <what> you see\n & where."
+# Each has one trait of published templates: trimmed blocks, JSON, loop control, namespaces, macros, generation marks.
+TEMPLATES = (
+    "{% for m in messages %}\n  {{ bos_token + '[INST] ' + m['content'].strip() + ' [/INST]' }}\n{% endfor %}",
+    "{{ messages | tojson(indent=2) }}{{ tools is none }}{{ documents is none }}{{ pad_token }}",
+    "{% for n in range(9) %}{% if n == 2 %}{% continue %}{% elif n == 5 %}{% break %}{% endif %}{{ n }}{% endfor %}",
+    "{% set ns = namespace(found=false) %}{% for m in messages %}{% set ns.found = true %}{% endfor %}{{ ns.found }}",
+    "{%- macro turn(m) -%}<|{{ m.role }}|>{{ m.content | trim }}{%- endmacro -%}{{ turn(messages[0]) }}",
+    "{% set x = 1 %}{% generation %}{% set x = 2 %}{{ x }}{% endgeneration %}{{ x }}"
+    "{% if add_generation_prompt %}\n<|assistant|>{% endif %}",
+    "{{ dict(a=1) | tojson }}{{ unknown }}{{ 'é' | upper }}{{ messages[0]['content'][:5] }}{{ eos_token }}",
+)
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_templates_render_as_in_transformers(template: str) -> None:
+    tokenizer = BpeTokenizerConfig(vocab_size=300).build([])
+    turn = [{"role": "user", "content": CONTENT}]
+    expected = tokenizer.apply_chat_template(turn, chat_template=template, tokenize=False, add_generation_prompt=True)
+    assert render_turn(template, CONTENT, tokenizer.special_tokens_map) == expected
+
+
+def test_templates_get_a_fixed_date() -> None:
+    assert render_turn("{{ strftime_now('%d %b %Y') }}", CONTENT, {}) == "26 Jul 2024"

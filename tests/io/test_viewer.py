@@ -58,7 +58,7 @@ def in_node(cases: list[Any], folder: Path) -> list[Any]:
     return [[np.frombuffer(b64decode(row), np.uint8) for row in greys], window]
 
 
-def test_windows_are_python_s(tmp_path: Path) -> None:
+def test_windows_equal_those_of_python(tmp_path: Path) -> None:
     """Every word of every kind of window, turned and not: the same grey to the last step."""
     kinds = [
         {"bits": 12, "WindowCenter": [2000, 1010.5, 3], "WindowWidth": [3000, 333.25, 1]},
@@ -81,7 +81,7 @@ def test_windows_are_python_s(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("padding", [None, 5, 300])
 @pytest.mark.parametrize("last", [65_533, 65_534, 65_535])
-def test_no_grey_value_is_taken_for_padding(tmp_path: Path, last: int, padding: int | None) -> None:
+def test_no_grey_value_equals_padding(tmp_path: Path, last: int, padding: int | None) -> None:
     """Of an image that has as many levels as there are words the brightest is as bright as any."""
     values = np.arange(256 * 256).clip(0, last)
     if padding is not None:
@@ -101,7 +101,7 @@ def test_no_grey_value_is_taken_for_padding(tmp_path: Path, last: int, padding: 
     assert (shown[~is_padding & (values.reshape(256, 256) > 60_000)] > 200).all()
 
 
-def test_a_sigmoid_is_python_s_within_a_step(tmp_path: Path) -> None:
+def test_a_sigmoid_equals_python_within_a_level(tmp_path: Path) -> None:
     kind = {"bits": 12, "WindowCenter": 1500, "WindowWidth": 2500, "VOILUTFunction": "SIGMOID"}
     read = viewer.read_words(write_dicom(tmp_path / "chest.dcm", **kind))
     greys, _ = in_node([[read.about, read.about["presets"][0], False]], tmp_path)
@@ -109,7 +109,7 @@ def test_a_sigmoid_is_python_s_within_a_step(tmp_path: Path) -> None:
     assert np.abs(greys[0] - expected.astype(int)).max() <= 1
 
 
-def test_what_is_vendored_is_what_it_was() -> None:
+def test_vendored_files_have_their_hashes() -> None:
     folder = STATION / "vendor" / "niivue"
     assert {name: sha256_file(folder / name) for name in VENDORED} == VENDORED
     assert {path.name for path in folder.iterdir()} == {*VENDORED, "README.txt"}
@@ -123,7 +123,7 @@ def _ours() -> list[Path]:
     return found
 
 
-def test_nothing_of_ours_makes_code_or_elements_from_text() -> None:
+def test_no_script_evaluates_text() -> None:
     for path in _ours():
         text = path.read_text()
         for word in (
@@ -139,7 +139,7 @@ def test_nothing_of_ours_makes_code_or_elements_from_text() -> None:
             assert word not in text, (path.name, word)
 
 
-def test_every_module_that_is_imported_is_there() -> None:
+def test_every_imported_module_exists() -> None:
     for path in _ours():
         root = next(root for root in (SHARED, STATION, PAGE) if path.is_relative_to(root))
         for name in re.findall(r'(?:from|import) ?\(?"(\.[^"]+)"', path.read_text()):
@@ -147,7 +147,7 @@ def test_every_module_that_is_imported_is_there() -> None:
             assert any((folder / place).is_file() for folder in {root, SHARED}), (path.name, name)
 
 
-def test_the_colours_are_those_of_explain() -> None:
+def test_colours_equal_those_of_explain() -> None:
     """A finding has the same colour on all pages of ours."""
     from radweave.inference.explain.maps import LINE_AT, RAMP
 
@@ -172,7 +172,7 @@ console.log(JSON.stringify([part([-10, -20, 700, 901]), part([50, 40, 175, 225.2
 """
 
 
-def test_what_is_drawn_small_is_the_mean_of_what_is_there(tmp_path: Path) -> None:
+def test_downscaling_averages(tmp_path: Path) -> None:
     words = np.random.default_rng(0).integers(0, 65_536, (901, 700))
     words[0, 0] = 65_535
     script = _LEVELS.replace("WORDS", json.dumps(words.ravel().tolist()))
@@ -200,7 +200,7 @@ export class Box {
 """
 
 
-def test_modules_become_one_script_that_does_the_same(tmp_path: Path) -> None:
+def test_a_bundle_behaves_like_its_modules(tmp_path: Path) -> None:
     """What a module does not export stays its own: two of them may use a name."""
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / "box.js").write_text(_LIBRARY)
@@ -224,7 +224,7 @@ def test_modules_become_one_script_that_does_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "line", ['import "./box.js";', 'import all from "./box.js";', "export default 1;", 'const x = import("./box.js");']
 )
-def test_a_form_of_import_that_is_not_known_is_no_silent_loss(line: str, tmp_path: Path) -> None:
+def test_an_unknown_form_of_import_is_an_error(line: str, tmp_path: Path) -> None:
     (tmp_path / "box.js").write_text("export const a = 1;\n")
     (tmp_path / "page.js").write_text(f"{line}\n")
     with pytest.raises(ValueError, match=r"page\.js"):

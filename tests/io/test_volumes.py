@@ -1,8 +1,13 @@
-"""CT volumes: orientation, series assembly, and checks of what is in them."""
+"""Volumes of all formats, and their decompression."""
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import io
 import itertools
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import nibabel as nib
@@ -16,6 +21,14 @@ from numpy.typing import NDArray
 from image_files import edit, thorax_hu, write_metaimage, write_series
 from radweave.core.errors import InputError
 from radweave.io.dicom import DOUBTFUL
+from radweave.io.volume_parse import (
+    MAX_EMPTY_MEMBERS,
+    MAX_PADDING_BYTES,
+    GzipStream,
+    bunzip_exactly,
+    inflate_exactly,
+    read_to_end,
+)
 from radweave.io.volumes import (
     Geometry,
     StoredVolume,
@@ -75,7 +88,7 @@ def test_types_and_byte_orders_of_metaimage(tmp_path: Path, kind: str, big_endia
         assert loaded.source == "metaimage"
 
 
-def test_a_metaimage_states_one_axis_after_the_other(tmp_path: Path) -> None:
+def test_metaimage_direction_is_by_axis(tmp_path: Path) -> None:
     """Three numbers of TransformMatrix are one axis: here x runs to the back, y to the head, z to the left."""
     hu = thorax_hu(6, 8, 10)
     path = write_metaimage(tmp_path / "a.mha", hu, matrix="0 1 0 0 0 1 1 0 0", offset="5 6 7", spacing="1 2 3")
@@ -88,7 +101,7 @@ def test_a_metaimage_states_one_axis_after_the_other(tmp_path: Path) -> None:
     assert turned.spacing_mm == (2, 1, 3)
 
 
-def test_a_metaimage_without_orientation_says_so(tmp_path: Path) -> None:
+def test_a_metaimage_without_orientation_has_a_warning(tmp_path: Path) -> None:
     path = write_metaimage(tmp_path / "a.mha", thorax_hu(6, 8, 10))
     path.write_bytes(path.read_bytes().replace(b"TransformMatrix = 1 0 0 0 1 0 0 0 1\n", b""))
     assert any("no orientation" in text for text in read_volume(path).warnings)
@@ -120,7 +133,7 @@ def world(volume_geometry: Geometry, index_xyz: np.ndarray) -> np.ndarray:
 
 @given(data=st.data())
 @settings(max_examples=60, deadline=None)
-def test_any_orientation_keeps_every_voxel_in_its_place(data: st.DataObject) -> None:
+def test_any_orientation_keeps_voxel_positions(data: st.DataObject) -> None:
     """Permuted, mirrored and tilted axes, left-handed ones too: each value stays at its point in the patient."""
     order = data.draw(st.permutations([0, 1, 2]))
     signs = data.draw(st.tuples(*[st.sampled_from([-1.0, 1.0])] * 3))
@@ -185,25 +198,21 @@ def test_slope_and_intercept_of_nifti(tmp_path: Path) -> None:
         (1e30, 0, "1e+30"),
     ],
 )
-def test_a_slope_that_leaves_no_hounsfield_units_is_refused_with_what_it_gives(
-    tmp_path: Path, slope: float, intercept: float, said: str
-) -> None:
+def test_a_slope_without_hounsfield_units_is_refused(tmp_path: Path, slope: float, intercept: float, said: str) -> None:
     with pytest.raises(InputError) as refused:
         read_volume(nifti_with_scale(tmp_path / "a.nii", thorax_hu().astype(np.int16), slope, intercept))
     assert said in str(refused.value)
 
 
 @pytest.mark.parametrize(("slope", "intercept"), [(0, -1024), (float("nan"), 0)])
-def test_a_scale_that_cannot_be_applied_is_doubted_with_its_values(
-    tmp_path: Path, slope: float, intercept: float
-) -> None:
+def test_an_unusable_scale_has_a_doubt(tmp_path: Path, slope: float, intercept: float) -> None:
     volume = read_volume(nifti_with_scale(tmp_path / "a.nii", thorax_hu().astype(np.int16), slope, intercept))
     (doubt,) = (text for text in volume.warnings if text.startswith(DOUBTFUL))
     assert f"{slope:g}" in doubt
     assert f"{intercept:g}" in doubt
 
 
-def test_a_nifti_without_orientation_says_so(tmp_path: Path) -> None:
+def test_a_nifti_without_orientation_has_a_warning(tmp_path: Path) -> None:
     image = nib.Nifti1Image(np.ascontiguousarray(thorax_hu().T), None)
     image.header.set_zooms((1.0, 2.0, 3.0))
     nib.save(image, tmp_path / "a.nii")
@@ -270,13 +279,13 @@ def test_wrong_hu_are_detected(shift: int, word: str) -> None:
     assert any(word in text for text in value_warnings(padded + shift))
 
 
-def test_other_things_than_ct_are_noticed() -> None:
+def test_values_other_than_ct_have_warnings() -> None:
     labels = (thorax_hu() > -500).astype(np.uint8) * 3
     assert any("label map" in text for text in value_warnings(labels))
     assert any("no air" in text for text in value_warnings(np.random.default_rng(0).integers(0, 500, (9, 9, 9))))
 
 
-def test_a_chest_and_no_chest(tmp_path: Path) -> None:
+def test_chest_warnings(tmp_path: Path) -> None:
     hu = thorax_hu(60)
     life_size = np.diag([-7.0, -7.0, 5.0, 1.0])
     belly = hu.copy()
@@ -291,14 +300,14 @@ def test_a_chest_and_no_chest(tmp_path: Path) -> None:
         assert [text.split(":")[0] for text in warnings] == ([word] if word else []), name
 
 
-def test_a_picture_is_no_volume(tmp_path: Path) -> None:
+def test_an_image_is_no_volume(tmp_path: Path) -> None:
     paths = write_series(tmp_path / "s")
     with pytest.raises(InputError, match="give the folder"):
         read_volume(paths[0])
 
 
 @pytest.mark.parametrize("kind", ["a.mha", "a.nrrd", "a.nii.gz"])
-def test_what_lies_behind_packed_voxels_is_doubted_and_padding_is_not(tmp_path: Path, kind: str) -> None:
+def test_data_behind_compressed_voxels_is_doubted_except_padding(tmp_path: Path, kind: str) -> None:
     hu, path = thorax_hu().astype(np.int16), tmp_path / kind
     if kind == "a.mha":
         write_metaimage(path, hu, compressed=True)
@@ -311,3 +320,81 @@ def test_what_lies_behind_packed_voxels_is_doubted_and_padding_is_not(tmp_path: 
     assert read_volume(path).warnings == plain.warnings
     path.write_bytes(whole + b"more")
     assert [text for text in read_volume(path).warnings if text.startswith(DOUBTFUL)]
+
+
+PACKERS: dict[str, tuple[Callable[[bytes], bytes], Callable[[bytes, int], tuple[bytes, int]]]] = {
+    "zlib": (zlib.compress, inflate_exactly),
+    "gzip": (gzip.compress, inflate_exactly),
+    "bzip2": (bz2.compress, bunzip_exactly),
+}
+
+
+@pytest.mark.parametrize("kind", PACKERS)
+@given(plain=st.binary(min_size=1, max_size=400))
+def test_inflate_returns_the_requested_bytes(kind: str, plain: bytes) -> None:
+    pack, unpack = PACKERS[kind]
+    assert unpack(pack(plain), len(plain)) == (plain, 0)
+    assert unpack(pack(plain) + bytes(9), len(plain)) == (plain, 0), "padding"
+    assert unpack(pack(plain) + b"rest", len(plain)) == (plain, 4)
+    for need, message in ((len(plain) + 1, "fewer"), (len(plain) - 1, "more")):
+        with pytest.raises(InputError, match=message):
+            unpack(pack(plain), need)
+
+
+@pytest.mark.parametrize("kind", PACKERS)
+def test_each_missing_byte_is_detected(kind: str) -> None:
+    pack, unpack = PACKERS[kind]
+    plain = bytes(range(256)) * 8
+    packed = pack(plain)
+    for length in range(len(packed)):
+        with pytest.raises(InputError):
+            unpack(packed[:length], len(plain))
+
+
+def test_gzip_members_are_concatenated() -> None:
+    packed = gzip.compress(b"abc") + gzip.compress(b"defg")
+    assert inflate_exactly(packed, 7) == (b"abcdefg", 0)
+    with pytest.raises(InputError, match="more"):
+        inflate_exactly(packed, 5)
+    with pytest.raises(InputError):
+        inflate_exactly(packed[:-2], 7)
+
+
+def test_a_decompression_bomb_is_refused() -> None:
+    assert len(zlib.compress(bytes(1 << 22))) < 1 << 15
+    with pytest.raises(InputError, match="more"):
+        inflate_exactly(zlib.compress(bytes(1 << 22)), 1000)
+
+
+def test_padding_is_read_up_to_a_cap() -> None:
+    assert read_to_end(io.BytesIO(bytes(MAX_PADDING_BYTES))) == MAX_PADDING_BYTES
+    with pytest.raises(InputError, match="more"):
+        read_to_end(io.BytesIO(bytes(MAX_PADDING_BYTES + 1)))
+    stream = io.BufferedReader(GzipStream(io.BytesIO(gzip.compress(bytes(500))[:-4])))
+    assert stream.read(500) == bytes(500)
+    with pytest.raises(InputError, match="truncated"):
+        read_to_end(stream)
+
+
+def test_empty_members_are_limited() -> None:
+    """Each is 20 bytes of nothing: a file of 100 MB has five million of them."""
+    empty, packed = gzip.compress(b""), gzip.compress(b"abcdefg")
+    assert inflate_exactly(empty * MAX_EMPTY_MEMBERS + packed, 7) == (b"abcdefg", 0)
+    for data in (empty * 200_000 + packed, packed + empty * 200_000):
+        with pytest.raises(InputError, match="empty parts"):
+            inflate_exactly(data, 7)
+
+
+@given(st.binary(max_size=3000), st.integers(1, 900), st.data())
+def test_gzip_stream_equals_the_standard_library(plain: bytes, part: int, draw: st.DataObject) -> None:
+    packed = b"".join(gzip.compress(plain[at : at + part]) for at in range(0, len(plain), part)) or gzip.compress(b"")
+    packed += bytes(draw.draw(st.sampled_from([0, 1, 12])))
+    ours, theirs = io.BufferedReader(GzipStream(io.BytesIO(packed))), gzip.GzipFile(fileobj=io.BytesIO(packed))
+    for _ in range(6):
+        if draw.draw(st.booleans()):
+            place = draw.draw(st.integers(0, len(plain)))
+            ours.seek(place)
+            theirs.seek(place)
+        count = draw.draw(st.integers(0, 1200))
+        assert ours.read(count) == theirs.read(count)
+    assert ours.read() == theirs.read()

@@ -27,14 +27,14 @@ NOTHING: frozenset[str] = frozenset()
         ("The patient is clinically stable. There is a small effusion.", {}),
     ],
 )
-def test_a_change_is_said_of_what_is_affirmed_and_resolved_of_what_is_denied(
+def test_changes_are_stated_of_affirmed_classes_and_resolution_of_denied_ones(
     text: str, said: dict[str, set[str]]
 ) -> None:
     (found,) = stated_changes([text], LABELER)
     assert {name: set(states) for name, states in found.items()} == said
 
 
-def test_what_phantom_reports_say_is_what_became_of_the_findings() -> None:
+def test_phantom_reports_state_the_changes_of_their_findings() -> None:
     states = {"new": "new", "increased": "worse", "decreased": "improved", "unchanged": "unchanged"}
     states["resolved"] = "resolved"
     texts, truths = [], []
@@ -60,7 +60,7 @@ def test_what_phantom_reports_say_is_what_became_of_the_findings() -> None:
     assert sum({state} == set(said) for state, said in pairs) / len(pairs) > 0.9
 
 
-def test_what_a_report_says_decides_and_else_what_both_affirm() -> None:
+def test_stated_change_decides_else_affirmed_classes() -> None:
     assert possible(True, True, frozenset({"worse"})) == {"worse"}
     assert possible(False, True, frozenset({"unchanged"})) == {"unchanged"}, "said, whatever the prior's report has"
     assert possible(True, True, frozenset()) == GOES_ON

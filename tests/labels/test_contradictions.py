@@ -12,6 +12,7 @@ TORN = [
     ("There is a left basilar opacity.", "Clear lungs."),
     ("Mild bibasilar atelectasis.", "Lungs are clear bilaterally."),
     ("A 5 mm nodule is seen in the left upper lobe.", "Both lungs are clear and expanded."),
+    ("There is a nodular opacity overlying the anterior fifth rib.", "The lungs are clear."),
     ("Diffuse interstitial opacities.", "The lungs are grossly clear."),
     ("Mild pulmonary edema.", "No acute disease."),
     ("There is pneumonia of the lingula.", "No acute cardiopulmonary abnormality."),

@@ -128,7 +128,7 @@ def test_alternatives_are_in_doubt() -> None:
     assert states("Atelectasis and scarring at the base.")["Atelectasis"] is POS
 
 
-def test_of_a_list_that_ends_with_or_the_last_two_are_in_doubt() -> None:
+def test_last_two_of_a_list_joined_by_or_are_in_doubt() -> None:
     assert abnormal("Effusion, atelectasis, or pneumonia.") == {
         "Pleural Effusion": POS,
         "Atelectasis": UNC,

@@ -65,7 +65,7 @@ def test_what_counts_as_recalled(recalled: list[dict[str, Any]], expected: tuple
     assert recalled_text({"recalled": recalled}) == expected
 
 
-def test_heads_count_from_the_runs_thresholds_and_never_without_one() -> None:
+def test_heads_count_from_run_thresholds_and_never_without_one() -> None:
     said = {"Pleural Effusion": 0.3, "Edema": 0.9}
     found = evidence_agreement(
         [row(EFFUSION, CLEAR, class_probabilities=said, calibration={"thresholds": {"Pleural Effusion": 0.2}})],

@@ -112,7 +112,7 @@ def test_what_counts_as_invented_and_as_missed(hyp: str, ref: str, invented: int
     assert rows.missed_findings_per_report.value == missed
 
 
-def test_what_was_missed_is_a_share_of_what_the_references_state() -> None:
+def test_missed_findings_are_a_share_of_reference_findings() -> None:
     said = {
         "Large pneumothorax. Cardiomegaly.": "Large pneumothorax.",
         "Edema.": "Edema.",

@@ -80,7 +80,7 @@ def test_a_judge_that_always_takes_the_first_wins_nothing() -> None:
         assert (row["flipped_with_order"], row["b_wins"] + row["a_wins"], row["b_win_rate"]) == (8, 0, None)
 
 
-def test_in_both_orders_a_study_with_one_answer_counts_for_nobody() -> None:
+def test_study_with_one_of_two_answers_does_not_count() -> None:
     """One order says as much of the slot as of the report."""
 
     def judged(study: str, *choices: str | None) -> list[Judgement]:
@@ -135,7 +135,7 @@ def test_answers_are_read_strictly(text: str, problem: str) -> None:
     assert problem in str(read_answer(text))
 
 
-def test_busy_server_is_asked_again_and_a_refusal_is_not() -> None:
+def test_busy_server_is_retried_and_refusal_is_not() -> None:
     def busy(number: int, body: dict[str, Any]) -> Reply:
         return (429, {"Retry-After": "0"}, b"") if number < 3 else prefers_b(number, body)
 
@@ -165,7 +165,7 @@ def test_strange_endpoint_is_no_answer(body: bytes) -> None:
         chat(server.url).complete([{"role": "user", "content": "x"}])
 
 
-def test_endpoint_that_goes_away_keeps_what_was_answered() -> None:
+def test_answers_are_kept_when_endpoint_fails() -> None:
     class Dying:
         name = "dying"
 

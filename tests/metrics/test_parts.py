@@ -39,7 +39,7 @@ def pairs_file(folder: Path, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
-def test_each_section_is_scored_and_headings_are_worth_nothing(tmp_path: Path) -> None:
+def test_sections_are_scored_without_headings(tmp_path: Path) -> None:
     pairs = read_pairs(pairs_file(tmp_path, ROWS)).pairs
     found = evaluate_pairs(pairs, labeler=get_labeler("chexpert14"), options=FAST)
     assert found.sections["findings"].corpus["BLEU_4"].value == pytest.approx(1.0)
@@ -60,7 +60,7 @@ def test_each_section_is_scored_and_headings_are_worth_nothing(tmp_path: Path) -
     assert "sections" not in plain.to_json()
 
 
-def test_a_study_whose_reference_lacks_a_section_is_left_out_of_it(tmp_path: Path) -> None:
+def test_study_without_reference_section_is_left_out_of_it(tmp_path: Path) -> None:
     rows = [ROWS[0], {**ROWS[1], "ref": "FINDINGS: There is a small left pleural effusion."}]
     found = evaluate_pairs(read_pairs(pairs_file(tmp_path, rows)).pairs, options=FAST)
     assert found.sections["impression"].study_ids == ("a",)

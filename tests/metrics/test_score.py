@@ -32,7 +32,7 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def test_lists_mappings_and_files_of_the_same_texts_score_the_same(tmp_path: Path) -> None:
+def test_lists_mappings_and_files_score_alike(tmp_path: Path) -> None:
     expected = bleu(list(HYPS.values()), list(REFS.values()))
     assert 0 < expected < 1
     assert bleu(HYPS, {name: [REFS[name]] for name in ("b", "a")}) == expected, "ids pair them, not their order"
@@ -105,7 +105,7 @@ def test_labels_of_a_list_a_mapping_and_a_file(tmp_path: Path) -> None:
             radweave.label(wrong)  # type: ignore[call-overload]
 
 
-def test_the_package_is_imported_in_a_moment_and_names_what_it_has() -> None:
+def test_package_imports_fast_and_lists_its_names() -> None:
     script = (
         "import sys, radweave; assert 'torch' not in sys.modules and 'numpy' not in sys.modules\n"
         "print(dir(radweave)); radweave.score; assert 'transformers' not in sys.modules\n"

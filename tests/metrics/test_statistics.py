@@ -91,7 +91,7 @@ def test_a_patients_studies_are_drawn_together() -> None:
     assert (weights[:, [0, 2, 3, 4]].sum(axis=1) == 4).all()
 
 
-def test_one_study_or_one_patient_has_no_interval_and_says_so() -> None:
+def test_one_study_or_one_patient_has_no_interval() -> None:
     pairs = [Pair("a", "x", ("x y",), patient_id="p"), Pair("b", "y", ("x y",), patient_id="p")]
     for given in (pairs, pairs[:1]):
         score = evaluate_pairs(given, "ws", options=Options(meteor=False, resamples=50)).corpus["BLEU_1"].to_json()
@@ -117,7 +117,7 @@ def test_comparison_tells_a_difference_from_none() -> None:
         assert difference.p_randomisation in (None, 1.0)
 
 
-def test_a_system_beside_itself_differs_by_nothing_in_any_resample() -> None:
+def test_system_does_not_differ_from_itself_in_any_resample() -> None:
     """Both systems are drawn with the same studies; drawn apart, the interval around 0 would be wide."""
     same = evaluation(spoiled(5))
     for difference in compare(same, same, resamples=100):
@@ -137,7 +137,7 @@ def test_randomisation_p_value_against_all_exchanges() -> None:
     assert found.p_randomisation == pytest.approx(exact, abs=0.032)
 
 
-def test_exchanges_hang_on_the_seed_and_exchange_a_patient_s_studies_together() -> None:
+def test_exchanges_depend_on_seed_and_keep_patients_together() -> None:
     """All of B is better, but there are two patients: of their four exchanges two are as far apart, so p is 1/2."""
     owners: list[str | None] = ["p"] * 12 + ["q"] * 12
     worse, better = (evaluate_pairs(pairs_of(spoiled(n), owners), "ws", options=PLAIN) for n in (2, 8))
@@ -149,7 +149,7 @@ def test_exchanges_hang_on_the_seed_and_exchange_a_patient_s_studies_together() 
     assert first != other
 
 
-def test_a_study_without_a_value_does_not_count_in_a_mean() -> None:
+def test_mean_leaves_out_studies_without_value() -> None:
     statistic = mean_statistic(np.array([1.0, np.nan, 3.0]))
     assert statistic.corpus() == 2.0
     assert np.isnan(mean_statistic(np.array([np.nan])).corpus())

@@ -41,7 +41,7 @@ def test_a_checkpoint_gives_its_own_numbers_in_grid_order(name: str, tmp_path: P
 
 
 @pytest.mark.parametrize("name", ENCODERS)
-def test_a_restored_run_needs_the_checkpoint_no_more(name: str, tmp_path: Path) -> None:
+def test_a_restored_run_does_not_read_the_checkpoint(name: str, tmp_path: Path) -> None:
     write_encoder(name, tmp_path / "checkpoint")
     record = AnyVisionConfig(path=str(tmp_path / "checkpoint"))
     encoder = record.build(SIZE).eval()

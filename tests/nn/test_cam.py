@@ -97,7 +97,7 @@ def test_a_map_is_its_formula_however_small_the_gradients_are(kind: CamKind, siz
     torch.testing.assert_close(single / peak, (expected / peak).float(), rtol=1e-3, atol=1e-4)
 
 
-def test_a_share_without_denominator_counts_as_nothing() -> None:
+def test_a_zero_denominator_gives_no_weight() -> None:
     """2 g^2 + S g^3 is zero at g = -2 / S: there no share is defined, and the map stays finite."""
     activations = torch.full((1, 4, 1), -0.5)
     gradients = torch.tensor([1.0, 0.5, 0.0, -1.0]).view(1, 4, 1)
@@ -110,7 +110,7 @@ def test_a_share_without_denominator_counts_as_nothing() -> None:
     torch.testing.assert_close(positive, torch.full((1, 4), 0.5 * (1 / 4 + 0.5 / 3)))
 
 
-def test_an_eigen_map_is_of_what_differs_between_places() -> None:
+def test_an_eigen_map_is_of_centred_features() -> None:
     """A large constant in every channel is no structure; the sign is that of the brighter places."""
     pattern = draw(1, 12, 1).abs()
     activations = 50.0 + pattern * torch.tensor([1.0, 2.0, -0.5], dtype=torch.float64)
@@ -136,7 +136,7 @@ def test_after_mean_pooling_and_a_linear_head_the_map_is_cam(kind: CamKind) -> N
     torch.testing.assert_close(maps, expected.detach(), **CLOSE)
 
 
-def test_gradients_are_there_where_none_are_recorded() -> None:
+def test_maps_need_no_recorded_gradients() -> None:
     head = nn.Linear(6, 4).double()
     with torch.inference_mode():
         tokens = draw(2, 10, 6) * 1.0
@@ -195,7 +195,7 @@ def test_cells_are_means_of_the_tokens_that_they_cover(tokens: int, image: int, 
 
 
 @pytest.mark.parametrize(("tokens", "image"), [(14, 224), (7, 224), (5, 144)])
-def test_a_token_that_stands_alone_keeps_its_height(tokens: int, image: int) -> None:
+def test_a_single_token_keeps_its_height(tokens: int, image: int) -> None:
     """Smoothed, it would fall below a threshold of 0.75 of itself, and its study would have no region. Some cell of 16
     pixels lies within every token of these grids, those of the presets among them.
     """
@@ -211,7 +211,7 @@ def test_a_token_that_stands_alone_keeps_its_height(tokens: int, image: int) -> 
 
 
 @pytest.mark.parametrize("kind", CAM_KINDS)
-def test_a_view_that_is_absent_shows_nothing_whatever_its_tokens_are(kind: CamKind) -> None:
+def test_an_absent_view_has_no_heat(kind: CamKind) -> None:
     torch.manual_seed(0)
     head = nn.Linear(6, 4).double()
     views = replace(toy_views(), tokens=draw(3, 2, 12, 6))

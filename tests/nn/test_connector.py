@@ -26,7 +26,7 @@ def test_the_mlp_has_the_width_it_was_given() -> None:
     assert [tuple(p.shape) for p in connector.projection.parameters()] == [(16, 5), (16,), (8, 16), (8,)]
 
 
-def test_token_norm_takes_out_what_all_images_share() -> None:
+def test_token_norm_removes_the_common_mean() -> None:
     torch.manual_seed(0)
     shared = 10 * torch.randn(6)
     tokens = shared + torch.randn(16, 9, 6)

@@ -77,7 +77,7 @@ def test_a_report_has_the_same_bits_alone_and_in_any_batch_and_the_words_of_a_gr
 
 
 @pytest.mark.parametrize("beams", [1, 2])
-def test_what_reads_a_memory_beside_it_is_the_same_alone_and_in_any_batch(beams: int) -> None:
+def test_cross_attention_reports_are_the_same_alone_and_in_any_batch(beams: int) -> None:
     torch.manual_seed(1)
     decoder = BertDecoderConfig(hidden_size=32, num_layers=1, num_heads=4).build(
         vocab_size=WORDS, bos_id=1, eos_id=2, pad_id=0
@@ -138,7 +138,7 @@ def test_a_prompt_is_read_once_for_all_its_beams_and_draws(
 
 
 @pytest.mark.parametrize("cache", ["static", "growing"])
-def test_draws_are_the_likeliest_and_then_drawn_ones_that_hang_on_nobody_else(
+def test_draws_are_the_likeliest_report_and_drawn_ones_that_do_not_depend_on_other_studies(
     writer: CausalLanguageModel, cache: str
 ) -> None:
     decoding = WAYS["drawn"].model_copy(update={"cache": cache})
@@ -166,7 +166,7 @@ def test_drawn_words_have_their_probabilities(writer: CausalLanguageModel) -> No
         assert abs(drawn.count(word) - 400 * probability) <= 5 * spread + 1, word
 
 
-def test_a_longer_prompt_than_all_before_finds_room(writer: CausalLanguageModel) -> None:
+def test_a_longer_prompt_than_all_before_widens_the_cache(writer: CausalLanguageModel) -> None:
     decoding = WAYS["greedy"]
     long = Prefixes(
         torch.randn(1, 150, 32, generator=torch.Generator().manual_seed(8)), torch.ones(1, 150, dtype=torch.bool)
@@ -259,7 +259,7 @@ def test_what_cannot_be_compiled_is_refused(writer: CausalLanguageModel, monkeyp
     assert written(writer, WAYS["greedy"], [0]), "a family that is not known writes with a growing cache"
 
 
-def test_scores_that_are_no_numbers_end_the_writing() -> None:
+def test_non_finite_scores_are_refused() -> None:
     torch.manual_seed(0)
     config = LlamaConfig(hidden_size=32, num_layers=1, num_heads=4)
     broken = config.build(vocab_size=WORDS, bos_id=1, eos_id=2, pad_id=0).eval()

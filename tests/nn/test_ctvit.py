@@ -194,7 +194,7 @@ def test_codes_are_the_nearest_in_direction_and_pass_gradients(file: Path, scan:
     assert encoder.patches[1].weight.grad.abs().sum() > 0
 
 
-def test_a_restored_run_needs_the_file_no_more(file: Path, scan: Tensor, tmp_path: Path) -> None:
+def test_a_restored_run_does_not_read_the_file(file: Path, scan: Tensor, tmp_path: Path) -> None:
     config = CONFIG.model_copy(update={"path": str(file), "codes": True})
     encoder = config.build(0).eval()
     restored = config.model_copy(update={"path": "gone.pt"}).build(0, saved=tmp_path).eval()
@@ -202,7 +202,7 @@ def test_a_restored_run_needs_the_file_no_more(file: Path, scan: Tensor, tmp_pat
     torch.testing.assert_close(restored(scan[None, None]).tokens, encoder(scan[None, None]).tokens)
 
 
-def test_what_is_missing_of_another_size_or_no_multiple_of_a_patch_is_named(file: Path, tmp_path: Path) -> None:
+def test_missing_misshaped_and_indivisible_weights_are_named(file: Path, tmp_path: Path) -> None:
     name = "visual_transformer.enc_spatial_transformer.layers.1.1.to_q.weight"
     torch.save({key: value for key, value in PUBLISHED.items() if key != name}, tmp_path / "cut.pt")
     with pytest.raises(InputError, match=r"missing within\.1\.attention\.queries\.weight"):

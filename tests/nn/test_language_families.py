@@ -60,7 +60,7 @@ def test_embeddings_give_the_checkpoints_own_numbers_behind_any_padding(name: st
 
 
 @pytest.mark.parametrize("name", ["gemma3 with images", "qwen2_vl"])
-def test_of_images_and_texts_the_text_part_alone_is_kept(name: str, tmp_path: Path) -> None:
+def test_only_the_text_part_of_a_multimodal_checkpoint_is_kept(name: str, tmp_path: Path) -> None:
     write_language_model(name, tmp_path / "checkpoint", tokenizer=False)
     model = load(tmp_path / "checkpoint")
     assert not any("vision" in part or "visual" in part for part, _ in model.named_parameters())
@@ -88,7 +88,7 @@ def _both_ways() -> Any:
 
 
 @pytest.mark.parametrize("made", [_bert, _t5, _both_ways])
-def test_what_reads_its_own_future_is_no_language_model(made: Callable[[], Any], tmp_path: Path) -> None:
+def test_models_without_causal_masks_are_refused(made: Callable[[], Any], tmp_path: Path) -> None:
     made().save_pretrained(tmp_path)
     with pytest.raises(
         InputError, match=r"language_model\.path': not a causal language model.*a decoder such as Llama"

@@ -112,7 +112,7 @@ def test_the_tokens_are_those_of_the_plain_computation(weights: str, tmp_path: P
     assert (features.grid, encoder.dim, record.image_size()) == ((2, 2), WIDTH, SIZE)
 
 
-def test_a_restored_run_needs_the_folder_no_more(tmp_path: Path) -> None:
+def test_a_restored_run_does_not_read_the_folder(tmp_path: Path) -> None:
     encoder = AnyVisionConfig(path=str(_written(tmp_path / "clip"))).build(SIZE).eval()
     encoder.architecture.save_pretrained(str(tmp_path / "run"))
     restored = AnyVisionConfig(path=str(tmp_path / "gone")).build(SIZE, saved=tmp_path / "run").eval()

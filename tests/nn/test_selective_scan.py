@@ -122,7 +122,7 @@ def test_no_token_sees_a_later_one(backend: ScanBackend) -> None:
     assert (after[:, :, 40:] != before[:, :, 40:]).all()
 
 
-def test_what_is_kept_for_the_backward_pass_is_linear_in_tokens_and_holds_no_states() -> None:
+def test_saved_tensors_are_linear_in_tokens_without_states() -> None:
     def kept(tokens: int, states: int) -> int:
         arguments = [value.requires_grad_() for value in random_arguments(1, 2, tokens, 8, states, dtype=torch.float32)]
         sizes: dict[int, int] = {}
@@ -157,7 +157,7 @@ def test_autocast_does_not_reach_the_scan() -> None:
     torch.testing.assert_close(inside, selective_scan(*arguments), atol=0, rtol=0)
 
 
-def test_shapes_that_do_not_belong_together_are_named(unchecked_shapes: None) -> None:
+def test_mismatched_shapes_are_named(unchecked_shapes: None) -> None:
     arguments = random_arguments(1, 2, 5, 4, 3, dtype=torch.float32)
     arguments[3] = arguments[3][..., :2]
     with pytest.raises(ValueError, match=r"B has shape \(1, 2, 5, 2\), expected \(1, 2, 5, 3\)"):

@@ -202,7 +202,7 @@ def test_names_of_others_who_trained_it_are_known(start: str, hidden: str, scan:
     torch.testing.assert_close(tokens, _plain_tokens(scan, "repeated").flatten(0, 2), atol=1e-5, rtol=1e-5)
 
 
-def test_a_restored_run_needs_the_file_no_more(file: Path, scan: Tensor, tmp_path: Path) -> None:
+def test_a_restored_run_does_not_read_the_file(file: Path, scan: Tensor, tmp_path: Path) -> None:
     config = CONFIG.model_copy(update={"path": str(file)})
     encoder = config.build(0).eval()
     restored = config.model_copy(update={"path": "gone.pt"}).build(0, saved=tmp_path).eval()
@@ -210,7 +210,7 @@ def test_a_restored_run_needs_the_file_no_more(file: Path, scan: Tensor, tmp_pat
     torch.testing.assert_close(restored(scan[None, None]).tokens, encoder(scan[None, None]).tokens)
 
 
-def test_what_does_not_fit_is_named(file: Path, tmp_path: Path) -> None:
+def test_misfitting_weights_are_named(file: Path, tmp_path: Path) -> None:
     def refused(**changes: object) -> str:
         with pytest.raises(InputError) as caught:
             CONFIG.model_copy(update={"path": str(file), **changes}).build(0)

@@ -20,7 +20,7 @@ TEXTS = [
 ]
 
 
-def test_lsa_tells_alike_from_different() -> None:
+def test_lsa_ranks_a_similar_text_above_a_different_one() -> None:
     encoder = LsaTextEncoderConfig(width=4, num_buckets=512).build()
     encoder.fit(TEXTS)
     vectors = encoder.encode([*TEXTS, "The heart is normal. No effusion is seen."])
@@ -75,7 +75,7 @@ def test_the_pretrained_one_averages_over_words_not_padding(bert: Path) -> None:
     assert torch.allclose(hidden[0].mean(0), together[1], atol=1e-6)
 
 
-def test_it_comes_back_from_what_a_run_keeps(bert: Path, tmp_path: Path) -> None:
+def test_a_text_encoder_is_restored_from_a_run(bert: Path, tmp_path: Path) -> None:
     encoder = PretrainedTextEncoderConfig(path=str(bert)).build()
     encoder.architecture.save_pretrained(str(tmp_path))
     encoder.tokenizer.save_pretrained(str(tmp_path))

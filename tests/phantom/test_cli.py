@@ -60,7 +60,7 @@ def test_the_verb_imports_nothing_heavy() -> None:
     assert result.stdout.strip() == "[]"
 
 
-def test_the_folder_is_given_once_as_out_or_by_itself(app: typer.Typer, tmp_path: Path) -> None:
+def test_the_folder_is_an_argument_or_an_option(app: typer.Typer, tmp_path: Path) -> None:
     small = ["--studies", "1", "--image-size", "32", "--jobs", "1"]
     for given in (["--out", str(tmp_path / "a")], [str(tmp_path / "b")]):
         assert CliRunner().invoke(app, [*given, *small]).exit_code == 0

@@ -91,7 +91,7 @@ def test_every_abnormality_changes_the_volume(name: str) -> None:
 
 
 @pytest.mark.parametrize("change", ["lungs", "fillings", "body", "solids", "organs"])
-def test_voxels_that_drew_another_scene_draw_this_one_as_new_ones_do(change: str) -> None:
+def test_cached_solids_do_not_change_a_volume(change: str) -> None:
     """What is kept between two scenes of an anatomy hangs on all that it is made of."""
     anatomy = draw_anatomy(np.random.default_rng(3))
     scan = Scan(shape=(12, 24, 24), spacing_mm=(26.0, 15.0, 15.0), noise_hu=0.0)
@@ -113,7 +113,7 @@ def test_voxels_that_drew_another_scene_draw_this_one_as_new_ones_do(change: str
     assert (after != before).any()
 
 
-def test_masks_hold_what_differs_from_the_finding_free_twin() -> None:
+def test_masks_cover_the_difference_from_the_twin() -> None:
     compared = 0
     for index in range(12):
         study = draw_ct_study(5, index, PhantomOptions(volume_size=64, slices=32, prevalence="balanced", masks=True))
@@ -131,7 +131,7 @@ def test_masks_hold_what_differs_from_the_finding_free_twin() -> None:
     assert compared >= 6
 
 
-def test_same_study_same_voxels_and_labels_follow_the_report() -> None:
+def test_a_study_is_reproducible_and_labelled_by_its_report() -> None:
     seen: set[str] = set()
     for index in range(30):
         study = draw_ct_study(6, index, PhantomOptions(volume_size=16, slices=8, prevalence="balanced"))

@@ -26,7 +26,7 @@ def test_same_seed_same_bytes(tmp_path: Path) -> None:
     assert folder_hashes(tmp_path / "a") == folder_hashes(tmp_path / "b")
 
 
-def test_the_number_of_processes_does_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_do_not_depend_on_the_number_of_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(phantom_dataset, "STUDIES_PER_PROCESS", 3)
     for jobs in (1, 2):
         write_phantom_dataset(tmp_path / str(jobs), modality="xray", num_studies=7, seed=3, options=SMALL, jobs=jobs)

@@ -46,7 +46,7 @@ def test_rule_labels_read_from_the_reports_equal_the_truth(modality: Literal["xr
     assert all(states[state] > 10 for state in (POS, NEG, UNC))
 
 
-def test_no_report_denies_what_it_states() -> None:
+def test_no_report_contradicts_itself() -> None:
     stated = 0
     for text, labels, _ in written("xray", 250):
         for name, denial in (("Consolidation", "o focal consolidation"), ("Edema", "consolidation or edema")):
@@ -56,7 +56,7 @@ def test_no_report_denies_what_it_states() -> None:
     assert stated > 20
 
 
-def test_every_patient_is_built_otherwise_and_the_same_at_each_visit() -> None:
+def test_anatomy_differs_by_patient_only() -> None:
     def built(patient: int) -> set[str]:
         return {str(course_of(3, Slot(patient, visit), "balanced")[0]) for visit in range(2)}
 
@@ -64,7 +64,7 @@ def test_every_patient_is_built_otherwise_and_the_same_at_each_visit() -> None:
     assert built(1) != built(2)
 
 
-def test_findings_go_on_from_visit_to_visit() -> None:
+def test_findings_persist_between_visits() -> None:
     courses = [tuple(course_of(3, Slot(patient, visit), "balanced")[1] for visit in range(3)) for patient in range(12)]
     assert all(any(course[visit] != course[visit + 1] for course in courses) for visit in range(2))
 
@@ -83,7 +83,7 @@ def test_reports_vary_in_words_and_length() -> None:
         assert len(words) > 120
 
 
-def test_doubt_negation_side_and_change_are_written() -> None:
+def test_reports_have_uncertainty_negation_side_and_change() -> None:
     effusion = Finding(name="Pleural Effusion", kind="typical", side="left", severity="severe", size_mm=80)
     pneumonia = Finding(name="Pneumonia", kind="typical", side="right", zone="upper", certainty="possible")
     gone = Finding(name="Pneumothorax", kind="typical", side="right", trend="resolved")

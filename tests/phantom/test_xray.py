@@ -79,7 +79,7 @@ def test_a_tube_casts_the_chord_of_a_cylinder() -> None:
     assert image[20, 30] == 0
 
 
-def test_the_same_seed_gives_the_same_study_whatever_came_before() -> None:
+def test_a_study_depends_on_seed_and_index_only() -> None:
     first = draw_xray_study(7, 5, SMALL)
     draw_xray_study(7, 2, SMALL)
     again = draw_xray_study(7, 5, SMALL)
@@ -89,7 +89,7 @@ def test_the_same_seed_gives_the_same_study_whatever_came_before() -> None:
     assert draw_xray_study(8, 5, SMALL).images[0].pixels.tobytes() != first.images[0].pixels.tobytes()
 
 
-def test_lungs_are_dark_heart_lies_left_and_right_dome_is_higher() -> None:
+def test_anatomy_of_a_normal_radiograph() -> None:
     for seed in range(5):
         anatomy = draw_anatomy(np.random.default_rng(seed))
         exposure = Exposure("PA", size=128, seed=seed)
@@ -115,7 +115,7 @@ def test_an_effusion_is_on_its_side(side: str) -> None:
     assert np.abs(there).max() < 1e-4
 
 
-def test_labels_say_what_the_report_says() -> None:
+def test_labels_equal_the_statements_of_the_report() -> None:
     seen: set[str] = set()
     for index in range(32):
         study = draw_xray_study(1, index, PhantomOptions(image_size=32, prevalence="balanced", lateral_share=0))
@@ -151,7 +151,7 @@ def test_a_later_visit_names_its_prior() -> None:
         assert ids[study.prior].split == study.split
 
 
-def test_masks_hold_what_differs_from_the_finding_free_twin() -> None:
+def test_masks_cover_the_difference_from_the_twin() -> None:
     compared = 0
     for index in range(16):
         study = draw_xray_study(5, index, PhantomOptions(image_size=96, prevalence="balanced", masks=True))

@@ -33,7 +33,7 @@ def test_a_changed_password_ends_the_other_sessions(client: TestClient) -> None:
     assert elsewhere.post("/api/v1/session", json={"name": "r", "password": OTHER}).status_code == 200
 
 
-def test_a_token_that_was_taken_back_lets_nobody_in(client: TestClient) -> None:
+def test_a_revoked_token_is_refused(client: TestClient) -> None:
     number = client.post("/api/v1/users", json={"name": "r"}).json()["id"]
     tokens = [client.post(f"/api/v1/users/{number}/token").json()["token"] for _ in range(2)]
     program = TestClient(client.app, base_url=ORIGIN)
@@ -52,12 +52,12 @@ def test_a_token_that_was_taken_back_lets_nobody_in(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("name", ["%25", "____", "a" * 15, "a" * 64, "________________"])
-def test_a_name_that_fits_many_tokens_takes_none_back(name: str, client: TestClient) -> None:
+def test_an_ambiguous_token_name_revokes_nothing(name: str, client: TestClient) -> None:
     assert client.delete(f"/api/v1/users/1/tokens/{name}").status_code in (404, 422)
     assert client.get("/api/v1/session").status_code == 200
 
 
-def test_readers_change_nobody_elses_way_in(client: TestClient) -> None:
+def test_readers_cannot_change_other_accounts(client: TestClient) -> None:
     csrf = log_in(client, "r")
     for method, path, body in (
         ("PUT", "/password", {"new": OTHER}), ("GET", "/tokens", None), ("DELETE", "/tokens/0123456789abcdef", None),
@@ -65,7 +65,7 @@ def test_readers_change_nobody_elses_way_in(client: TestClient) -> None:
         assert client.request(method, f"/api/v1/users/1{path}", json=body, headers=csrf).status_code == 403
 
 
-def test_an_admin_gives_another_password_without_the_old_one(client: TestClient) -> None:
+def test_an_admin_sets_a_password_without_the_old_one(client: TestClient) -> None:
     number = client.post("/api/v1/users", json={"name": "r", "password": PASSWORD}).json()["id"]
     assert client.put(f"/api/v1/users/{number}/password", json={"new": OTHER}).status_code == 204
     assert client.post("/api/v1/session", json={"name": "r", "password": OTHER}).status_code == 200
@@ -109,7 +109,7 @@ def test_tokens_end_with_the_password(client: TestClient) -> None:
     assert known() == [401, 401, 200]
 
 
-def test_who_is_disabled_is_out_at_once_and_may_come_back(client: TestClient) -> None:
+def test_a_disabled_user_is_logged_out_at_once_and_can_be_enabled(client: TestClient) -> None:
     number, other = added(client, "r"), added(client, "other")
     tokens = [client.post(f"/api/v1/users/{one}/token").json()["token"] for one in (number, other)]
     browsers = [of(client, name) for name in ("r", "other")]
@@ -150,7 +150,7 @@ def test_the_last_admin_cannot_be_disabled(client: TestClient) -> None:
     ["Reader.One", "reader.one ", " reader.one", "reader.0ne", "rеader.one", "reader\u200b.one", "ｒｅａｄｅｒ.one",
      "reader.one\ufe0f", "READER.ONE", "reader.onе", "\u202ereader.one", "rea\u00adder.one", "reader.one\u3164"],
 )  # fmt: skip
-def test_names_that_look_alike_are_one(name: str, client: TestClient) -> None:
+def test_look_alike_names_are_one_name(name: str, client: TestClient) -> None:
     added(client, "reader.one")
     answer = client.post("/api/v1/users", json={"name": name, "password": OTHER})
     assert (answer.status_code, answer.json()["error"]["field"]) == (400, "name")
@@ -175,21 +175,21 @@ def test_names_that_look_alike_are_one(name: str, client: TestClient) -> None:
         "Ọlá̀",
     ],
 )
-def test_names_of_all_alphabets_are_names(name: str, client: TestClient) -> None:
+def test_names_of_all_alphabets_are_accepted(name: str, client: TestClient) -> None:
     added(client, "reader.one")
     added(client, name)
     assert tried(of(client, ""), name, PASSWORD) == 200
 
 
 @pytest.mark.parametrize("name", ["ki\u0307m", "k\u0333im", "kim\u17d2", "kim\u1039", "kim\u0e3a", "kim\u2d7f"])
-def test_a_mark_that_is_hardly_seen_makes_no_other_name(name: str, client: TestClient) -> None:
+def test_combining_marks_do_not_make_another_name(name: str, client: TestClient) -> None:
     added(client, "kim")
     answer = client.post("/api/v1/users", json={"name": name, "password": OTHER})
     assert (answer.status_code, answer.json()["error"]["field"]) == (400, "name")
 
 
 @pytest.mark.parametrize("busy", [True, False])
-def test_what_the_server_was_too_busy_to_look_at_is_no_failure(
+def test_a_login_refused_as_busy_is_not_counted_as_a_failure(
     busy: bool, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     added(client, "r")
@@ -203,7 +203,7 @@ def test_what_the_server_was_too_busy_to_look_at_is_no_failure(
     assert tried(of(client, ""), "r", PASSWORD) == 200
 
 
-def test_who_was_disabled_while_a_request_waited_changes_nothing(started: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_disabled_during_a_request_changes_nothing(started: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request waits for the database, and for its files, after it was looked at who asks."""
     client = started[0]
     study = one_draft(client)["id"]
@@ -229,17 +229,17 @@ def test_who_was_disabled_while_a_request_waited_changes_nothing(started: Any, m
     assert upload(client, ("chest.png", IMAGE)).status_code == 401
 
 
-def test_whole_names_of_another_alphabet_are_alike_too(client: TestClient) -> None:
+def test_look_alike_names_of_whole_other_alphabets_are_one_name(client: TestClient) -> None:
     added(client, "раса")  # Cyrillic
     assert client.post("/api/v1/users", json={"name": "paca", "password": PASSWORD}).status_code == 400
 
 
-def test_who_was_right_is_not_counted(client: TestClient) -> None:
+def test_successful_logins_are_not_counted(client: TestClient) -> None:
     added(client, "r")
     assert [tried(of(client, ""), "r", PASSWORD) for _ in range(30)] == [200] * 30
 
 
-def test_failures_from_elsewhere_lock_nobody_out(client: TestClient) -> None:
+def test_failures_from_other_addresses_do_not_lock_a_user_out(client: TestClient) -> None:
     """Of one attacker with one address, with several, and beside the user."""
     added(client, "r")
     assert [tried(of(client, "", "192.0.2.9"), "r", "wrong") for _ in range(6)] == [401] * 5 + [429]
@@ -255,7 +255,7 @@ def test_failures_from_elsewhere_lock_nobody_out(client: TestClient) -> None:
     assert tried(known, "r", PASSWORD) == 200
 
 
-def test_a_known_browser_has_a_limit_of_its_own_and_knows_one_user(client: TestClient) -> None:
+def test_a_known_browser_has_its_own_limit_for_one_user(client: TestClient) -> None:
     number, _ = added(client, "r"), added(client, "other")
     browser = of(client, "")
     assert tried(browser, "r", PASSWORD) == 200
@@ -278,7 +278,7 @@ def test_a_known_browser_has_a_limit_of_its_own_and_knows_one_user(client: TestC
     assert tried(stale, "r", OTHER) == 429
 
 
-def test_many_addresses_together_are_slowed_down(client: TestClient) -> None:
+def test_failures_of_many_addresses_together_are_limited(client: TestClient) -> None:
     added(client, "r")
     browser = of(client, "", "198.51.100.1")
     assert tried(browser, "r", PASSWORD) == 200
@@ -287,7 +287,7 @@ def test_many_addresses_together_are_slowed_down(client: TestClient) -> None:
     assert tried(browser, "r", PASSWORD) == 200
 
 
-def test_refused_logins_are_logged_without_names_and_not_without_end(client: TestClient) -> None:
+def test_refused_logins_are_logged_without_names_and_in_bounded_number(client: TestClient) -> None:
     number = added(client, "known.name")
     for name in ("known.name", "Mueller^Anna 1960-04-12"):
         tried(of(client, "", "192.0.2.1"), name, "wrong")
@@ -303,7 +303,7 @@ def test_refused_logins_are_logged_without_names_and_not_without_end(client: Tes
     assert "radweave_logins_refused_total 23" in client.get("/metrics").text
 
 
-def test_counts_of_failures_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_counted_keys_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RateLimit, "MOST_KEYS", 50)
     limit = RateLimit()
     for number in range(1_000):
@@ -315,9 +315,7 @@ def test_counts_of_failures_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     assert limit.begin({"key 999": 1}) == 0
 
 
-def test_a_password_that_was_changed_while_it_was_looked_at_lets_nobody_in(
-    client: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_password_changed_during_a_login_is_refused(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     number = added(client, "r")
     token = client.post(f"/api/v1/users/{number}/token").json()["token"]
     looked_at = {"password": users.by_password, "token": users.by_token}

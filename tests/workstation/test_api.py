@@ -67,7 +67,7 @@ def test_of_two_edits_of_one_version_the_second_is_refused(client: TestClient) -
         ({"op": "restore", "version": 7}, "no such version"),
     ],
 )
-def test_an_edit_that_is_refused_changes_nothing(edit: dict[str, object], reason: str, client: TestClient) -> None:
+def test_a_refused_edit_changes_nothing(edit: dict[str, object], reason: str, client: TestClient) -> None:
     study = one_draft(client)
     place = f"/api/v1/studies/{study['id']}"
     answer = client.patch(f"{place}/sentences", json={"version": 1, "edits": [edit]})
@@ -86,7 +86,7 @@ def test_the_work_list_is_searched_and_paged(client: TestClient) -> None:
     assert (page["total"], [row["name"] for row in page["studies"]]) == (3, ["right.png"])
 
 
-def test_a_request_that_is_sent_twice_counts_once(client: TestClient) -> None:
+def test_a_repeated_request_counts_once(client: TestClient) -> None:
     key = {"Idempotency-Key": "one"}
     assert upload(client, ("a.png", IMAGE), headers=key).status_code == 202
     assert upload(client, ("a.png", IMAGE), headers=key).status_code == 409
@@ -95,7 +95,7 @@ def test_a_request_that_is_sent_twice_counts_once(client: TestClient) -> None:
     assert upload(client, ("a.png", IMAGE), headers={**key, **other}).status_code == 202, "a key is of its user"
 
 
-def test_a_full_queue_says_when_to_come_again(settings: Settings) -> None:
+def test_a_full_queue_states_when_to_retry(settings: Settings) -> None:
     with running(settings.model_copy(update={"limits": Limits(waiting=1), "drain_s": 0.1})) as (client, _):
         (first,) = upload(client, ("a.png", HANG)).json()["studies"]
         full = upload(client, ("b.png", IMAGE))
@@ -104,7 +104,7 @@ def test_a_full_queue_says_when_to_come_again(settings: Settings) -> None:
         assert upload(client, ("b.png", IMAGE)).status_code == 202
 
 
-def test_without_a_token_there_is_nothing(client: TestClient) -> None:
+def test_requests_without_a_token_are_refused(client: TestClient) -> None:
     study = one_draft(client)["id"]
     for header in ("", "Bearer wrong", "Basic YTpi"):
         for path in ("/api/v1/studies", f"/api/v1/studies/{study}", "/api/v1/log", "/api/v1/users"):
@@ -159,7 +159,7 @@ def test_too_many_logins_have_to_wait(client: TestClient) -> None:
     assert 0 < int(tries[-1].headers["retry-after"]) <= 61
 
 
-def test_one_machine_does_not_guess_at_one_name_after_the_other(client: TestClient) -> None:
+def test_one_address_has_a_limit_over_all_names(client: TestClient) -> None:
     tries = [client.post("/api/v1/session", json={"name": f"n{number}", "password": "wrong"}) for number in range(21)]
     assert [answer.status_code for answer in tries] == [401] * 20 + [429]
 
@@ -173,7 +173,7 @@ def test_every_answer_has_the_headers(client: TestClient) -> None:
         assert answer.headers["cache-control"] == "no-store"
 
 
-def test_a_name_that_was_made_to_lead_here_is_refused(client: TestClient) -> None:
+def test_an_unknown_host_name_is_refused(client: TestClient) -> None:
     assert client.get("/healthz", headers={"Host": "evil.example"}).status_code == 400
     assert client.get("/healthz", headers={"Host": "localhost:1"}).status_code == 200
 
@@ -187,14 +187,12 @@ def test_probes_and_figures(client: TestClient) -> None:
     assert 'radweave_requests_total{method="POST",route="/api/v1/studies",status="202"} 1' in text
 
 
-def test_the_description_of_the_interface_names_all_paths(client: TestClient) -> None:
+def test_the_openapi_description_names_all_paths(client: TestClient) -> None:
     paths = client.get("/api/v1/openapi.json").json()["paths"]
     assert {"/api/v1/studies", "/api/v1/studies/{study}/sign", "/api/v1/session", "/readyz"} <= set(paths)
 
 
-def test_no_line_of_the_log_holds_what_users_or_files_say(
-    client: TestClient, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_no_event_holds_text_of_users_or_files(client: TestClient, capfd: pytest.CaptureFixture[str]) -> None:
     canary = "Kanarienvogel"
     study = one_draft(client, IMAGE + canary.encode())["id"]
     upload(client, (f"{canary}.png", REFUSE), (f"{canary}/x.dcm", canary.encode()))
@@ -211,7 +209,7 @@ def test_no_line_of_the_log_holds_what_users_or_files_say(
     assert ORIGIN not in said.err
 
 
-def test_undo_leads_to_what_stood_there_before_and_not_back_and_forth(client: TestClient) -> None:
+def test_repeated_undo_goes_back_step_by_step(client: TestClient) -> None:
     study = one_draft(client)
     place = f"/api/v1/studies/{study['id']}/sentences"
     assert study["draft"]["undo"] is None
@@ -227,7 +225,7 @@ def test_undo_leads_to_what_stood_there_before_and_not_back_and_forth(client: Te
     assert edited(5, op="replace", key=0, text="Three.") == ("Three.", 5)
 
 
-def test_sentences_stand_in_sections_and_the_text_names_them(client: TestClient) -> None:
+def test_sentences_are_grouped_in_sections_with_headings(client: TestClient) -> None:
     study = one_draft(client)
     place = f"/api/v1/studies/{study['id']}/sentences"
     edits = [
@@ -246,14 +244,14 @@ def test_sentences_stand_in_sections_and_the_text_names_them(client: TestClient)
 
 
 @pytest.mark.parametrize("op", [{"op": "replace", "key": 0}, {"op": "insert"}])
-def test_a_sentence_of_blanks_is_none(op: dict[str, object], client: TestClient) -> None:
+def test_a_blank_sentence_is_refused(op: dict[str, object], client: TestClient) -> None:
     place = f"/api/v1/studies/{one_draft(client)['id']}/sentences"
     assert client.patch(place, json={"version": 1, "edits": [{**op, "text": " \n\t"}]}).status_code == 422
     draft = client.patch(place, json={"version": 1, "edits": [{**op, "text": " The heart.\n"}]}).json()
     assert draft["sentences"][0]["text"] == "The heart."
 
 
-def test_all_that_was_written_stands_in_the_report(client: TestClient) -> None:
+def test_an_exported_report_contains_all_text(client: TestClient) -> None:
     place = f"/api/v1/studies/{one_draft(client)['id']}"
     said = {name: f"Words of {name}." for name in ("indication", "technique", "comparison", "findings", "impression")}
     edits = [{"op": "insert", "section": name, "text": text} for name, text in said.items()]
@@ -264,7 +262,7 @@ def test_all_that_was_written_stands_in_the_report(client: TestClient) -> None:
         assert f"{name.upper()}\n{text}" in report.text
 
 
-def test_of_many_reports_at_once_some_have_to_wait(started: tuple[TestClient, Station]) -> None:
+def test_concurrent_exports_are_limited(started: tuple[TestClient, Station]) -> None:
     client, station = started
     place = f"/api/v1/studies/{one_draft(client)['id']}/report?format=text"
     station.report_slots = ConcurrencyLimit(1, most_waiting=0)
@@ -274,7 +272,7 @@ def test_of_many_reports_at_once_some_have_to_wait(started: tuple[TestClient, St
     assert client.get(place).status_code == 200
 
 
-def test_a_sentence_is_of_a_recalled_case_only_where_it_stands_there(client: TestClient) -> None:
+def test_a_recalled_sentence_must_be_in_its_recalled_case(client: TestClient) -> None:
     study = one_draft(client)
     place = f"/api/v1/studies/{study['id']}/sentences"
 
@@ -288,7 +286,7 @@ def test_a_sentence_is_of_a_recalled_case_only_where_it_stands_there(client: Tes
     assert row["origin"] == {"kind": "recalled", "number": 1, "study_id": "t1"}
 
 
-def test_admins_see_why_drafting_stood_still(settings: Settings) -> None:
+def test_admins_see_the_losses_of_inference_processes(settings: Settings) -> None:
     with running(settings.model_copy(update={"tries": 1})) as (client, _):
         (study,) = upload(client, ("a.png", CRASH)).json()["studies"]
         wait_for(client, study, "refused")

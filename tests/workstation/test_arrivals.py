@@ -26,11 +26,11 @@ def sorted_into(folder: Path, *came: dict[str, Any]) -> tuple[list[int], Counter
     return sorted(len(list(study.iterdir())) for study in (folder / "studies").iterdir()), counted
 
 
-def test_two_patients_with_one_study_uid_are_two_studies(tmp_path: Path) -> None:
+def test_two_patients_with_one_study_uid_make_two_studies(tmp_path: Path) -> None:
     came = [{"PatientID": patient, "StudyInstanceUID": "1.2.3"} for patient in ("A", "A", "B")]
     assert sorted_into(tmp_path, *came) == ([1, 2], Counter())
 
 
-def test_what_fits_no_route_is_dropped_and_counted(tmp_path: Path) -> None:
+def test_objects_without_a_route_are_dropped_and_counted(tmp_path: Path) -> None:
     came = [{"StudyInstanceUID": "1.2.3", "BodyPartExamined": part} for part in ("CHEST", "HAND", "")]
     assert sorted_into(tmp_path, *came) == ([2], Counter(objects_not_routed=1))

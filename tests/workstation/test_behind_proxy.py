@@ -59,11 +59,11 @@ def seen(peer: str, *trusted: str, **headers: str | list[str]) -> tuple[str, str
         ("", "192.0.2.1", ""),
     ],
 )  # fmt: skip
-def test_the_client_is_the_rightmost_that_is_not_trusted(peer: str, chain: str, client: str) -> None:
+def test_the_client_is_the_rightmost_untrusted_address(peer: str, chain: str, client: str) -> None:
     assert seen(peer, PROXY, "10.1.0.0/16", "fd00::/8", x_forwarded_for=chain)[0] == client
 
 
-def test_a_header_in_several_lines_is_one_list() -> None:
+def test_repeated_headers_are_one_list() -> None:
     lines = ["203.0.113.7", "192.0.2.1, 10.1.0.2"]
     assert seen(PROXY, PROXY, "10.1.0.2", x_forwarded_for=lines)[0] == "192.0.2.1"
 
@@ -85,11 +85,11 @@ def test_a_header_in_several_lines_is_one_list() -> None:
         (PROXY, {"x_forwarded_ssl": "on", "x_forwarded_port": "443"}, "http", "inside:8765"),
     ],
 )  # fmt: skip
-def test_scheme_and_host_are_those_of_a_trusted_proxy(peer: str, more: dict[str, str], scheme: str, host: str) -> None:
+def test_scheme_and_host_are_read_from_a_trusted_proxy(peer: str, more: dict[str, str], scheme: str, host: str) -> None:
     assert seen(peer, PROXY, x_forwarded_for="192.0.2.1", **more)[1:] == (scheme, host)
 
 
-def test_of_two_proxies_the_outer_one_says_the_scheme() -> None:
+def test_the_outer_of_two_proxies_states_the_scheme() -> None:
     chain = {"x_forwarded_for": "192.0.2.1, 10.1.0.2", "x_forwarded_proto": "https, http"}
     assert seen(PROXY, PROXY, "10.1.0.2", **chain)[1] == "https"
     spoofed = {"x_forwarded_for": "9.9.9.9, 192.0.2.1, 10.1.0.2", "x_forwarded_proto": "https, http, http"}
@@ -148,7 +148,7 @@ def test_behind_a_proxy_one_client_does_not_lock_out_the_others(passed_on: TestC
     assert {one["details"]["address"] for one in entries if one["action"] == "login refused"} == {"192.0.2.1"}
 
 
-def test_with_a_public_address_no_other_name_is_this_server(settings: Settings) -> None:
+def test_with_a_public_url_other_host_names_are_refused(settings: Settings) -> None:
     given = {"behind_proxy": (PROXY,), "public_url": f"https://{NAME}", "host": "0.0.0.0"}
     with running(settings.model_copy(update=given)) as (client, _):
         for peer in (PROXY, STRANGER):
@@ -169,7 +169,7 @@ def test_with_a_public_address_no_other_name_is_this_server(settings: Settings) 
 
 
 @pytest.mark.parametrize("given", ["nobody", "10.0.0.0/33", "10.0.0.1,x", "0.0.0.0/0", "::/0", "10.0.0.1:80"])
-def test_what_is_no_address_is_refused(given: str, tmp_path: Any) -> None:
+def test_an_invalid_proxy_address_is_refused(given: str, tmp_path: Any) -> None:
     done = radweave("serve", tmp_path / "run", "--behind-proxy", given)
     assert done.returncode == 2
     assert "--behind-proxy" in done.stderr
@@ -178,7 +178,7 @@ def test_what_is_no_address_is_refused(given: str, tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     "given", ["radweave.example", "ftp://a", "https://a/b", "https://a@b", "https://a:x", "https://"]
 )
-def test_what_is_no_public_address_is_refused(given: str, tmp_path: Any) -> None:
+def test_an_invalid_public_url_is_refused(given: str, tmp_path: Any) -> None:
     done = radweave("serve", tmp_path / "run", "--public-url", given)
     assert done.returncode == 2
     assert "--public-url" in done.stderr

@@ -27,14 +27,14 @@ BEFORE = "There is a small pleural effusion. No pneumothorax."
         ("There is a pleural effusion.", None),
     ],
 )
-def test_a_sentence_that_does_not_fit_the_report_before(sentence: str, reason: str | None) -> None:
+def test_a_sentence_in_conflict_with_the_prior_report(sentence: str, reason: str | None) -> None:
     found = find_support(Report(sentence, "s"), LABELER)
     reasons = conflicts_with_prior(found.sentences[0], read_prior_states(BEFORE, LABELER))
     assert reasons == ([] if reason is None else [reason])
     assert conflicts_with_prior(found.sentences[0], read_prior_states(None, LABELER)) == []
 
 
-def test_what_changed_between_two_reports() -> None:
+def test_changes_between_two_reports() -> None:
     text = "The pleural effusion is smaller. There is a pneumothorax. The lungs are clear."
     before = {
         **read_prior_states(BEFORE, LABELER), "Cardiomegaly": LabelState.POSITIVE, "Edema": LabelState.NEGATIVE,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -23,13 +23,6 @@ from radweave.workstation.store import NewStudy
 TARGET = Target(name="archive", formats=("sr-basic",), events=("drafted",), dicom=Dicom(host="h", port=1, ae_title="A"))
 Shift = Callable[[timedelta], None]
 DAY, MINUTE = timedelta(days=1), timedelta(minutes=1)
-
-
-@pytest.fixture
-def database(url: str) -> Iterator[Database]:
-    opened = Database(url)
-    yield opened
-    opened.close()
 
 
 @pytest.fixture
@@ -133,7 +126,7 @@ def test_a_login_lasts_no_longer_though_the_clock_was_set_back(database: Databas
 
 
 @pytest.mark.parametrize("by_s", [-86_400.0, 86_400.0])
-def test_what_arrived_waits_by_a_clock_that_nobody_sets(
+def test_received_studies_wait_by_the_monotonic_clock(
     tmp_path: Path, by_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The files are of another day than the server's clock says, one way or the other."""

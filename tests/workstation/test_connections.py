@@ -51,7 +51,7 @@ KINDS = {"silent": b"", "a slow head": b"GET /he", "a slow body": SLOW_BODY, "id
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_500_connections_of_one_client_keep_nobody_out(kind: str, settings: Settings) -> None:
+def test_500_connections_of_one_client_do_not_block_others(kind: str, settings: Settings) -> None:
     """The attacker's own address is the probe's: a proxy, or a machine of many users."""
     with listening(settings) as (port, token), ExitStack() as kept:
         clients = crowd(kept, port, 500, KINDS[kind], "127.0.0.1")
@@ -63,7 +63,7 @@ def test_500_connections_of_one_client_keep_nobody_out(kind: str, settings: Sett
         assert len(clients) == 500
 
 
-def test_many_clients_that_send_slowly_do_not_keep_others_out(settings: Settings) -> None:
+def test_many_slow_clients_do_not_block_others(settings: Settings) -> None:
     with listening(settings) as (port, token), ExitStack() as kept:
         crowd(kept, port, 700, SLOW_BODY, *(f"127.0.0.{number}" for number in range(2, 8)))
         assert [ask(port) for _ in range(PROBES)] == [200] * PROBES
@@ -71,7 +71,7 @@ def test_many_clients_that_send_slowly_do_not_keep_others_out(settings: Settings
         assert [ask(port, "/api/v1/session", more=bearer) for _ in range(5)] == [200] * 5
 
 
-def test_who_is_worked_for_and_who_has_less_stays() -> None:
+def test_connections_in_processing_and_of_clients_with_fewer_are_not_cut() -> None:
     counted: Counter[str] = Counter()
     connections = Connections(6, 4, Proxies(()), lambda name: counted.update([name]))
 
@@ -138,7 +138,7 @@ def test_the_clients_behind_a_proxy_are_counted_one_by_one(settings: Settings) -
         assert ask(port, more="X-Forwarded-For: 192.0.2.1\r\n") == 200
 
 
-def test_who_sends_slowly_does_not_keep_a_server_that_stops(
+def test_slow_clients_do_not_delay_a_stop(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("radweave.workstation.connections.STOP_S", 0.2)
@@ -150,7 +150,7 @@ def test_who_sends_slowly_does_not_keep_a_server_that_stops(
     assert "library-error" not in capfd.readouterr().err  # "graceful shutdown exceeded"
 
 
-def test_passwords_that_wait_leave_threads_to_others(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_logins_leave_threads_to_other_requests(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every thread would wait for a place to hash a password, of which there are two."""
     monkeypatch.setattr(
         "radweave.workstation.access._passwords", places := ConcurrencyLimit(1, most_waiting=20, wait_s=20.0)

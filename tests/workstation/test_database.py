@@ -18,7 +18,7 @@ from radweave.workstation.database import log as log_table
 from radweave.workstation.drafts import edit_distance
 from radweave.workstation.users import add_user, by_password, by_session, by_token, first_token, open_session
 
-FOLDED = next(number for number, step in MIGRATIONS.items() if step.__name__ == "_one_name")
+FOLDED = next(number for number, step in MIGRATIONS.items() if step.__name__ == "_add_folded_names")
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_a_changed_log_is_found(kind: str, database: Database, url: str) -> None
         assert log.verify(connection).broken == broken
 
 
-def test_a_changed_entry_is_found_though_its_hash_and_the_next_link_fit(database: Database, url: str) -> None:
+def test_a_changed_entry_with_recomputed_hashes_is_found(database: Database, url: str) -> None:
     with database.reading() as connection:
         second, third = connection.execute(sa.select(log_table).order_by(log_table.c.number)).all()[1:]
     made = log._hash(2, second.time, 2, second.action, second.study_id, second.details, second.previous)
@@ -121,7 +121,7 @@ def test_a_database_of_the_first_version_gets_all_columns(database: Database) ->
         assert _columns(connection) == new
 
 
-def test_a_database_of_the_fifth_version_gets_what_was_fetched(database: Database) -> None:
+def test_a_database_of_the_fifth_version_gets_the_digest_of_fetched_series(database: Database) -> None:
     with database.writing() as connection:
         new = _columns(connection)
         connection.exec_driver_sql("ALTER TABLE asked DROP COLUMN images")
@@ -188,7 +188,7 @@ def test_edit_distance(before: str, after: str, distance: int) -> None:
     assert edit_distance(before.split(), after.split()) == distance
 
 
-def test_the_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("radweave.core.extras.EXTRAS", {"serve": ("no_such_package",)})
     done = radweave("serve", tmp_path)
     assert done.returncode == 2
@@ -217,7 +217,7 @@ def test_a_reader_has_one_view_while_another_writes(database: Database) -> None:
         assert count(reader) == before + 1
 
 
-def test_writers_that_take_things_in_another_order_do_not_meet(database: Database) -> None:
+def test_writers_in_opposite_order_do_not_deadlock(database: Database) -> None:
     """Each reads what the other one writes; whoever comes second sees what the first one did."""
     with database.writing() as connection:
         ids = [add_user(connection, name, role="reader", password=None) for name in ("a", "b")]
@@ -244,7 +244,7 @@ def test_writers_that_take_things_in_another_order_do_not_meet(database: Databas
         assert log.verify(connection) == log.Checked(43, log.verify(connection).hash)
 
 
-def test_a_database_from_before_reports_were_sent_gets_what_that_needs(url: str) -> None:
+def test_a_database_without_an_outbox_gets_its_tables(url: str) -> None:
     opened = Database(url)
     with opened.writing() as connection:
         for statement in ("DROP TABLE outbox", "DROP TABLE arrivals", "UPDATE schema_version SET version = 2"):
@@ -257,7 +257,7 @@ def test_a_database_from_before_reports_were_sent_gets_what_that_needs(url: str)
     again.close()
 
 
-def test_a_database_of_before_gets_folded_names_and_look_alikes_keep_theirs(database: Database) -> None:
+def test_an_older_database_gets_folded_names_and_keeps_look_alikes(database: Database) -> None:
     with database.writing() as connection:
         new = _columns(connection)
         first = add_user(connection, "Anna", role="reader", password="long enough words")

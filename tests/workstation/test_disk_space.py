@@ -32,7 +32,7 @@ def with_free(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
     monkeypatch.setattr("radweave.workstation.disk.shutil.disk_usage", lambda path: usage(1 << 40, 0, free))
 
 
-def test_room_is_what_is_not_used_and_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_space_excludes_used_and_reserved_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("radweave.workstation.disk._LOOK_S", 0.0)
     monkeypatch.setattr("radweave.workstation.disk._SHARE", 0)
     (tmp_path / "a").mkdir()
@@ -59,7 +59,7 @@ def test_room_is_what_is_not_used_and_not_held(tmp_path: Path, monkeypatch: pyte
     assert refused.value.errno == errno.ENOSPC
 
 
-def test_a_disk_that_is_nearly_full_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_nearly_full_disk_accepts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     room = DiskSpace(tmp_path, Limits(free_bytes=1_000))
     with_free(monkeypatch, 1_500)
     room.refuse(500)
@@ -78,7 +78,7 @@ def zipped(size: int) -> bytes:
     return file.getvalue()
 
 
-def test_an_upload_that_would_pass_the_cap_is_refused_and_leaves_nothing(settings: Settings) -> None:
+def test_an_upload_above_the_limit_is_refused_and_leaves_nothing(settings: Settings) -> None:
     with running(limited(settings, state_bytes=3 * MIB)) as (client, _):
         one_draft(client)
         before = left_behind(settings)
@@ -95,9 +95,7 @@ def test_an_upload_that_would_pass_the_cap_is_refused_and_leaves_nothing(setting
         assert f"radweave_storage_bytes {status['storage_bytes']}" in text
 
 
-def test_a_folder_that_is_watched_waits_until_there_is_room(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_watched_folder_waits_for_free_space(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     with running(settings) as (client, station):
         with_free(monkeypatch, 0)
         incoming = [from_stream("a.png", io.BytesIO(IMAGE))]
@@ -108,7 +106,7 @@ def test_a_folder_that_is_watched_waits_until_there_is_room(
         assert client.get("/api/v1/studies").json()["total"] == 1
 
 
-def test_a_scanner_is_told_that_there_is_no_room(tmp_path: Path) -> None:
+def test_a_scanner_gets_the_status_of_a_full_disk(tmp_path: Path) -> None:
     from archive import free_port
 
     counted: list[str] = []

@@ -51,7 +51,7 @@ def get(port: int, path: str = "/healthz", more: str = "") -> bytes:
     return f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n{more}\r\n".encode()
 
 
-def test_what_is_said_over_tls_is_answered_and_the_cookie_is_secure(
+def test_tls_requests_are_answered_with_a_secure_cookie(
     encrypted_server: tuple[int, str], files: tuple[Path, Path]
 ) -> None:
     port, token = encrypted_server
@@ -81,7 +81,9 @@ def test_older_versions_are_refused(encrypted_server: tuple[int, str], files: tu
         asked(port, get(port), files, **old)
 
 
-def test_who_speaks_without_tls_is_answered_once(encrypted_server: tuple[int, str], files: tuple[Path, Path]) -> None:
+def test_plain_http_to_the_tls_port_is_answered_once(
+    encrypted_server: tuple[int, str], files: tuple[Path, Path]
+) -> None:
     port, _ = encrypted_server
     with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
         client.sendall(get(port))
@@ -92,7 +94,7 @@ def test_who_speaks_without_tls_is_answered_once(encrypted_server: tuple[int, st
 
 
 @pytest.mark.parametrize("start", [b"", b"\x16", b"\x16\x03\x01\x02\x00\x01", b"\x16" + b"a" * 4_000])
-def test_a_handshake_that_does_not_end_is_ended(
+def test_an_unfinished_handshake_is_cut(
     start: bytes, encrypted_server: tuple[int, str], files: tuple[Path, Path]
 ) -> None:
     port, _ = encrypted_server
@@ -168,9 +170,7 @@ def refused_files(folder: Path, kind: str) -> tuple[Path | None, Path | None, st
     ["no certificate", "no key", "absent certificate", "absent key", "a text as certificate", "a text as key",
      "exchanged", "another's key", "an encrypted key", "out of date", "not yet", "a folder"],
 )  # fmt: skip
-def test_files_that_cannot_be_used_are_refused_before_anything_starts(
-    kind: str, settings: Settings, tmp_path: Path
-) -> None:
+def test_unusable_certificates_are_refused_before_the_start(kind: str, settings: Settings, tmp_path: Path) -> None:
     cert, key, field, reason = refused_files(tmp_path, kind)
     with pytest.raises(InputError, match=reason) as refused:
         run(settings.model_copy(update={"tls_cert": cert, "tls_key": key}))

@@ -14,7 +14,7 @@ from radweave.workstation.formats import format_for
 CANARY = "Kanarienvogel"
 
 
-def test_a_failure_is_its_kind_and_its_place(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_is_logged_as_type_and_place(capfd: pytest.CaptureFixture[str]) -> None:
     try:
         format_for(Path("a"), CANARY)
     except InputError as error:
@@ -25,6 +25,6 @@ def test_a_failure_is_its_kind_and_its_place(capfd: pytest.CaptureFixture[str]) 
     assert CANARY not in str(line)
 
 
-def test_a_field_that_is_not_named_is_not_written() -> None:
+def test_unknown_event_fields_are_refused() -> None:
     with pytest.raises(AssertionError):
         log_event("drafted", name=CANARY)

@@ -48,7 +48,7 @@ def theirs(client: TestClient) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-def test_no_route_knows_another_users_study(client: TestClient, theirs: dict[str, str]) -> None:
+def test_no_route_shows_another_users_study(client: TestClient, theirs: dict[str, str]) -> None:
     study = one_draft(client)["id"]
     asked = [route for route in routes(client) if route[1].startswith(OF_A_STUDY)]
     assert len(asked) > 14
@@ -65,14 +65,14 @@ def test_no_route_but_the_probes_answers_without_a_token(client: TestClient) -> 
         assert (answer.status_code == 401) is ((method, path) not in OPEN), (method, path)
 
 
-def test_what_is_for_admins_is_for_nobody_else(client: TestClient, theirs: dict[str, str]) -> None:
+def test_admin_routes_are_refused_to_readers(client: TestClient, theirs: dict[str, str]) -> None:
     known = {route for route in routes(client) if any(end in route[1] for end in ("/users", "/log", "/template"))}
     assert known - {("GET", f"{OF_A_STUDY}/log"), ("GET", "/api/v1/template")} == FOR_ADMINS
     for method, path in FOR_ADMINS:
         assert ask(client, method, path, "x", headers=theirs).status_code == 403, (method, path)
 
 
-def test_every_change_by_a_browser_repeats_its_token(client: TestClient) -> None:
+def test_every_change_by_a_browser_needs_the_csrf_token(client: TestClient) -> None:
     csrf = log_in(client, "reader")
     study = one_draft_of(client, csrf)
     changes = [(method, path) for method, path in routes(client) if method != "GET" and (method, path) not in OPEN]
@@ -91,7 +91,7 @@ def one_draft_of(client: TestClient, csrf: dict[str, str]) -> str:
     return study
 
 
-def test_whoever_reads_of_a_draft_stands_in_its_log(client: TestClient) -> None:
+def test_every_reader_of_a_draft_is_logged(client: TestClient) -> None:
     """Each route alone: what was read before must not speak for it."""
     for method, path in routes(client):
         end = path.removeprefix(OF_A_STUDY)
@@ -113,7 +113,7 @@ def one_draft_by_api(client: TestClient) -> str:
     return str(study)
 
 
-def test_every_report_that_is_taken_stands_in_the_log(client: TestClient) -> None:
+def test_every_export_is_logged(client: TestClient) -> None:
     study = one_draft(client)["id"]
     for _ in range(2):
         assert client.get(f"/api/v1/studies/{study}/report", params={"format": "text"}).status_code == 200
@@ -123,5 +123,5 @@ def test_every_report_that_is_taken_stands_in_the_log(client: TestClient) -> Non
 
 
 @pytest.mark.parametrize("header", [{"Host": "["}, {"Origin": "http://["}, {"Content-Length": "9" * 5_000}])
-def test_a_head_that_is_nonsense_is_refused(header: dict[str, str], client: TestClient) -> None:
+def test_a_malformed_request_head_is_refused(header: dict[str, str], client: TestClient) -> None:
     assert client.post("/api/v1/session", headers=header).status_code in (400, 403, 413)

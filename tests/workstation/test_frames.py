@@ -31,7 +31,7 @@ def csrf_of(page: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("path", ["/studies", "/studies/0123", "/account", "/log"])
-def test_who_is_not_logged_in_comes_to_the_login_and_back(path: str, client: TestClient) -> None:
+def test_pages_redirect_to_the_login_and_back(path: str, client: TestClient) -> None:
     # A program's token opens no page: a page's changes repeat what only a session has.
     answer = client.get(path, follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (303, f"/login?next={path}")
@@ -50,7 +50,7 @@ def test_every_page_has_the_notice_the_model_and_nothing_inline(browser: TestCli
             assert browser.get(path).status_code == 200, path
 
 
-def test_nothing_that_a_file_is_called_stands_in_a_page(browser: TestClient) -> None:
+def test_file_names_are_not_in_the_pages(browser: TestClient) -> None:
     csrf = csrf_of(browser.get("/studies").text)
     name = "<script>alert(1)</script>.png"
     study = upload(browser, (name, IMAGE), headers=csrf).json()["studies"][0]
@@ -59,7 +59,7 @@ def test_nothing_that_a_file_is_called_stands_in_a_page(browser: TestClient) -> 
         assert "alert(1)" not in browser.get(page).text
 
 
-def test_a_users_name_is_text(client: TestClient) -> None:
+def test_a_user_name_is_escaped(client: TestClient) -> None:
     refused = client.post("/api/v1/users", json={"name": '"><img src=x onerror=alert(1)>', "password": PASSWORD})
     assert refused.status_code == 400, refused.text
     log_in(client, "o'neil")
@@ -68,7 +68,7 @@ def test_a_users_name_is_text(client: TestClient) -> None:
     assert "o&#39;neil" in page
 
 
-def test_the_study_of_another_and_the_log_are_not_for_readers(client: TestClient) -> None:
+def test_readers_see_neither_other_users_studies_nor_the_log(client: TestClient) -> None:
     study = one_draft(client)["id"]
     log_in(client, "r")
     assert client.get(f"/studies/{study}").status_code == 404
@@ -76,7 +76,7 @@ def test_the_study_of_another_and_the_log_are_not_for_readers(client: TestClient
     assert 'href="/log"' not in client.get("/studies").text
 
 
-def test_what_is_not_there_is_a_page_for_browsers_and_json_for_programs(browser: TestClient) -> None:
+def test_a_missing_path_is_a_page_for_browsers_and_json_for_programs(browser: TestClient) -> None:
     page = browser.get("/nowhere", headers={"Accept": "text/html"})
     assert (page.status_code, NOTICE in page.text) == (404, True)
     assert browser.get("/nowhere").json()["error"]["reason"] == "Not Found"
@@ -88,7 +88,7 @@ def test_static_files_are_those_of_the_package_alone(path: str, client: TestClie
     assert client.get(f"/static/{path}").status_code == 404
 
 
-def test_scripts_put_what_comes_from_outside_in_as_text() -> None:
+def test_scripts_insert_external_values_as_text() -> None:
     """No script of ours has a way from a string to markup or to code."""
     ours = [path for path in files("radweave.workstation").joinpath("static").iterdir() if path.name.endswith(".js")]
     assert len(ours) > 10
@@ -105,7 +105,7 @@ def test_a_built_package_has_every_file_that_pages_load() -> None:
         assert any(path.match(pattern) for pattern in patterns), path.name
 
 
-def test_counts_are_of_the_studies_that_one_sees(client: TestClient) -> None:
+def test_counts_cover_visible_studies_only(client: TestClient) -> None:
     one_draft(client)
     assert client.get("/api/v1/studies").json()["counts"]["drafted"] == 1
     log_in(client, "r")
@@ -113,7 +113,7 @@ def test_counts_are_of_the_studies_that_one_sees(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
-def test_colours_can_be_read(scheme: int) -> None:
+def test_colours_have_sufficient_contrast(scheme: int) -> None:
     """WCAG 2.2: 4.5 : 1 for words (1.4.3), 3 : 1 for the edges of what is used and for the focus (1.4.11)."""
     sheet = files("radweave.workstation").joinpath("static/station.css").read_text("utf-8")
     found = re.findall(r"--([\w-]+): light-dark\((#\w+), (#\w+)\);", sheet)

@@ -24,12 +24,7 @@ from radweave.workstation import api
 from radweave.workstation.formats import FORMATS
 from radweave.workstation.settings import Settings
 
-
-@pytest.fixture(autouse=True)
-def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads that look every half second would do so for nothing but time here."""
-    monkeypatch.setattr("radweave.workstation.hospital.SENDER_PAUSE_S", 0.02)
-    monkeypatch.setattr("radweave.workstation.hospital.PAUSE_S", 0.02)
+pytestmark = pytest.mark.usefixtures("short_pauses")
 
 
 def joined(settings: Settings, folder: Path, archive: Archive | None, **receive: Any) -> tuple[Settings, int]:
@@ -52,7 +47,7 @@ def archive() -> Iterator[Archive]:
         yield started
 
 
-def test_a_study_that_is_sent_is_drafted_and_its_report_comes_back(
+def test_a_received_study_is_drafted_and_its_report_sent_back(
     settings: Settings, tmp_path: Path, archive: Archive, capfd: pytest.CaptureFixture[str]
 ) -> None:
     settings, port = joined(settings, tmp_path, archive)
@@ -88,7 +83,7 @@ def test_a_study_that_is_sent_is_drafted_and_its_report_comes_back(
     assert not any(CANARY in str(file) for file in settings.state.rglob("*"))
 
 
-def test_what_waits_is_sent_once_over_an_archive_and_a_server_that_end(
+def test_waiting_reports_are_sent_once_over_restarts_of_archive_and_server(
     settings: Settings, tmp_path: Path, archive: Archive
 ) -> None:
     with ExitStack() as away:
@@ -107,9 +102,7 @@ def test_what_waits_is_sent_once_over_an_archive_and_a_server_that_end(
     assert set(archive.came.values()) == {1}
 
 
-def test_a_report_that_was_kept_and_not_noted_is_the_same_instance_again(
-    settings: Settings, tmp_path: Path, archive: Archive
-) -> None:
+def test_a_report_sent_again_is_the_same_instance(settings: Settings, tmp_path: Path, archive: Archive) -> None:
     settings, port = joined(settings, tmp_path, archive)
     with running(settings) as (client, station):
         push(port, image(tmp_path / "a.dcm"))
@@ -154,7 +147,7 @@ def test_images_that_fit_no_route_are_dropped_and_counted(settings: Settings, tm
         assert len(client.get(f"/api/v1/studies/{study['id']}").json()["files"]) == 2
 
 
-def test_cut_and_broken_connections_leave_the_others_alone(settings: Settings, tmp_path: Path) -> None:
+def test_cut_and_broken_connections_do_not_affect_others(settings: Settings, tmp_path: Path) -> None:
     settings, port = joined(settings, tmp_path, None)
     with running(settings) as (client, _):
         for said in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\x01\x00\x00\x00\x7f\xff\xff\xff", b"\0" * 4096):
@@ -164,7 +157,7 @@ def test_cut_and_broken_connections_leave_the_others_alone(settings: Settings, t
         assert until(lambda: studies(client))
 
 
-def test_objects_that_a_killed_server_had_are_drafted_by_the_next(settings: Settings, tmp_path: Path) -> None:
+def test_objects_of_a_killed_server_are_drafted_after_a_restart(settings: Settings, tmp_path: Path) -> None:
     settings, _ = joined(settings, tmp_path, None)
     left = settings.incoming / f"{'a' * 32}.open"
     left.mkdir(parents=True)
@@ -176,7 +169,7 @@ def test_objects_that_a_killed_server_had_are_drafted_by_the_next(settings: Sett
         until(lambda: not [path for path in settings.incoming.rglob("*") if path.is_file()])
 
 
-def test_a_study_of_which_no_report_can_be_made_is_refused_with_its_field(
+def test_a_study_without_a_possible_report_is_refused_with_its_field(
     settings: Settings, tmp_path: Path, archive: Archive
 ) -> None:
     settings, port = joined(settings, tmp_path, archive)
@@ -193,7 +186,7 @@ def test_a_study_of_which_no_report_can_be_made_is_refused_with_its_field(
     assert archive.came == {}
 
 
-def test_what_was_uploaded_is_not_sent_to_an_archive(settings: Settings, tmp_path: Path, archive: Archive) -> None:
+def test_uploaded_studies_are_not_sent_to_an_archive(settings: Settings, tmp_path: Path, archive: Archive) -> None:
     settings, _ = joined(settings, tmp_path, archive)
     with running(settings) as (client, _):
         (study,) = upload(client, ("a.dcm", image(tmp_path / "a.dcm").read_bytes())).json()["studies"]
@@ -225,7 +218,7 @@ def test_a_report_is_given_in_every_format(settings: Settings, tmp_path: Path) -
         assert client.get(f"{place}?format=docx").status_code == 400
 
 
-def test_the_page_offers_every_format_that_there_is() -> None:
+def test_the_page_offers_every_format() -> None:
     script = (files("radweave.workstation") / "static" / "exports.js").read_text("utf-8")
     table = script.split("const FORMATS = {", 1)[1].split("}", 1)[0]
     assert set(re.findall(r'"?([a-z0-9-]+)"?: "', table)) == set(FORMATS)
@@ -273,7 +266,7 @@ def test_the_page_offers_every_format_that_there_is() -> None:
         ),
     ],
 )
-def test_a_plan_that_is_none_is_refused(toy_run: Path, tmp_path: Path, text: str, word: str) -> None:
+def test_an_invalid_plan_is_refused(toy_run: Path, tmp_path: Path, text: str, word: str) -> None:
     (tmp_path / "plan.yaml").write_text(text)
     done = radweave("serve", toy_run, "--hospital", tmp_path / "plan.yaml")
     assert (done.returncode, word in done.stderr) == (2, True), done.stderr

@@ -105,7 +105,7 @@ def _sent(port: int, data: bytes, *, last: bytes = b"") -> bytes:
                 return found
 
 
-def test_connections_that_say_nothing_or_little_are_ended(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_and_slow_connections_are_cut(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("radweave.workstation.connections.LINGER_S", 0.2)
     with listening(settings.model_copy(update={"head_s": 0.3, "body_s": 0.3})) as (port, token):
         head = f"POST /api/v1/studies HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {token}\r\n"
@@ -142,7 +142,7 @@ def _taken(port: int, path: str, *, bytes_a_turn: int, pause_s: float) -> int:
         return taken
 
 
-def test_who_reads_slowly_is_cut_off(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_readers_are_cut(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limits of minutes and KiB a second, scaled down to a second and MiB. Reading on does not begin them anew."""
     made = _TimedProtocol.connection_made
 
@@ -162,7 +162,7 @@ def test_who_reads_slowly_is_cut_off(settings: Settings, monkeypatch: pytest.Mon
         assert b" 200 " in _sent(port, f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
 
 
-def test_a_body_that_is_too_large_is_not_waited_for(settings: Settings) -> None:
+def test_a_too_large_body_is_refused_early(settings: Settings) -> None:
     with listening(settings) as (port, token):
         head = f"POST /api/v1/studies HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {token}\r\n"
         stated = _sent(port, f"{head}Content-Length: {2 << 30}\r\n\r\n".encode(), last=b"a")

@@ -55,7 +55,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_words_and_first_preset_are_what_the_model_s_reader_shows(kind: str, tmp_path: Path) -> None:
+def test_words_and_first_preset_match_the_reader_of_the_model(kind: str, tmp_path: Path) -> None:
     path = write_dicom(tmp_path / "chest.dcm", **KINDS[kind])
     read = viewer.read_words(path)
     grey = viewer.shown_bytes(read.words, read.about, read.about["presets"][0])
@@ -108,7 +108,7 @@ def test_tables_of_the_file(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read.table, (np.sqrt(np.arange(1800)) * 1000).astype(int))
 
 
-def test_what_is_no_grey_radiograph_is_refused_by_name(tmp_path: Path) -> None:
+def test_an_image_that_is_no_grey_radiograph_is_refused_by_name(tmp_path: Path) -> None:
     colours = save(dataset(np.full((32, 32, 3), 9), bits=8), tmp_path / "colour.dcm")
     with pytest.raises(ValueError, match="colour image"):
         viewer.read_words(colours)
@@ -182,7 +182,7 @@ def test_an_image_that_is_not_there(client: TestClient, tmp_path: Path, name: st
     assert client.get(f"/api/v1/studies/{study}/images/0/table").status_code == 404
 
 
-def test_who_looked_is_in_the_log_once(client: TestClient, tmp_path: Path) -> None:
+def test_opening_images_is_logged_once(client: TestClient, tmp_path: Path) -> None:
     study = sent(client, write_dicom(tmp_path / "chest.dcm"))
     for _ in range(2):
         words_of(client, study)
@@ -201,7 +201,7 @@ def test_a_long_study_is_described_in_part(settings: Settings, tmp_path: Path) -
         assert client.get(f"/api/v1/studies/{study}/images/2/pixels").status_code == 200
 
 
-def test_what_is_kept_is_bounded_and_goes_with_its_study(settings: Settings, tmp_path: Path) -> None:
+def test_the_image_cache_is_bounded_and_removed_with_its_study(settings: Settings, tmp_path: Path) -> None:
     settings = settings.model_copy(update={"limits": Limits(kept_bytes=40_000)})
     with running(settings) as (client, station):
         studies = [sent(client, write_dicom(tmp_path / f"{n}.dcm", chest(128, 100))) for n in range(4)]
@@ -283,7 +283,7 @@ def test_maps_over_the_interface(settings: Settings, tmp_path: Path) -> None:
         assert client.get(f"/api/v1/studies/{study}/maps/Lung / Opacity?form=nifti").status_code == 404
 
 
-def test_too_many_who_wait_are_told_to_come_again(tmp_path: Path) -> None:
+def test_too_many_waiting_requests_are_refused_as_busy(tmp_path: Path) -> None:
     from radweave.workstation.disk import BusyError, ImageCache
 
     kept = ImageCache(tmp_path, 1 << 20, most_waiting=1, wait_s=0.01)
@@ -327,7 +327,7 @@ def written_dataset(folder: Path) -> Path:
     return folder / "dataset"
 
 
-def test_a_data_set_s_study_has_its_prior_beside_it(settings: Settings, tmp_path: Path) -> None:
+def test_a_study_of_a_data_set_lists_its_prior(settings: Settings, tmp_path: Path) -> None:
     data = written_dataset(tmp_path)
     with running(settings.model_copy(update={"data": data}), worker_with_maps) as (client, _):
         rows = client.get("/api/v1/studies").json()["studies"]

@@ -21,11 +21,7 @@ from radweave.workstation.database import studies as studies_table
 from radweave.workstation.settings import Settings
 from radweave.workstation.store import NewStudy
 
-
-@pytest.fixture(autouse=True)
-def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SENDER_PAUSE_S", "PAUSE_S"):
-        monkeypatch.setattr(f"radweave.workstation.hospital.{name}", 0.02)
+pytestmark = pytest.mark.usefixtures("short_pauses")
 
 
 @pytest.fixture
@@ -45,7 +41,7 @@ def version_of(client: Any, study: str, version: int) -> dict[str, Any]:
     return found
 
 
-def test_images_that_come_later_are_drafted_too_until_it_is_signed(
+def test_later_images_are_drafted_until_the_study_is_signed(
     settings: Settings, tmp_path: Path, archive: Archive
 ) -> None:
     port = free_port()
@@ -91,9 +87,7 @@ def test_images_that_come_later_are_drafted_too_until_it_is_signed(
     assert list(archive.came.values()) == [1, 1, 1]  # of each draft one report, and none twice
 
 
-def test_images_that_reach_a_polled_archive_later_are_fetched_and_reports_are_not(
-    settings: Settings, tmp_path: Path
-) -> None:
+def test_later_images_of_a_polled_archive_are_fetched_and_reports_are_not(settings: Settings, tmp_path: Path) -> None:
     query = {"name": "archive", "poll": {"every_s": 0.1, "quiet_s": 0, "last_h": 48}}
     first = image(tmp_path / "1.dcm", **TODAY)
     with web(QueryArchive(first)) as asked:
@@ -120,7 +114,7 @@ def test_images_that_reach_a_polled_archive_later_are_fetched_and_reports_are_no
             assert version_of(client, study, 2)["version"] == 2
 
 
-def test_a_study_that_cannot_be_drafted_again_keeps_its_draft(url: str, tmp_path: Path) -> None:
+def test_a_study_that_cannot_be_redrafted_keeps_its_draft(url: str, tmp_path: Path) -> None:
     database = Database(url)
     with database.writing() as connection:
         study = store.add(connection, NewStudy("a", files=((tmp_path / "1", "1"),)), owner=None)

@@ -22,7 +22,7 @@ BOTH = "Findings: The heart is normal.\nImpression: Clear lungs."
         (" \n", "findings", []),
     ],
 )
-def test_a_draft_is_cut_into_sections_only_where_no_word_is_lost(
+def test_a_draft_is_split_into_sections_without_losing_words(
     text: str, target: str, sections: list[tuple[str, str]]
 ) -> None:
     assert [(section.kind, section.text) for section in sections_of(text, target)] == sections

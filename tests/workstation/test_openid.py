@@ -66,7 +66,7 @@ def who(browser: TestClient) -> dict[str, Any] | None:
     return answer.json() if answer.status_code == 200 else None
 
 
-def test_a_user_of_a_group_is_made_and_let_in(browser: TestClient, admin: TestClient, given: Provider) -> None:
+def test_a_user_of_a_group_is_created_and_logged_in(browser: TestClient, admin: TestClient, given: Provider) -> None:
     assert 'href="/login/openid"' in browser.get("/login").text
     answer = log_in(browser, given, "/account")
     assert answer.status_code == 200
@@ -85,7 +85,7 @@ def test_a_user_of_a_group_is_made_and_let_in(browser: TestClient, admin: TestCl
 
 
 @pytest.mark.parametrize("groups", [None, [], ["reader"], "readersx", {"readers": 1}, [["readers"]], [None, 1]])
-def test_who_is_in_no_group_is_neither_let_in_nor_made(
+def test_a_user_without_a_group_is_neither_logged_in_nor_created(
     groups: Any, browser: TestClient, admin: TestClient, given: Provider
 ) -> None:
     given.claims["groups"] = groups
@@ -97,7 +97,7 @@ def test_who_is_in_no_group_is_neither_let_in_nor_made(
     assert "anna" not in str(entry)
 
 
-def test_a_claim_within_claims_may_name_the_groups(settings: Settings, given: Provider) -> None:
+def test_a_nested_claim_may_hold_the_groups(settings: Settings, given: Provider) -> None:
     given.claims = {"sub": "1", "realm": {"roles": ["others"]}}
     with running(with_provider(settings, given, claim="realm.roles")) as (client, _):
         browser = TestClient(client.app, base_url=ORIGIN, follow_redirects=False)
@@ -146,7 +146,7 @@ FAULTS: dict[str, Callable[[Provider], None]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_token_that_is_not_of_this_login_lets_nobody_in(
+def test_a_token_of_another_login_is_refused(
     fault: str, browser: TestClient, admin: TestClient, given: Provider
 ) -> None:
     FAULTS[fault](given)
@@ -173,7 +173,7 @@ def test_a_login_counts_once_and_in_the_browser_that_began_it(browser: TestClien
     assert who(replay) is None
 
 
-def test_what_other_sites_make_a_browser_ask_for_is_no_failure(settings: Settings, given: Provider) -> None:
+def test_a_callback_started_by_another_site_is_no_failed_login(settings: Settings, given: Provider) -> None:
     """Else a page that one reader opens keeps all of the house out, and fills the log of refused logins."""
     with running(with_provider(settings, given).model_copy(update={"logins": 1})) as (client, _):
         client.post("/api/v1/users", json={"name": "local", "password": PASSWORD})
@@ -188,13 +188,17 @@ def test_what_other_sites_make_a_browser_ask_for_is_no_failure(settings: Setting
         assert browser.post("/api/v1/session", json={"name": "local", "password": PASSWORD}).status_code == 200
 
 
-def test_many_tries_keep_nobody_out(browser: TestClient, given: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_unfinished_logins_do_not_block_others(
+    browser: TestClient, given: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("radweave.workstation.openid._MOST_USED", 3)
     assert [come_back(browser, "x", begin(browser)["state"]).status_code for _ in range(5)] == [403] * 5
     assert log_in(browser, given).status_code == 200
 
 
-def test_who_is_in_no_group_any_more_is_out_at_once(browser: TestClient, admin: TestClient, given: Provider) -> None:
+def test_a_user_removed_from_all_groups_is_logged_out_at_once(
+    browser: TestClient, admin: TestClient, given: Provider
+) -> None:
     log_in(browser, given)
     number = who(browser)["id"]  # type: ignore[index]
     token = admin.post(f"/api/v1/users/{number}/token").json()["token"]
@@ -206,7 +210,7 @@ def test_who_is_in_no_group_any_more_is_out_at_once(browser: TestClient, admin: 
     assert '"access ended"' in admin.get("/api/v1/log", params={"newest_first": True}).text
 
 
-def test_a_cookie_that_was_made_up_or_is_old_is_refused(
+def test_a_forged_or_old_cookie_is_refused(
     browser: TestClient, given: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code, state = given.authorize(begin(browser))
@@ -224,7 +228,7 @@ def test_a_cookie_that_was_made_up_or_is_old_is_refused(
     ["https://evil.example", "//evil.example", "/\\evil.example", "/studies/../../x", "/studies\n",
      "javascript:alert(1)", "/studies?x", "/login", "/account/"],
 )  # fmt: skip
-def test_a_login_leads_to_pages_of_ours_only(wanted: str, browser: TestClient, given: Provider) -> None:
+def test_a_login_redirects_to_own_pages_only(wanted: str, browser: TestClient, given: Provider) -> None:
     answer = log_in(browser, given, wanted)
     assert 'content="0; url=/studies"' in answer.text
     assert "evil" not in answer.text
@@ -241,7 +245,7 @@ def test_the_provider_sends_browsers_to_the_public_address_whatever_a_request_sa
 
 
 @pytest.mark.parametrize("name", ["admin", "ADMIN", "аdmin", "adm\u200bin", " admin ", "adrnin", "", "\u3164", 7, None])
-def test_a_name_like_a_local_users_takes_nothing_over(
+def test_a_provider_name_like_a_local_user_is_another_user(
     name: Any, browser: TestClient, admin: TestClient, given: Provider
 ) -> None:
     given.claims["preferred_username"] = name
@@ -253,13 +257,13 @@ def test_a_name_like_a_local_users_takes_nothing_over(
     assert [one["role"] for one in admin.get("/api/v1/users").json()["users"]] == ["admin", "reader"]
 
 
-def test_whoever_the_provider_names_gets_an_answer(browser: TestClient, given: Provider) -> None:
+def test_every_name_of_the_provider_gets_a_response(browser: TestClient, given: Provider) -> None:
     given.claims.update(sub="a\0b", preferred_username="\0", name="\0")
     assert log_in(browser, given).status_code == 200
     assert who(browser) is not None
 
 
-def test_two_subjects_of_one_name_are_two_and_a_new_name_is_no_new_user(browser: TestClient, given: Provider) -> None:
+def test_users_are_identified_by_subject_not_by_name(browser: TestClient, given: Provider) -> None:
     log_in(browser, given)
     first = who(browser)
     given.claims["sub"] = "2"
@@ -275,7 +279,7 @@ def test_two_subjects_of_one_name_are_two_and_a_new_name_is_no_new_user(browser:
     assert first["user"] == third["user"] != second["user"]
 
 
-def test_who_is_disabled_here_stays_out(browser: TestClient, admin: TestClient, given: Provider) -> None:
+def test_a_disabled_user_of_the_provider_is_refused(browser: TestClient, admin: TestClient, given: Provider) -> None:
     log_in(browser, given)
     number = who(browser)["id"]  # type: ignore[index]
     assert admin.patch(f"/api/v1/users/{number}", json={"disabled": True}).status_code == 204
@@ -285,7 +289,7 @@ def test_who_is_disabled_here_stays_out(browser: TestClient, admin: TestClient, 
     assert log_in(browser, given).status_code == 200
 
 
-def test_a_providers_user_has_no_password_here(browser: TestClient, admin: TestClient, given: Provider) -> None:
+def test_a_user_of_the_provider_has_no_local_password(browser: TestClient, admin: TestClient, given: Provider) -> None:
     """It would outlast the provider's word."""
     log_in(browser, given)
     found = who(browser)
@@ -321,7 +325,9 @@ def test_keys_may_rotate(browser: TestClient, given: Provider, monkeypatch: pyte
     assert given.asked.count("/keys") == asked + 1
 
 
-def test_logging_out_leads_to_the_provider_too(browser: TestClient, admin: TestClient, given: Provider) -> None:
+def test_logging_out_returns_the_logout_of_the_provider(
+    browser: TestClient, admin: TestClient, given: Provider
+) -> None:
     log_in(browser, given)
     csrf = {"X-CSRF-Token": who(browser)["csrf"]}  # type: ignore[index]
     answer = browser.delete("/api/v1/session", headers=csrf)
@@ -334,7 +340,7 @@ def test_logging_out_leads_to_the_provider_too(browser: TestClient, admin: TestC
     assert browser.delete("/api/v1/session", headers=csrf).status_code == 204
 
 
-def test_a_provider_that_is_down_leaves_the_local_login(
+def test_local_login_works_while_the_provider_is_down(
     browser: TestClient, admin: TestClient, given: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     admin.post("/api/v1/users", json={"name": "local", "password": PASSWORD})
@@ -357,14 +363,14 @@ def test_a_provider_that_is_down_leaves_the_local_login(
     [{"issuer": "https://other.example"}, {"token_endpoint": "http://other.example/t"}, {"jwks_uri": None},
      {"authorization_endpoint": "javascript:alert(1)"}],
 )  # fmt: skip
-def test_a_provider_that_says_what_cannot_be_is_not_followed(
+def test_invalid_metadata_of_the_provider_is_refused(
     about: dict[str, Any], browser: TestClient, given: Provider
 ) -> None:
     given.about = about
     assert browser.get("/login/openid").status_code == 503
 
 
-def test_without_a_provider_there_is_none(client: TestClient) -> None:
+def test_without_a_provider_its_routes_are_missing(client: TestClient) -> None:
     assert "openid" not in client.get("/login").text
     assert client.get("/login/openid").status_code == client.get("/login/openid/back").status_code == 404
 
@@ -376,7 +382,7 @@ def test_without_a_provider_there_is_none(client: TestClient) -> None:
         ({"readers": (), "admins": ()}, "--oidc-readers"), ({"secret_file": Path("none")}, "--oidc-secret-file"),
     ],
 )  # fmt: skip
-def test_settings_that_are_not_safe_are_refused(
+def test_unsafe_provider_settings_are_refused(
     changed: dict[str, Any], field: str, settings: Settings, given: Provider
 ) -> None:
     right = with_provider(settings, given)

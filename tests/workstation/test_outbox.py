@@ -70,7 +70,7 @@ def look(database: Database, monkeypatch: pytest.MonkeyPatch, outcome: str | Exc
     return rows(database)
 
 
-def test_what_arrived_is_sent_once_and_what_was_uploaded_never(
+def test_received_studies_are_reported_once_and_uploads_never(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (row,) = look(database, monkeypatch, "kept")
@@ -80,9 +80,7 @@ def test_what_arrived_is_sent_once_and_what_was_uploaded_never(
         assert not outbox.due(connection, [TARGET], 9)
 
 
-def test_a_draft_is_not_sent_behind_the_report_that_was_signed(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_draft_is_not_sent_after_its_signed_report(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     both = TARGET.model_copy(update={"events": ("drafted", "signed")})
     sent: list[str] = []
     monkeypatch.setattr(hospital, "send", lambda target, data, is_stopped: sent.append(data.decode()) or "kept")
@@ -104,7 +102,9 @@ def test_a_draft_is_not_sent_behind_the_report_that_was_signed(
     assert sent == ["signed", "drafted"], "who asked for drafts alone gets them"
 
 
-def test_without_a_receipt_it_waits_longer_after_each_try(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_without_a_receipt_waits_longer_after_each_attempt(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pauses = []
     for tries in (1, 2, 3):
         (row,) = look(database, monkeypatch, NotStoredError("away"))
@@ -116,6 +116,8 @@ def test_without_a_receipt_it_waits_longer_after_each_try(database: Database, mo
     assert [round(pause.total_seconds()) for pause in pauses] == [1, 2, 4]
 
 
-def test_what_cannot_be_made_is_refused_for_good(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_that_cannot_be_made_is_refused_permanently(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (row,) = look(database, monkeypatch, InputError("is missing", field="StudyInstanceUID"))
     assert (row.state, row.receipt) == ("refused", "StudyInstanceUID: is missing")

@@ -82,7 +82,7 @@ def test_images_of_a_refused_study_stay_after_a_restart(settings: Settings) -> N
         assert client.get(f"/api/v1/studies/{study}/images/0/pixels").status_code == 200
 
 
-def test_files_that_cannot_be_read_safely_are_gone_and_never_drafted(settings: Settings) -> None:
+def test_unsafe_files_are_removed_and_never_drafted(settings: Settings) -> None:
     with running(settings) as (client, _):
         for data in (CRASH, REFUSE):
             (study,) = upload(client, ("film.png", data)).json()["studies"]
@@ -94,7 +94,7 @@ def test_files_that_cannot_be_read_safely_are_gone_and_never_drafted(settings: S
         assert left_behind(settings) == []
 
 
-def test_a_draft_all_the_same_is_marked_wherever_it_goes(admin: TestClient) -> None:
+def test_a_draft_with_an_overridden_refusal_is_marked_everywhere(admin: TestClient) -> None:
     study = refused(admin, "unlike")
     assert anyway(admin, study, "unfamiliar").status_code == 202
     found = wait_for(admin, study, "drafted")
@@ -127,7 +127,7 @@ def test_a_study_that_was_never_refused_has_no_mark(admin: TestClient) -> None:
     ("word", "of_reader", "of_admin"),
     [("unlike", 202, 202), ("knee", 403, 202), ("doubt", 403, 202), ("mixed", 409, 409)],
 )
-def test_who_may_ask_for_a_draft_all_the_same(word: str, of_reader: int, of_admin: int, admin: TestClient) -> None:
+def test_roles_that_may_override_a_refusal(word: str, of_reader: int, of_admin: int, admin: TestClient) -> None:
     own, other = reader(admin, "own"), reader(admin, "other")
     (study,) = upload(admin, ("film.png", png(word)), headers=own).json()["studies"]
     wait_for(admin, study, "refused")
@@ -142,7 +142,7 @@ def test_who_may_ask_for_a_draft_all_the_same(word: str, of_reader: int, of_admi
         wait_for(admin, study, "drafted")
 
 
-def test_a_reader_may_ask_for_a_study_that_is_everybody_s(both: tuple[TestClient, Station]) -> None:
+def test_a_reader_may_override_for_a_study_without_an_owner(both: tuple[TestClient, Station]) -> None:
     admin, station = both
     study, own = refused(admin, "unlike"), reader(admin, "own")
     assert anyway(admin, study, "unfamiliar", headers=own).status_code == 404, "it is the admin's"
@@ -151,7 +151,7 @@ def test_a_reader_may_ask_for_a_study_that_is_everybody_s(both: tuple[TestClient
     assert anyway(admin, study, "unfamiliar", headers=own).status_code == 202
 
 
-def test_what_is_confirmed_is_the_refusal_that_was_seen_and_only_once(admin: TestClient) -> None:
+def test_only_the_shown_refusal_is_overridden_and_only_once(admin: TestClient) -> None:
     study = refused(admin, "unlike")
     for kind in ("integrity", "body part", "", "everything"):
         assert anyway(admin, study, kind).status_code == 409, kind
@@ -161,7 +161,7 @@ def test_what_is_confirmed_is_the_refusal_that_was_seen_and_only_once(admin: Tes
     assert anyway(admin, study, "unfamiliar").status_code == 409
 
 
-def test_a_cancelled_study_is_not_drafted_all_the_same_and_shows_nothing(both: tuple[TestClient, Station]) -> None:
+def test_a_cancelled_study_cannot_be_overridden_and_shows_no_images(both: tuple[TestClient, Station]) -> None:
     admin, station = both
     study = refused(admin, "unlike")
     with station.database.writing() as connection:
@@ -173,7 +173,7 @@ def test_a_cancelled_study_is_not_drafted_all_the_same_and_shows_nothing(both: t
     assert admin.get(f"/api/v1/studies/{study}/images").json()["images"] == []
 
 
-def test_images_that_come_later_are_not_let_through_with_the_first(both: tuple[TestClient, Station]) -> None:
+def test_an_override_does_not_cover_later_images(both: tuple[TestClient, Station]) -> None:
     from radweave.workstation import drafts as module
 
     admin, station = both
@@ -193,7 +193,7 @@ def test_images_that_come_later_are_not_let_through_with_the_first(both: tuple[T
     assert found["drafted_anyway"]["kind"] == "unfamiliar", "the draft that is shown is still that one"
 
 
-def test_a_database_from_before_gets_the_table(tmp_path: Any) -> None:
+def test_an_older_database_gets_the_table_of_refusals(tmp_path: Any) -> None:
     engine = sa.create_engine(f"sqlite:///{tmp_path / 'old.db'}")
     with engine.begin() as connection:
         migrate(connection)

@@ -28,7 +28,7 @@ NOTHING = Route(body_part=())
         ((CHEST, NOTHING), "FOOT", False),
     ],
 )
-def test_a_series_may_hold_what_one_of_the_routes_takes(routes: tuple[Route, ...], body_part: str, may: bool) -> None:
+def test_a_series_may_match_one_of_the_routes(routes: tuple[Route, ...], body_part: str, may: bool) -> None:
     assert may_hold(routes, body_part) is may
     assert may_hold(routes[::-1], body_part) is may
 
@@ -48,7 +48,7 @@ def test_a_series_may_hold_what_one_of_the_routes_takes(routes: tuple[Route, ...
         (Route(modality=("CR",), body_part=("CHEST",), view=(View.PA,)), ("CR", "FOOT", View.PA), False),
     ],
 )
-def test_a_route_takes_an_image_that_fits_all_of_its_lists(
+def test_a_route_accepts_an_image_that_matches_all_its_lists(
     route: Route, image: tuple[str, str, str], fits: bool
 ) -> None:
     assert route.fits(*image) is fits

@@ -64,7 +64,7 @@ class Joint:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_fifty_polled_studies_are_drafted_once_over_an_archive_and_a_server_that_end(
+def test_fifty_polled_studies_are_drafted_once_over_restarts_of_archive_and_server(
     settings: Settings, tmp_path: Path, way: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     needs("dcmsend", "Orthanc")
@@ -100,9 +100,7 @@ def test_fifty_polled_studies_are_drafted_once_over_an_archive_and_a_server_that
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_patients_own_prior_changes_the_draft_and_another_patients_never_does(
-    settings: Settings, tmp_path: Path, way: str
-) -> None:
+def test_only_the_patients_own_prior_changes_the_draft(settings: Settings, tmp_path: Path, way: str) -> None:
     needs("dcmsend", "Orthanc", "dsrdump")
     joint = Joint(tmp_path, way)
     try:
@@ -126,7 +124,7 @@ def test_the_patients_own_prior_changes_the_draft_and_another_patients_never_doe
         joint.archive.kill()
 
 
-def test_an_archive_of_strangers_leaves_the_draft_as_it_is(settings: Settings, tmp_path: Path) -> None:
+def test_an_archive_without_the_patient_does_not_change_the_draft(settings: Settings, tmp_path: Path) -> None:
     needs("dcmsend", "Orthanc")
     joint = Joint(tmp_path, "web")
     try:

@@ -16,11 +16,11 @@ from stations import running, wait_for
 from image_files import CANARY, write_dicom
 from radweave.workstation.settings import Settings
 
+pytestmark = pytest.mark.usefixtures("short_pauses")
+
 
 @pytest.fixture(autouse=True)
-def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SENDER_PAUSE_S", "PAUSE_S"):
-        monkeypatch.setattr(f"radweave.workstation.hospital.{name}", 0.02)
+def _short_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("radweave.workstation.hospital.FIRST_RETRY_S", 0.1)
 
 
@@ -67,7 +67,7 @@ def test_new_studies_are_fetched_and_drafted_once_after_a_restart_too(
     assert not any(CANARY in str(file) for file in settings.state.rglob("*"))
 
 
-def test_a_study_that_still_grows_waits_until_all_of_it_came(
+def test_an_incomplete_study_waits_until_it_is_complete(
     settings: Settings, tmp_path: Path, archive: QueryArchive
 ) -> None:
     poll = {"every_s": 0.1, "quiet_s": 1.0}
@@ -147,7 +147,7 @@ def test_another_patients_study_never_changes_a_draft(
     assert "Other" not in "".join(capfd.readouterr()) + metrics
 
 
-def test_a_prior_that_is_late_is_done_without_and_that_is_said(
+def test_a_draft_without_a_late_prior_carries_a_warning(
     settings: Settings, tmp_path: Path, archive: QueryArchive
 ) -> None:
     port = free_port()
@@ -163,7 +163,7 @@ def test_a_prior_that_is_late_is_done_without_and_that_is_said(
         assert figure(client, "priors_late") == 1
 
 
-def test_the_worker_gives_a_prior_to_a_run_that_was_trained_with_priors(toy_run: Path, tmp_path: Path) -> None:
+def test_only_runs_trained_with_priors_get_a_prior(toy_run: Path, tmp_path: Path) -> None:
     from dataclasses import replace
 
     from radweave.workstation.inference import PRIOR_NOT_USED, InferenceModel

@@ -97,7 +97,7 @@ def memory_kb(pid: int) -> int:
     return int(next(line.split()[1] for line in lines if line.startswith("VmRSS")))
 
 
-def test_strangers_write_nothing_into_the_log_and_keep_no_memory_and_no_thread(tmp_path: Path) -> None:
+def test_unknown_peers_cause_no_log_memory_or_threads(tmp_path: Path) -> None:
     port, rounds = free_port(), 8
     with (tmp_path / "log").open("wb") as log:
         server = subprocess.Popen(

@@ -14,7 +14,7 @@ from radweave.workstation.database import Database
 from radweave.workstation.settings import Settings
 
 
-def test_a_database_that_was_started_again_is_found_again(settings: Settings, postgres_server: PostgresServer) -> None:
+def test_a_restarted_database_is_used_again(settings: Settings, postgres_server: PostgresServer) -> None:
     assert settings.database is not None
     with running(settings) as (client, _):
         one_draft(client)
@@ -46,7 +46,7 @@ def test_two_first_starts_at_once_make_one_database(postgres_server: PostgresSer
     assert failed == []
 
 
-def test_a_password_that_is_wrong_is_not_shown(postgres_server: PostgresServer) -> None:
+def test_a_wrong_database_password_is_not_shown(postgres_server: PostgresServer) -> None:
     url = postgres_server.new_database().replace("radweave@", "nobody:geheim@")
     with pytest.raises(InputError) as error:
         Database(url)

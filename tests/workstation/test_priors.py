@@ -58,7 +58,7 @@ def theirs(client: Client) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_the_earlier_one_is_found_in_whatever_order_they_come(together: bool, client: Client, tmp_path: Path) -> None:
+def test_the_prior_is_found_in_any_order_of_arrival(together: bool, client: Client, tmp_path: Path) -> None:
     late, early, middle = (file(tmp_path, day, PatientName=name) for day, name in
                            (("20", "Muller^Ann"), ("01", "MÜLLER^ANN"), ("10", "Müller^Ann^M.^Dr.")))  # fmt: skip
     if together:
@@ -92,7 +92,9 @@ NOT_HERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", NOT_HERS)
-def test_what_is_not_surely_hers_and_earlier_is_no_prior(kind: str, client: Client, tmp_path: Path) -> None:
+def test_a_study_not_certainly_earlier_and_of_the_patient_is_no_prior(
+    kind: str, client: Client, tmp_path: Path
+) -> None:
     (other,) = sent(client, file(tmp_path, "01", **NOT_HERS[kind]))
     (study,) = sent(client, file(tmp_path, "20"))
     assert (prior_id(client, study), prior_id(client, other)) == (None, None)
@@ -101,7 +103,7 @@ def test_what_is_not_surely_hers_and_earlier_is_no_prior(kind: str, client: Clie
 
 
 @pytest.mark.parametrize("nobody", ["ANONYMOUS", "0000", "unknown", "X"])
-def test_an_id_that_everybody_has_is_nobodys(nobody: str, client: Client, tmp_path: Path) -> None:
+def test_placeholder_patient_ids_relate_no_studies(nobody: str, client: Client, tmp_path: Path) -> None:
     same = {"PatientID": nobody, "PatientName": nobody}
     sent(client, file(tmp_path, "01", **same))
     (study,) = sent(client, file(tmp_path, "20", **same))
@@ -128,7 +130,7 @@ def test_another_users_study_is_never_the_prior(client: Client, tmp_path: Path, 
         assert mine not in [one["id"] for one in listed]
 
 
-def test_a_prior_that_came_to_belong_to_another_is_not_shown(started: tuple[Client, Station], tmp_path: Path) -> None:
+def test_a_prior_whose_owner_changed_is_not_shown(started: tuple[Client, Station], tmp_path: Path) -> None:
     """What the database says is asked again for every answer."""
     client, station = started
     early, late = sent(client, file(tmp_path, "01"), file(tmp_path, "20"))
@@ -157,13 +159,13 @@ def test_a_reader_chooses_the_prior_of_images_without_headers(client: Client) ->
 
 
 @pytest.mark.parametrize("nobody", ["", "ANONYMOUS"])
-def test_by_hand_an_id_that_is_nobodys_says_nothing(nobody: str, client: Client, tmp_path: Path) -> None:
+def test_placeholder_ids_do_not_limit_the_choice_of_a_prior(nobody: str, client: Client, tmp_path: Path) -> None:
     one, other = (sent(client, file(tmp_path, day, PatientID=nobody))[0] for day in ("01", "20"))
     chosen = client.put(f"/api/v1/studies/{other}/prior", json={"prior": one})
     assert (chosen.status_code, chosen.json()["prior"]["id"]) == (200, one)
 
 
-def test_by_hand_the_headers_hold_too(client: Client, tmp_path: Path) -> None:
+def test_a_chosen_prior_must_agree_with_the_headers(client: Client, tmp_path: Path) -> None:
     (bea,) = sent(client, file(tmp_path, "01", PatientName="Schmidt^Bea"))
     (eve,) = sent(client, file(tmp_path, "01", PatientID="HOSP-4712"))
     early, late = sent(client, file(tmp_path, "02"), file(tmp_path, "20"))
@@ -181,7 +183,7 @@ def test_by_hand_the_headers_hold_too(client: Client, tmp_path: Path) -> None:
     assert prior_id(client, late) is None
 
 
-def test_what_is_signed_keeps_its_prior(client: Client, tmp_path: Path) -> None:
+def test_a_signed_study_keeps_its_prior(client: Client, tmp_path: Path) -> None:
     early, late = sent(client, file(tmp_path, "01"), file(tmp_path, "20"))
     place = f"/api/v1/studies/{late}"
     client.post(f"{place}/looked", json={"version": 1, "sentences": [1]})
@@ -191,7 +193,7 @@ def test_what_is_signed_keeps_its_prior(client: Client, tmp_path: Path) -> None:
     assert client.put(f"{place}/prior", json={"prior": None}).status_code == 409
 
 
-def test_a_signed_report_is_one_that_a_draft_is_held_against(started: tuple[Client, Station], tmp_path: Path) -> None:
+def test_a_draft_is_compared_with_a_signed_prior_report(started: tuple[Client, Station], tmp_path: Path) -> None:
     client, station = started
     (early,) = sent(client, file(tmp_path, "01"))
     client.post(f"/api/v1/studies/{early}/looked", json={"version": 1, "sentences": [1]})
@@ -205,7 +207,7 @@ def test_a_signed_report_is_one_that_a_draft_is_held_against(started: tuple[Clie
     assert prior(client, late)["was_used"]
 
 
-def test_what_changed_since_is_read_of_both_texts(client: Client, tmp_path: Path) -> None:
+def test_changes_from_prior_are_read_from_both_texts(client: Client, tmp_path: Path) -> None:
     early, late = sent(client, file(tmp_path, "01"), file(tmp_path, "20"))
     before = {"op": "insert", "text": "There is a pleural effusion."}
     client.patch(f"/api/v1/studies/{early}/sentences", json={"version": 1, "edits": [before]})

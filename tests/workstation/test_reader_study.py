@@ -28,7 +28,7 @@ def signed(started: tuple[TestClient, Station]) -> str:
     return study
 
 
-def test_what_is_counted_of_a_signed_study(signed: str, started: tuple[TestClient, Station]) -> None:
+def test_counts_of_a_signed_study(signed: str, started: tuple[TestClient, Station]) -> None:
     with started[1].database.reading() as connection:
         (row,) = csv.DictReader(io.StringIO(as_csv(signed_studies(connection))))
     assert row.pop("signed").startswith("20")
@@ -68,7 +68,7 @@ def test_the_command_prints_and_writes(
     assert radweave(*command, "--overwrite").returncode == 0
 
 
-def test_where_nothing_was_served_there_is_no_table(tmp_path: Path) -> None:
+def test_without_a_workstation_there_is_no_table(tmp_path: Path) -> None:
     done = radweave("serve", "report", tmp_path / "run")
     assert (done.returncode, "no workstation was started" in done.stderr) == (2, True)
     assert not (tmp_path / "run.workstation").exists()

@@ -68,14 +68,14 @@ def test_a_study_that_ends_the_process_is_refused_and_the_others_are_drafted(set
         assert found[1]["reason"] == "the inference process ended"
 
 
-def test_a_draft_that_takes_too_long_is_given_up(settings: Settings) -> None:
+def test_a_draft_above_the_time_limit_is_refused(settings: Settings) -> None:
     with running(settings.model_copy(update={"tries": 1, "study_s": 0.3})) as (client, _):
         (study,) = upload(client, ("a.png", HANG)).json()["studies"]
         assert "longer than" in wait_for(client, study, "refused")["reason"]
         one_draft(client)
 
 
-def test_after_the_server_nothing_is_lost_or_doubled(settings: Settings) -> None:
+def test_a_restarted_server_loses_and_duplicates_nothing(settings: Settings) -> None:
     with running(settings) as (client, station):
         study = one_draft(client)["id"]
         edits = [{"op": "insert", "text": "Seen."}]
@@ -110,7 +110,7 @@ def test_a_draft_is_kept_once_and_not_after_a_cancel(url: str) -> None:
     database.close()
 
 
-def test_two_that_claim_at_once_never_get_the_same(url: str) -> None:
+def test_concurrent_claims_never_get_the_same_study(url: str) -> None:
     database = Database(url)
     with database.writing() as connection:
         for number in range(40):
@@ -155,7 +155,7 @@ def test_a_second_server_on_one_database_is_refused(settings: Settings, tmp_path
         assert station.token is None
 
 
-def test_what_waits_is_bounded_for_all_that_come_at_once(settings: Settings) -> None:
+def test_the_limit_of_waiting_studies_covers_concurrent_uploads(settings: Settings) -> None:
     with running(settings.model_copy(update={"limits": Limits(waiting=3), "drain_s": 0.1})) as (client, _):
         (study,) = upload(client, ("hang.png", HANG)).json()["studies"]
         wait_for(client, study, "drafting")
@@ -178,7 +178,7 @@ def _states(database: Database) -> dict[str, tuple[str, int]]:
     return {row.name: (row.state, row.tries) for row in rows}
 
 
-def test_what_came_back_is_taken_alone_whoever_waits_before_or_after_it(url: str) -> None:
+def test_a_retried_study_is_drafted_alone(url: str) -> None:
     """A study that ended a process may end the next one too: it must take no other with it."""
     database = Database(url)
     with database.writing() as connection:
@@ -201,7 +201,7 @@ def test_what_came_back_is_taken_alone_whoever_waits_before_or_after_it(url: str
     database.close()
 
 
-def test_the_end_of_a_server_is_nobodys_try(url: str) -> None:
+def test_the_end_of_a_server_does_not_count_as_an_attempt(url: str) -> None:
     database = Database(url)
     with database.writing() as connection:
         ids = [store.add(connection, NewStudy(name), owner=None) for name in "abc"]
@@ -220,7 +220,7 @@ def test_the_end_of_a_server_is_nobodys_try(url: str) -> None:
 
 
 @pytest.mark.parametrize(("tries", "given_up"), [(2, False), (3, True), (4, True)])
-def test_a_study_is_given_up_with_its_last_try(url: str, tries: int, given_up: bool) -> None:
+def test_a_study_is_refused_after_its_last_attempt(url: str, tries: int, given_up: bool) -> None:
     database = Database(url)
     with database.writing() as connection:
         study = store.add(connection, NewStudy("a"), owner=None)
@@ -242,7 +242,9 @@ def test_a_study_is_given_up_with_its_last_try(url: str, tries: int, given_up: b
         (Prior("refused", reason="other_name"), list(Prior("refused", reason="other_name").warnings)),
     ],
 )
-def test_a_draft_says_what_came_of_looking_for_its_prior(url: str, prior: Prior | None, said: list[str]) -> None:
+def test_a_draft_carries_the_outcome_of_the_search_for_its_prior(
+    url: str, prior: Prior | None, said: list[str]
+) -> None:
     assert bool(said) == (prior is not None and prior.outcome in ("late", "failed", "refused"))
     database = Database(url)
     with database.writing() as connection:

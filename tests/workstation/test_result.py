@@ -45,7 +45,7 @@ def test_a_map_of_no_class_is_no_finding(toy_run: Path) -> None:
     assert set(made["evidence"]["attention_maps"]) == {"difference", "Cardiomegaly"}
 
 
-def test_what_no_database_and_no_file_holds_is_not_in_a_draft(toy_run: Path) -> None:
+def test_a_draft_holds_storable_text_only(toy_run: Path) -> None:
     raw, clean = "The heart\tis\x00 large.\ud800", "The heart is large."
     labeler, card = get_labeler("chexpert14"), read_card(toy_run)
     given = {"sentences": [{"text": raw, "confidence": 0.5}], "sentence_fit": [{"text": raw, "fit": 0.25}]}
@@ -55,7 +55,7 @@ def test_what_no_database_and_no_file_holds_is_not_in_a_draft(toy_run: Path) -> 
         assert not re.search(r"\\u0000|\\ud800|\\t", json.dumps(made))
 
 
-def test_each_sentence_says_how_probable_it_is_and_why_it_is_flagged(result: dict[str, Any]) -> None:
+def test_each_sentence_has_its_probability_and_the_reason_of_its_flag(result: dict[str, Any]) -> None:
     rows = result["sentences"]
     assert [(row["probability"], row["details"]["calibrated"]) for row in rows] == [
         (0.9, True), (pytest.approx(0.2), True), (0.6, False),
@@ -75,7 +75,7 @@ def test_each_sentence_says_how_probable_it_is_and_why_it_is_flagged(result: dic
     assert rows[1]["details"]["verbatim"] == [1]
 
 
-def test_findings_say_what_recalled_cases_say_and_what_is_calibrated(result: dict[str, Any]) -> None:
+def test_findings_have_recalled_states_and_calibration(result: dict[str, Any]) -> None:
     found = {row["name"]: row for row in result["findings"]}
     assert found["Pneumothorax"]["recalled"] == [{"number": 1, "says": "denied"}]
     assert (found["Pneumothorax"]["calibrated"], found["Cardiomegaly"]["calibrated"]) == (True, False)

@@ -66,7 +66,7 @@ def test_half_a_provider_is_refused(option: str, tmp_path: Path) -> None:
         ({"host": "0.0.0.0", "behind_proxy": ("10.0.0.1",)}, False),
     ],
 )  # fmt: skip
-def test_other_machines_get_a_loud_word(
+def test_listening_to_other_machines_prints_a_warning(
     given: dict[str, Any], loud: bool, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     _greet(Settings(run=tmp_path, state=tmp_path, **given), "secret")
@@ -77,7 +77,7 @@ def test_other_machines_get_a_loud_word(
     assert NOTICE in said
 
 
-def test_what_is_not_there_is_said_before_anything_runs(settings: Settings, tmp_path: Path) -> None:
+def test_missing_files_are_refused_before_the_start(settings: Settings, tmp_path: Path) -> None:
     for changed, field in (({"watch": tmp_path / "none"}, "--watch"), ({"run": tmp_path / "none"}, None)):
         with pytest.raises(InputError) as error:
             Station(settings.model_copy(update=changed))

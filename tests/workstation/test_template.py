@@ -56,7 +56,7 @@ def test_headings_and_texts_of_a_template() -> None:
     ["", "plain words", "<p>Findings</p>", "<section data-section-name='Findings'></section>",
      "<section data-section-name='x'>" * 41, "<section data-section-name='Findings'>" + "<p>a</p>" * 201],
 )  # fmt: skip
-def test_what_is_no_template_is_refused(html: str) -> None:
+def test_an_invalid_template_is_refused(html: str) -> None:
     with pytest.raises(InputError) as refused:
         read_template({"html": html})
     assert refused.value.field == "template"
@@ -72,7 +72,7 @@ def test_what_is_no_template_is_refused(html: str) -> None:
         "<section data-section-name=Findings><p>a<!-- RAN --><![CDATA[RAN]]></p>",
     ],
 )
-def test_what_is_broken_says_no_more_than_its_text(html: str) -> None:
+def test_broken_html_yields_its_text_only(html: str) -> None:
     assert lines(html) == [("findings", "", "a")]
 
 

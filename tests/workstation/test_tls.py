@@ -45,7 +45,7 @@ def certificates(folder: Path, name: str) -> Tls:
     return Tls(certificate=pem, key=key, authority=ca)
 
 
-def test_only_who_bears_a_certificate_of_the_authority_sends(tmp_path: Path) -> None:
+def test_only_peers_with_a_certificate_of_the_authority_may_send(tmp_path: Path) -> None:
     ours, foreign = certificates(tmp_path, "ours"), certificates(tmp_path, "foreign")
     counted: list[str] = []
     plan = Receive(ae_title="RADWEAVE", port=free_port(), peers={"SCANNER": "127.0.0.1"}, tls=ours)
@@ -88,7 +88,7 @@ def test_nothing_is_sent_to_an_archive_with_a_foreign_certificate(tmp_path: Path
             assert archive.came == {}
 
 
-def test_a_certificate_that_is_none_is_refused_before_anything_listens(tmp_path: Path) -> None:
+def test_an_invalid_certificate_is_refused_before_listening(tmp_path: Path) -> None:
     (tmp_path / "no.pem").write_text("no certificate")
     none = Tls(certificate=tmp_path / "no.pem", key=tmp_path / "no.pem", authority=tmp_path / "no.pem")
     with pytest.raises(InputError, match="cannot be used"):

@@ -29,11 +29,11 @@ from radweave.workstation.pdf import _fonts, _Pen
         ("Größe 山 \U0001f600", "Größe 山 \U0001f600"),
     ],
 )
-def test_what_separates_words_stays_and_what_cannot_be_written_goes(text: str, kept: str) -> None:
+def test_word_separators_stay_and_unwritable_characters_go(text: str, kept: str) -> None:
     assert writable(text) == kept
 
 
-def test_no_text_of_a_record_comes_to_a_writer_as_a_model_or_a_reader_wrote_it() -> None:
+def test_all_text_of_a_record_is_cleaned_for_writers() -> None:
     raw, clean = "No\teffusion.\x0bLeft\u00a0lung \u202eclear\x07.", "No effusion.\nLeft lung clear."
     report = finished(
         text=raw,
@@ -51,11 +51,7 @@ def test_no_text_of_a_record_comes_to_a_writer_as_a_model_or_a_reader_wrote_it()
 
 @pytest.mark.parametrize(
     ("name", "kept"),
-    [
-        ("Dr. Jana Weber", "Dr. Jana Weber"),
-        ("Weber=Jana\\X^Y", "Weber Jana X Y"),
-        ("W" * 100, "W" * LONGEST_NAME),
-    ],
+    [("Dr. Jana Weber", "Dr. Jana Weber"), ("Weber=Jana\\X^Y", "Weber Jana X Y"), ("W" * 100, "W" * LONGEST_NAME)],
 )
 def test_the_name_of_an_account_is_one_name(name: str, kept: str) -> None:
     assert person_name(name) == kept
@@ -69,7 +65,7 @@ def is_refused(text: str) -> bool:
     return False
 
 
-def test_no_sign_that_may_be_signed_is_missing_in_any_format() -> None:
+def test_every_signable_character_is_in_every_format() -> None:
     """Over Unicode, all of where scripts and controls are, and samples: what is taken is written."""
     pen, taken = _Pen(*_fonts()), 0
     for sign in map(chr, (*range(0x3400), *range(0x3400, 0xF900, 97), *range(0xF900, 0x10000),
@@ -100,6 +96,6 @@ def test_words_of_every_script_are_in_every_format(name: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", " \n\t", "...", "\u0301", "\u3000", "\u00a0"])
-def test_what_says_nothing_is_refused(text: str) -> None:
+def test_a_text_without_words_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="empty"):
         refuse_unsignable(text, field="text")

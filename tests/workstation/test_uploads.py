@@ -156,7 +156,7 @@ def test_a_hostile_archive(kind: str, started: tuple[TestClient, Station]) -> No
     assert client.get("/api/v1/studies").json()["total"] == 0
 
 
-def test_archives_together_keep_to_the_limits_of_an_upload(started: tuple[TestClient, Station]) -> None:
+def test_the_limits_of_an_upload_cover_all_archives(started: tuple[TestClient, Station]) -> None:
     client, station = started
     for count, size, reason in ((7, 4, "at most 20"), (1, 400_000, "at most 1048576")):
         data = zipped(*[(f"{number}.png", IMAGE + bytes(size)) for number in range(count)])
@@ -169,7 +169,7 @@ def test_archives_together_keep_to_the_limits_of_an_upload(started: tuple[TestCl
 
 
 @pytest.mark.parametrize("large", [False, True])
-def test_too_many_files_are_seen_before_they_are_listed(
+def test_too_many_archive_members_are_refused_before_listing(
     large: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from radweave.core.errors import InputError
@@ -183,7 +183,7 @@ def test_too_many_files_are_seen_before_they_are_listed(
         list_members({"path": str(tmp_path / "a.zip"), **LIMITS.model_dump()})
 
 
-def test_archives_that_are_odd_and_whole_are_taken(started: tuple[TestClient, Station]) -> None:
+def test_unusual_but_valid_archives_are_accepted(started: tuple[TestClient, Station]) -> None:
     client, _ = started
     streamed = io.BytesIO()
     with zipfile.ZipFile(Unseekable(streamed), "w", zipfile.ZIP_DEFLATED) as archive:  # sizes stand behind the members
@@ -214,7 +214,7 @@ class Unseekable(io.RawIOBase):
         return self._below.write(data)
 
 
-def test_nothing_but_refused_files_is_refused_whole(started: tuple[TestClient, Station]) -> None:
+def test_an_upload_of_refused_files_only_is_refused(started: tuple[TestClient, Station]) -> None:
     client, station = started
     junk = [(f"{number}.png", b"junk") for number in range(17)]
     answer = upload(client, ("all.zip", zipped(*junk)))
@@ -224,7 +224,7 @@ def test_nothing_but_refused_files_is_refused_whole(started: tuple[TestClient, S
 
 
 @pytest.mark.parametrize("packed", [True, False])
-def test_many_refused_files_are_one_refusal(packed: bool, started: tuple[TestClient, Station]) -> None:
+def test_many_refused_files_become_one_study(packed: bool, started: tuple[TestClient, Station]) -> None:
     client, station = started
     files = [(f"{number}.txt", b"junk") for number in range(18)]
     one = [("all.zip", zipped(("good.png", IMAGE), *files))] if packed else [("good.png", IMAGE), *files]
@@ -260,7 +260,7 @@ def test_limits_of_a_request_are_named(started: tuple[TestClient, Station]) -> N
     assert left_behind(station.settings) == []
 
 
-def test_an_archive_is_its_files(started: tuple[TestClient, Station]) -> None:
+def test_an_archive_is_unpacked_into_its_files(started: tuple[TestClient, Station]) -> None:
     client, _ = started
     data = zipped(("a/1.png", IMAGE), ("b/2.png", REFUSE), ("__MACOSX/1.png", b"x"), ("a/.DS_Store", b"x"))
     ids = upload(client, ("studies.zip", data)).json()["studies"]
@@ -301,7 +301,7 @@ IS_TEXT = {
 
 
 @pytest.mark.parametrize("utf8", [True, False])
-def test_a_name_in_an_archive_leads_nowhere(utf8: bool, started: tuple[TestClient, Station]) -> None:
+def test_a_path_in_an_archive_cannot_escape(utf8: bool, started: tuple[TestClient, Station]) -> None:
     client, station = started
     for kind, name in LEADS_OUT.items():
         answer = upload(client, ("a.zip", named(name, utf8=utf8)))
@@ -317,7 +317,7 @@ def test_a_name_in_an_archive_leads_nowhere(utf8: bool, started: tuple[TestClien
     assert {path.stem[:4] for path in left_behind(station.settings) if path.is_file()} == {"file"}
 
 
-def test_a_name_in_an_archive_that_is_no_text(started: tuple[TestClient, Station]) -> None:
+def test_an_undecodable_name_in_an_archive_is_refused(started: tuple[TestClient, Station]) -> None:
     client, station = started
     wrong = upload(client, ("a.zip", named(b"\xff\xfe\xc3(.png", utf8=True)))
     assert (wrong.status_code, "name" in wrong.json()["error"]["reason"]) == (400, True), wrong.text
@@ -326,7 +326,7 @@ def test_a_name_in_an_archive_that_is_no_text(started: tuple[TestClient, Station
     assert wait_for(client, study, "drafted")["name"].endswith("(.png")
 
 
-def test_a_radiograph_study_has_no_hundreds_of_images(settings: Settings) -> None:
+def test_the_number_of_views_of_a_study_is_limited(settings: Settings) -> None:
     """Their pixels would all be in memory at once."""
     with running(settings.model_copy(update={"limits": Limits(views=2)})) as (client, _):
         files = [(f"{number}.png", IMAGE) for number in range(3)]
@@ -346,7 +346,7 @@ def test_a_refused_study_keeps_its_reason_and_no_file(started: tuple[TestClient,
         time.sleep(0.02)
 
 
-def test_what_is_laid_into_a_folder_comes_in_once(started: tuple[TestClient, Station], tmp_path: Path) -> None:
+def test_files_of_a_watched_folder_are_taken_once(started: tuple[TestClient, Station], tmp_path: Path) -> None:
     client, station = started
     folder = tmp_path / "watched"
     folder.mkdir()
@@ -366,7 +366,7 @@ def test_what_is_laid_into_a_folder_comes_in_once(started: tuple[TestClient, Sta
     assert sorted(path.name for path in folder.iterdir()) == ["a.png", "bad.zip"]
 
 
-def test_a_name_that_is_not_utf8_or_a_file_that_cannot_be_read_costs_nothing_after_it(
+def test_bad_names_and_unreadable_files_do_not_hold_up_a_watched_folder(
     started: tuple[TestClient, Station],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

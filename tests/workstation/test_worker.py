@@ -27,14 +27,14 @@ def refusing(error: InputError) -> tuple[Any, list[list[str]]]:
     return made, batches
 
 
-def test_where_the_model_refuses_a_batch_each_study_is_drafted_alone() -> None:
+def test_a_batch_refused_by_the_model_is_drafted_one_by_one() -> None:
     refusal = InputError("too few slices")
     inference, batches = refusing(refusal)
     assert inference._reports(["a", "bad", "b"]) == ["of a", refusal, "of b"]
     assert batches == [["a", "bad", "b"], ["a"], ["bad"], ["b"]]
 
 
-def test_a_model_that_cannot_be_used_refuses_all_of_them_at_once() -> None:
+def test_an_unusable_model_refuses_all_studies_at_once() -> None:
     inference, batches = refusing(UnusableModelError("no finite weights"))
     with pytest.raises(UnusableModelError):
         inference._reports(["a", "bad"])

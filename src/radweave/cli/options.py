@@ -46,8 +46,7 @@ Untrained = Annotated[bool, typer.Option("--untrained", help="Let an untrained r
 Decoding = Annotated[list[str] | None, typer.Option("--set", help="Decoding option, key=value.")]
 BatchSize = Annotated[int, typer.Option("--batch-size", help="Studies per batch.", min=1, max=MAX_BATCH)]
 ShardSize = Annotated[
-    int,
-    typer.Option("--shard-size", help="Studies per shard; finished shards are kept.", min=1, max=MAX_STUDIES),
+    int, typer.Option("--shard-size", help="Studies per shard; finished shards are kept.", min=1, max=MAX_STUDIES)
 ]
 RayWorkers = Annotated[
     int, typer.Option("--ray", help="Workers of a Ray cluster, for a dataset (extra 'ray').", min=0, max=MAX_JOBS)

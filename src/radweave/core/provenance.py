@@ -21,7 +21,6 @@ DENIED: Final = {
     "radweave.templates": "the text of pages",
     "radweave.inference": "reports, features and floors of a finished run",
     "radweave.workstation": "drafts with a finished run, and keeps what readers make of it",
-    "radweave.engine.estimate": "counts parameters without weights",
     "radweave.phantom": "makes images and reports; training sees them as a data set, which is hashed",
     "radweave.data.importers": "write a data set, which is hashed",
 }

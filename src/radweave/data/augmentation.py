@@ -44,7 +44,7 @@ class LightAugmentation(Config):
     ) -> Float[Tensor, "n c *size"]:
         """Change each image or volume by its own draw from ``generator``; the first ``passed`` draws are others'."""
         count, axes = pixel_values.shape[0], pixel_values.ndim - 2
-        # Drawn where the generator is, so that a device sees what the CPU would have.
+        # Drawn on the generator's device, so that every device gets the draws of the CPU.
         draw = torch.rand(passed + count, 4 + axes, generator=generator, device=generator.device)[passed:]
         draw = draw.to(pixel_values.device) * 2 - 1
         theta = self._moves(draw, pixel_values.shape[-2] / pixel_values.shape[-1])

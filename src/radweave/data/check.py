@@ -74,9 +74,10 @@ def prior_faults(
     for study, prior in prior_of.items():
         if patient_of[prior] != patient_of[study]:
             yield PriorFault(OF_ANOTHER_PATIENT, (study,))
-        before = _nearest_dated(prior, prior_of, time_of)
-        if before is not None and _not_earlier(time_of[before], time_of[study]):
-            yield PriorFault(NOT_EARLIER, (study, before))
+        dated = _nearest_dated(prior, prior_of, time_of)
+        before, now = None if dated is None else time_of[dated], time_of[study]
+        if dated is not None and before is not None and now is not None and before >= now:
+            yield PriorFault(NOT_EARLIER, (study, dated))
     for circle in _circles(prior_of):
         yield PriorFault(IN_A_CIRCLE, circle)
 
@@ -91,10 +92,6 @@ def _nearest_dated(study: int, prior_of: Mapping[int, int], time_of: Sequence[st
         visited.add(current)
         current = prior_of.get(current)
     return None
-
-
-def _not_earlier(before: str | None, now: str | None) -> bool:
-    return before is not None and now is not None and before >= now
 
 
 def _circles(prior_of: Mapping[int, int]) -> Iterator[tuple[int, ...]]:

@@ -135,15 +135,13 @@ def _at_spacing(volume: Volume, options: CtPreprocessing) -> NDArray[np.int16]:
 def to_bytes(hu: NDArray[np.int16], options: CtPreprocessing) -> NDArray[np.uint8]:
     """The window in 256 steps, as cached; models read it as 0 to 1."""
     low, high = options.window_hu
-    steps: NDArray[np.uint8] = np.rint((hu.astype(np.float32) - low) * (255.0 / (high - low))).astype(np.uint8)
-    return steps
+    return np.asarray(np.rint((hu.astype(np.float32) - low) * (255.0 / (high - low))), np.uint8)
 
 
 def to_unit(hu: NDArray[np.int16], options: CtPreprocessing) -> NDArray[np.float32]:
     """Map the window to [-1, 1]: CT-CLIP's x / 1000 and the others' (x + 400) / 600."""
     low, high = options.window_hu
-    unit: NDArray[np.float32] = (hu.astype(np.float32) - np.float32((high + low) / 2)) / np.float32((high - low) / 2)
-    return unit
+    return (hu.astype(np.float32) - np.float32((high + low) / 2)) / np.float32((high - low) / 2)
 
 
 def crop_box(hu: NDArray[np.int16], options: CtPreprocessing) -> tuple[slice, slice, slice]:

@@ -30,7 +30,7 @@ from radweave.core.errors import InputError
 from radweave.core.json_files import parse_jsonl, read_json, read_json_object, write_json
 from radweave.core.replacing import FolderKind
 from radweave.core.storage import sha256_file, sha256_json, write_folder
-from radweave.core.study import LabelState, Modality, Record, Split, Study, TargetText
+from radweave.core.study import Modality, Record, Split, Study, TargetText
 from radweave.data.targets import Aim
 
 # The manifest of a data set, read once and shared by all users in a process until the last of them is gone.
@@ -141,21 +141,14 @@ def _deduplicated(studies: Iterable[Study]) -> Iterator[Study]:
     sets: dict[frozenset[str], set[str]] = {}
     for study in studies:
         for record in (study, *study.images):
-            _share_fields_set(record, sets)
+            fields = record.model_fields_set
+            object.__setattr__(record, "__pydantic_fields_set__", sets.setdefault(frozenset(fields), fields))
+        named: dict[str, Any]
         for named in (*study.labels.values(), *study.truth):
-            _intern_names(named)
+            interned = {intern(name): value for name, value in named.items()}
+            named.clear()
+            named.update(interned)
         yield study
-
-
-def _share_fields_set(record: Record, sets: dict[frozenset[str], set[str]]) -> None:
-    fields = record.model_fields_set
-    object.__setattr__(record, "__pydantic_fields_set__", sets.setdefault(frozenset(fields), fields))
-
-
-def _intern_names(named: dict[str, Any] | dict[str, LabelState]) -> None:
-    known = {intern(name): value for name, value in named.items()}
-    named.clear()
-    named.update(known)
 
 
 Target = TargetText | Literal["as_imported"]

@@ -133,7 +133,7 @@ def prefetched(make: Callable[[int], Batch], steps: Sequence[int], workers: int)
         sampler=steps,
         batch_size=None,
         num_workers=min(workers, len(steps)),
-        collate_fn=_identity,
+        collate_fn=lambda batch: batch,
         prefetch_factor=AHEAD,
         multiprocessing_context="fork",
         generator=torch.Generator(),  # torch draws a seed for the processes, which nothing here uses
@@ -153,10 +153,6 @@ class _BatchDataset(Dataset[Any]):
             return self._make(step)
         except Exception as error:  # torch would wrap it into a text of many lines
             return error
-
-
-def _identity(batch: Any) -> Any:
-    return batch
 
 
 # Read-ahead of the images of the next studies into the page cache, in disk order.
@@ -328,7 +324,8 @@ def collate(
             read = torch.from_numpy(features.tokens[[features.positions[number] for number in example.rows]])
             batch.vision_tokens[row, : len(example.view_ids)] = read
     if all(example.token_ids is not None for example in examples):
-        _add_text(batch, examples, pad_id)
+        batch.input_ids, batch.attention_mask = _padded([example.token_ids or () for example in examples], pad_id)
+        batch.labels = batch.input_ids.masked_fill(~batch.attention_mask, -100)
         batch.reports = [example.report or "" for example in examples]
     if all(example.context_ids is not None for example in examples):
         batch.context_ids, batch.context_mask = _padded([example.context_ids or () for example in examples], pad_id)
@@ -362,11 +359,6 @@ def _add_pictures(batch: Batch, examples: Sequence[Example], views: int) -> None
     batch.pixel_values = torch.zeros(len(examples), views, 1, *size)
     for row, example in enumerate(examples):
         batch.pixel_values[row, : len(example.view_ids), 0] = torch.from_numpy(example.pixels).float() / 255.0
-
-
-def _add_text(batch: Batch, examples: Sequence[Example], pad_id: int) -> None:
-    batch.input_ids, batch.attention_mask = _padded([example.token_ids or () for example in examples], pad_id)
-    batch.labels = batch.input_ids.masked_fill(~batch.attention_mask, -100)
 
 
 def _padded(texts: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:

@@ -33,7 +33,7 @@ def mix_datasets(
 
     Raises:
         InputError: for fewer than two sets, names that are the same or cannot be one, sets of other modalities or
-            target texts, and an image or patient that stands in another split of another set.
+            target texts, and an image or patient in different splits of two sets.
     """
     sets = _named(paths)
     cards = {name: dataset.card for name, dataset in sets.items()}
@@ -121,11 +121,9 @@ def _renamed(name: str, dataset: Dataset, *, same_patients: bool) -> Iterator[tu
             "prior": None if study.prior is None else f"{name}.{study.prior}",
             "origin": name if study.origin is None else f"{name}.{study.origin}",
             "images": tuple(ref.model_copy(update={"path": moved(ref.path)}) for ref in study.images),
-            "truth": tuple(_with_masks(finding, moved) for finding in study.truth),
+            "truth": tuple(
+                {**finding, "masks": [moved(path) for path in finding["masks"]]} if finding.get("masks") else finding
+                for finding in study.truth
+            ),
         }
         yield Study.model_validate({**study.model_dump(), **changes}), files
-
-
-def _with_masks(finding: dict[str, Any], moved: Any) -> dict[str, Any]:
-    """A phantom's finding with the new paths of its masks."""
-    return {**finding, "masks": [moved(path) for path in finding["masks"]]} if finding.get("masks") else finding

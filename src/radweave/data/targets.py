@@ -21,7 +21,7 @@ from radweave.data.deidentify.texts import Scrubber
 # The R2Gen family of steps restates, in our own form, what the published code of R2Gen (Chen et al., EMNLP 2020) and
 # R2GenGPT (Wang et al., 2023) does to a report, quirks included, so that their numbers can be met:
 #
-# - "1. " is deleted wherever it stands, so "T11. " loses a digit; "2." to "5." turn into a sentence end.
+# - "1. " is deleted everywhere, so "T11. " loses a digit; "2." to "5." turn into a sentence end.
 # - The character class of the IU rule contains a range from ":" to "[", so ``: ; < = > ? @ [`` go and hyphens stay.
 # - Empty sentences are kept, and an empty report becomes " .".
 # - Runs of dots, underscores and blanks shrink by a fixed number of halvings, not to a fixed point.

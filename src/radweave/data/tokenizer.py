@@ -80,7 +80,7 @@ class BpeTokenizerConfig(Config):
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
         tokenizer = Tokenizer(models.BPE())
-        # Digits stand alone: "12 mm" and "13 mm" then share what they share.
+        # Single digits, so that "12 mm" and "13 mm" share tokens.
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
         )
@@ -114,7 +114,7 @@ class PretrainedTokenizerConfig(Config):
             own: the checkpoint of the language model, where it is pretrained.
 
         Raises:
-            InputError: if there is no such tokenizer, or it has other words than the language model's own and
+            InputError: if there is no such tokenizer, or its vocabulary differs from the language model's own and
                 ``force`` is not set.
         """
         path = self.path or own

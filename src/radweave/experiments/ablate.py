@@ -548,29 +548,35 @@ def _scores_table(record: Mapping[str, Any], shown: Sequence[str]) -> TextTable:
 
 
 def _score_notes(record: Mapping[str, Any], shown: Sequence[str]) -> tuple[str, ...]:
-    dataset, runs = record["dataset"], record["runs"]
+    dataset = record["dataset"]
     notes = [
         f"{record['method']}, preset {record['preset']}; {dataset['name']}, test split, {record['studies']} studies;"
         f" data {dataset['fingerprint'][:12]}",
         "mean and standard deviation (n - 1) over training seeds; CE: uncertain is negative, No Finding left out",
     ]
-    if record["scoring"]:
-        scoring = record["scoring"]
-        notes.append(f"protocol {scoring['name']} {scoring['hash'][:8]}; labels: {scoring['labeler']}")
+    notes += progress_notes(record)
     missing = [name for name in record["metrics"] if name not in shown]
-    if missing and runs["finished"]:
+    if missing and record["runs"]["finished"]:
         notes.append(f"not computed: {', '.join(missing)}")
-    if runs["finished"] < runs["planned"]:
-        to_come = runs["planned"] - runs["finished"] - runs["failed"]
-        notes.append(
-            f"NOT COMPLETE: {runs['finished']} of {runs['planned']} runs, {runs['failed']} failed, {to_come} to come"
-        )
     states = {code for row in record["rows"] for code in row["code"]}
     if len(states) > 1:
         notes.append(f"MIND: the runs were trained by {len(states)} different states of the source code")
     if record["note"]:
         notes.append(record["note"])
     return tuple(notes)
+
+
+def progress_notes(record: Mapping[str, Any]) -> list[str]:
+    """The scoring protocol, and the runs that are missing."""
+    notes, scoring, runs = [], record["scoring"], record["runs"]
+    if scoring:
+        notes.append(f"protocol {scoring['name']} {scoring['hash'][:8]}; labels: {scoring['labeler']}")
+    if runs["finished"] < runs["planned"]:
+        to_come = runs["planned"] - runs["finished"] - runs["failed"]
+        notes.append(
+            f"NOT COMPLETE: {runs['finished']} of {runs['planned']} runs, {runs['failed']} failed, {to_come} to come"
+        )
+    return notes
 
 
 def _mean_std(metric: Mapping[str, Any]) -> str:
@@ -702,7 +708,7 @@ def run_ablation(
     """
     watch = watch or AblationWatch()
     plan = make_plan(request, table)
-    with _held(request):
+    with locked_output(request.out, "ablation"):
         if request.reuse:
             _take_over(plan, watch)
         campaign = _Campaign(plan, watch)
@@ -733,13 +739,13 @@ def _take_over(plan: Plan, watch: AblationWatch) -> None:
 
 
 @contextmanager
-def _held(request: AblationRequest) -> Iterator[None]:
-    """Hold the output folder, so that no second ablation writes there."""
+def locked_output(out: Path, command: str) -> Iterator[None]:
+    """Lock the output folder, so that no second command writes there."""
     try:
-        with exclusive(request.out / ".lock", wait=False):
+        with exclusive(out / ".lock", wait=False):
             yield
     except BlockingIOError:
-        raise InputError("another ablation is writing here", file=request.out) from None
+        raise InputError(f"another {command} is writing here", file=out) from None
 
 
 class _Campaign:

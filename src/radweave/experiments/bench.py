@@ -22,9 +22,8 @@ from typing import Any
 from radweave.core.errors import InputError
 from radweave.core.figures import refuse_without_plots
 from radweave.core.json_files import read_jsonl, write_jsonl
-from radweave.core.storage import exclusive
 from radweave.data.dataset import Dataset
-from radweave.experiments.ablate import AblationWatch, make_plan, run_ablation
+from radweave.experiments.ablate import AblationWatch, locked_output, make_plan, run_ablation
 from radweave.experiments.bench_pages import publish, write_pages
 from radweave.experiments.bench_results import SetResults, read_costs, set_results
 from radweave.experiments.bench_suite import SETS, BenchRequest, SuiteSet, check_sets, measure_pace, plan_set
@@ -55,7 +54,7 @@ def run_bench(request: BenchRequest, say: Callable[[str], None] = lambda text: N
     """
     check_sets(request)
     refuse_without_plots()
-    with _held(request.out), _session(request.out) as started:
+    with locked_output(request.out, "benchmark"), _session(request.out) as started:
         suites = [plan_set(request, name, _data(request, name, say)) for name in request.sets]
         plans = {suite.name: make_plan(suite.request, suite.table) for suite in suites}
         for suite in suites:
@@ -80,15 +79,6 @@ def run_bench(request: BenchRequest, say: Callable[[str], None] = lambda text: N
         if request.pages is not None and any(results.full for results in sets.values()):
             page = publish(results_dir, request.pages)
         return BenchResult(sets, page, failed)
-
-
-@contextmanager
-def _held(out: Path) -> Iterator[None]:
-    try:
-        with exclusive(out / ".lock", wait=False):
-            yield
-    except BlockingIOError:
-        raise InputError("another benchmark is writing here", file=out) from None
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+from radweave.experiments.ablate import progress_notes
 from radweave.experiments.bench_results import (
     TESTED_FLOORS,
     SetResults,
@@ -82,15 +83,7 @@ def provenance(results: SetResults) -> tuple[str, ...]:
     card, record = results.dataset.card, results.record
     counts = ", ".join(f"{card.counts.get(f'studies_{split}', 0)} {split}" for split in ("train", "val", "test"))
     notes = [f"{card.name}: studies {counts}; data {record['dataset']['fingerprint'][:12]}"]
-    if record["scoring"]:
-        scoring = record["scoring"]
-        notes.append(f"protocol {scoring['name']} {scoring['hash'][:8]}; labels: {scoring['labeler']}")
-    runs = record["runs"]
-    if runs["finished"] < runs["planned"]:
-        to_come = runs["planned"] - runs["finished"] - runs["failed"]
-        notes.append(
-            f"NOT COMPLETE: {runs['finished']} of {runs['planned']} runs, {runs['failed']} failed, {to_come} to come"
-        )
+    notes += progress_notes(record)
     for row in record["rows"]:
         notes += [f"refused: {row['label']}: {row['refused']}"] if row["refused"] else []
         notes += [f"failed: {row['label']}, seed {one['seed']}: {one['reason']}" for one in row["seeds"]["failed"]]

@@ -39,7 +39,7 @@ from radweave.inference.shards import (
     shards_of,
     shards_to_compute,
 )
-from radweave.io.dicom import read_dicom
+from radweave.io.dicom import read_header
 from radweave.io.images import sniff
 from radweave.methods.experiment import DataConfig
 
@@ -107,7 +107,7 @@ def _study_of(file: Path) -> str | None:
     """Patient and study of a DICOM file, by its header; None where it names no study, and for other files."""
     if sniff(file) != "dicom":
         return None
-    header = read_dicom(file, pixels=False).header
+    header = read_header(file)
     return f"{header.patient_key}/{header.study_key}" if header.study_key else None
 
 

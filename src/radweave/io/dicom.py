@@ -7,6 +7,7 @@ Order and formulas are those of PS3.3 Sec. C.7.6.3, C.11.1 and C.11.2. A separat
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -222,6 +223,32 @@ def read_dicom(
     return DicomImage(path, parsed, arrays.get("pixels"), arrays.get("modality_lut"), arrays.get("voi_lut"))
 
 
+_MAX_HEADERS: Final = 4096
+_headers: dict[tuple[int, ...], DicomHeader] = {}
+_headers_lock = threading.Lock()
+
+
+def read_header(path: Path) -> DicomHeader:
+    """The header of a DICOM file without its pixels; unchanged files are parsed once, also after a rename.
+
+    Raises:
+        InputError: as ``read_dicom``.
+    """
+    try:
+        status = path.stat()
+    except OSError:
+        return read_dicom(path, pixels=False).header
+    version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    header = _headers.get(version)
+    if header is None:
+        header = read_dicom(path, pixels=False).header
+        with _headers_lock:
+            while len(_headers) >= _MAX_HEADERS:
+                del _headers[next(iter(_headers))]
+            _headers[version] = header
+    return header
+
+
 def part_warnings(header: DicomHeader) -> list[str]:
     """A warning if the header names another part of the body; known codes only, since free text may name a patient."""
     part = header.body_part or "?"
@@ -345,11 +372,7 @@ def _voi(image: DicomImage, values: FloatImage, padding: NDArray[np.bool_] | Non
 
 
 def _unless_flat(
-    shown: FloatImage,
-    image: DicomImage,
-    values: FloatImage,
-    padding: NDArray[np.bool_] | None,
-    warnings: list[str],
+    shown: FloatImage, image: DicomImage, values: FloatImage, padding: NDArray[np.bool_] | None, warnings: list[str]
 ) -> FloatImage:
     """Fall back if the window removes all contrast of the image."""
     if float(np.ptp(shown)) > 0 or float(np.ptp(values)) == 0:

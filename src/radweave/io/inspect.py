@@ -15,7 +15,7 @@ from radweave.core.errors import InputError
 from radweave.core.storage import sha256_bytes
 from radweave.core.study import Record
 from radweave.io import worker
-from radweave.io.dicom import DicomHeader, DicomImage, read_dicom
+from radweave.io.dicom import DicomHeader, DicomImage, read_dicom, read_header
 from radweave.io.images import (
     MAX_PIXELS,
     header_warnings,
@@ -124,7 +124,7 @@ def _is_ct_slice(path: Path) -> bool:
     try:
         if sniff(path) != "dicom":
             return False
-        header = read_dicom(path, pixels=False).header
+        header = read_header(path)
     except InputError:
         return False
     return header.modality == "CT" or (header.modality is None and header.position_lps_mm is not None)

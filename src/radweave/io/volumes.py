@@ -581,11 +581,7 @@ def _series_geometry(slices: list[Slice], normal: NDArray[np.float64], folder: P
         warnings.append(f"slice gaps are not uniform: {gaps.min():.3f} to {gaps.max():.3f} mm; their mean is used")
     step = float((places[-1] - places[0]) / (len(places) - 1))
     x, y, z = header.position_lps_mm
-    return Geometry(
-        (header.pixel_spacing_mm[1], header.pixel_spacing_mm[0], step),
-        (x, y, z),
-        slice_direction(header),
-    )
+    return Geometry((header.pixel_spacing_mm[1], header.pixel_spacing_mm[0], step), (x, y, z), slice_direction(header))
 
 
 def _shear(slices: list[Slice], normal: NDArray[np.float64], folder: Path, warnings: list[str]) -> tuple[float, float]:

@@ -7,20 +7,27 @@ negative, uncertain) and one of two for No Finding (blank, positive), in the ord
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel, BertTokenizer
 
-from radweave.core.errors import InputError
 from radweave.core.foreign_models import read_shape, read_tokenizer
 from radweave.core.ontology import CHEXPERT14
 from radweave.core.storage import sha256_file
 from radweave.core.study import LabelState
 from radweave.labels.labeler import Mention
-from radweave.labels.trained import MAX_TOKENS, load_strictly, read_state, require_files, run_each, weights_file
+from radweave.labels.trained import (
+    MAX_TOKENS,
+    check_vocabulary,
+    load_strictly,
+    read_state,
+    require_files,
+    run_each,
+    weights_file,
+)
 
 STATES = (LabelState.BLANK, LabelState.POSITIVE, LabelState.NEGATIVE, LabelState.UNCERTAIN)
 HEAD_SIZES = (4,) * 13 + (2,)
@@ -61,13 +68,7 @@ class CheXbertLabeler:
         self.version = sha256_file(path)[:12]
         self._device = device
         self._tokenizer = read_tokenizer(folder, what=self.name, kind=BertTokenizer, do_lower_case=True)
-        if len(self._tokenizer) > config.vocab_size:
-            raise InputError(
-                "the vocabulary does not fit the network",
-                file=folder,
-                got=f"{len(self._tokenizer)} words",
-                expected=config.vocab_size,
-            )
+        check_vocabulary(self._tokenizer, config.vocab_size, folder)
         network = CheXbertNetwork(config)
         load_strictly(network, read_state(path), path)
         self._network = network.to(device)
@@ -76,18 +77,12 @@ class CheXbertLabeler:
     def label(self, texts: Sequence[str]) -> list[dict[str, Mention]]:
         """Most likely state per class; see ``radweave.labels.Labeler``. Texts are cut at 512 tokens, as published."""
         results = []
-        for heads in run_each(self._network, self._encode, texts, self._device):
+        for heads in run_each(self._network, self._tokenizer, self._max_tokens, texts, self._device):
             chosen = [int(torch.argmax(logits[0])) for logits in heads]
             results.append(
                 {name: Mention(STATES[index]) for name, index in zip(self.classes, chosen, strict=True)},
             )
         return results
-
-    def _encode(self, text: str) -> Mapping[str, Tensor]:
-        encoded: Mapping[str, Tensor] = self._tokenizer(
-            text, truncation=True, max_length=self._max_tokens, return_tensors="pt"
-        )
-        return encoded
 
 
 LABELER = CheXbertLabeler

@@ -103,7 +103,8 @@ TOPICS: Final[Mapping[str, Terms]] = {
         findings=(*_XRAY["Lung Lesion"].findings, *_CT["Lung nodule"].findings, "nodular|cavitary opacit*"),
         look_alikes=(*_XRAY["Lung Lesion"].look_alikes, *_CT["Lung nodule"].look_alikes, "lymph node|nodes"),
         home=_CT["Lung nodule"].home,
-        elsewhere=_CT["Lung nodule"].elsewhere,
+        # On a radiograph ribs are landmarks: what projects over one is in the lung until shown otherwise.
+        elsewhere=tuple(words.replace("|rib|ribs", "") for words in _CT["Lung nodule"].elsewhere),
     ),
     "interstitial": Terms(
         findings=(

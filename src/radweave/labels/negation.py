@@ -45,7 +45,7 @@ class Cue(Enum):
 
 @cache
 def _cues() -> tuple[tuple[str, Cue], ...]:
-    """Phrases with their cues, from ``lexicons/cues.toml``."""
+    """Phrases with their cues, from ``labels/lexicons/cues.toml``."""
     content = tomllib.loads((files("radweave.labels") / "lexicons" / "cues.toml").read_text(encoding="utf-8"))
     return tuple(
         (phrase.format(**content["words"]), Cue[name.upper()])

@@ -183,7 +183,7 @@ class Lexicon:
 
 @cache
 def load_lexicon(name: LabelSetName) -> Lexicon:
-    """The words of a label set, from ``lexicons/NAME.toml``.
+    """The words of a label set, from the lexicon file of its name.
 
     "@list" in the file stands for the phrases of a list of ``words``, ``same_as`` for the terms of a class of ``base``.
     """
@@ -194,12 +194,11 @@ def load_lexicon(name: LabelSetName) -> Lexicon:
         label: base[entry["same_as"]] if "same_as" in entry else _terms(entry, words)
         for label, entry in content.pop("terms").items()
     }
-    return Lexicon(
-        LABEL_SETS[name],
-        terms=terms,
-        not_a_finding=frozenset(content.pop("not_a_finding", ())),
-        **{key: tuple(value) if isinstance(value, list) else value for key, value in content.items()},
-    )
+    exempt = frozenset(content.pop("not_a_finding", ()))
+    options: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in content.items()
+    }
+    return Lexicon(LABEL_SETS[name], terms=terms, not_a_finding=exempt, **options)
 
 
 def _terms(entry: Mapping[str, Any], words: Mapping[str, Sequence[str]]) -> Terms:

@@ -7,19 +7,26 @@ where the logit is above zero. The order of the classes is that of ``CT18``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from torch import Tensor, nn
 from transformers import RobertaConfig, RobertaModel, RobertaTokenizer
 
-from radweave.core.errors import InputError
 from radweave.core.foreign_models import read_shape, read_tokenizer
 from radweave.core.ontology import CT18
 from radweave.core.storage import sha256_file
 from radweave.core.study import LabelState
 from radweave.labels.labeler import BLANK, Mention
-from radweave.labels.trained import MAX_TOKENS, load_strictly, read_state, require_files, run_each, weights_file
+from radweave.labels.trained import (
+    MAX_TOKENS,
+    check_vocabulary,
+    load_strictly,
+    read_state,
+    require_files,
+    run_each,
+    weights_file,
+)
 
 _PRESENT = Mention(LabelState.POSITIVE)
 
@@ -61,13 +68,7 @@ class RadBertLabeler:
         self.version = sha256_file(path)[:12]
         self._device = device
         self._tokenizer = read_tokenizer(folder, what=self.name, kind=RobertaTokenizer)
-        if len(self._tokenizer) > config.vocab_size:
-            raise InputError(
-                "the vocabulary does not fit the network",
-                file=folder,
-                got=f"{len(self._tokenizer)} words",
-                expected=config.vocab_size,
-            )
+        check_vocabulary(self._tokenizer, config.vocab_size, folder)
         network = RadBertNetwork(config)
         load_strictly(network, read_state(path), path)
         self._network = network.to(device)
@@ -76,16 +77,11 @@ class RadBertLabeler:
 
     def label(self, texts: Sequence[str]) -> list[dict[str, Mention]]:
         """Classes above the threshold; see ``radweave.labels.Labeler``. Texts are cut at 512 tokens, as published."""
+        results = run_each(self._network, self._tokenizer, self._max_tokens, texts, self._device)
         return [
             {name: _PRESENT if score > 0 else BLANK for name, score in zip(self.classes, row, strict=True)}
-            for row in (logits[0].tolist() for logits in run_each(self._network, self._encode, texts, self._device))
+            for row in (logits[0].tolist() for logits in results)
         ]
-
-    def _encode(self, text: str) -> Mapping[str, Tensor]:
-        encoded: Mapping[str, Tensor] = self._tokenizer(
-            text, truncation=True, max_length=self._max_tokens, return_tensors="pt"
-        )
-        return encoded
 
 
 LABELER = RadBertLabeler

@@ -6,8 +6,9 @@ plain containers, never code.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -105,11 +106,20 @@ def load_strictly(network: nn.Module, state: Mapping[str, Tensor], path: Path) -
     refuse_unusable_weights(network, path)
 
 
+def check_vocabulary(tokenizer: Any, vocab_size: int, folder: Path) -> None:
+    """Check that the network has an embedding for every word of the tokenizer.
+
+    Raises:
+        InputError: if it has too few.
+    """
+    if len(tokenizer) > vocab_size:
+        got = f"{len(tokenizer)} words"
+        raise InputError("the vocabulary does not fit the network", file=folder, got=got, expected=vocab_size)
+
+
 @torch.inference_mode()
-def run_each(
-    network: nn.Module, encode: Callable[[str], Mapping[str, Tensor]], texts: Sequence[str], device: str
-) -> list[Tensor]:
-    """The network's logits for each text, one text at a time.
+def run_each(network: nn.Module, tokenizer: Any, max_tokens: int, texts: Sequence[str], device: str) -> list[Tensor]:
+    """The network's logits for each text, cut at ``max_tokens``, one text at a time.
 
     One at a time and without padding, so that no text's label depends on the length of others in the batch.
 
@@ -123,6 +133,6 @@ def run_each(
     for number, text in enumerate(texts):
         if not isinstance(text, str):
             raise InputError("a report must be text", field=f"texts[{number}]", got=type(text).__name__, expected="str")
-        encoded = encode(" ".join(text.split()))
+        encoded = tokenizer(" ".join(text.split()), truncation=True, max_length=max_tokens, return_tensors="pt")
         results.append(network(encoded["input_ids"].to(device), encoded["attention_mask"].to(device)))
     return results

@@ -251,7 +251,7 @@ def _corpus(
 
 
 def _prepared_floors(floors: Mapping[str, Floor], protocol: EvalProtocol) -> dict[str, list[str]]:
-    """The texts of those baselines that there is material for, by the protocol's rule."""
+    """The texts of the available baselines by the protocol's rule."""
     return {
         name: prepare_hypotheses(floor.texts, protocol) for name, floor in floors.items() if floor.texts is not None
     }

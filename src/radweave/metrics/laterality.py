@@ -18,48 +18,11 @@ from radweave.metrics.pairs import Pair
 from radweave.metrics.statistics import Floats
 
 # Stems of nouns that name a finding or a device which has a side in the chest.
-_FINDING_STEMS = (
-    "abscess",
-    "atelecta",
-    "bronchiecta",
-    "bulla",
-    "calcifi",
-    "catheter",
-    "cavit",
-    "collapse",
-    "consolidat",
-    "cyst",
-    "densit",
-    "edema",
-    "effusion",
-    "elevat",
-    "emphysem",
-    "empyema",
-    "fibro",
-    "fluid",
-    "fractur",
-    "granulom",
-    "haziness",
-    "hemothora",
-    "hernia",
-    "infiltrat",
-    "lesion",
-    "mass",
-    "nodul",
-    "opacit",
-    "pacemaker",
-    "picc",
-    "plaque",
-    "pneumonia",
-    "pneumothora",
-    "port",
-    "scar",
-    "sequela",
-    "thicken",
-    "tube",
-    "tumor",
+_FINDING = re.compile(
+    r"^(?:abscess|atelecta|bronchiecta|bulla|calcifi|catheter|cavit|collapse|consolidat|cyst|densit|edema|effusion"
+    r"|elevat|emphysem|empyema|fibro|fluid|fractur|granulom|haziness|hemothora|hernia|infiltrat|lesion|mass"
+    r"|nodul|opacit|pacemaker|picc|plaque|pneumonia|pneumothora|port|scar|sequela|thicken|tube|tumor)"
 )
-_FINDING = re.compile(rf"^(?:{'|'.join(_FINDING_STEMS)})")
 _CLAUSE_END = re.compile(r"[.;:,\n]|\b(?:and|but|with|while)\b")
 _WORD = re.compile(r"[a-z]+")
 _DENIED = re.compile(r"\b(?:no|not|without|negative|free|clear|absent|neither|nor|unremarkable|normal)\b")

@@ -10,11 +10,14 @@ from __future__ import annotations
 import difflib
 import html
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from importlib.resources import files
+from types import MappingProxyType
+from typing import Any, Literal
 
 from radweave.core.config import Config, Count, Tokens
 from radweave.core.errors import InputError
@@ -182,98 +185,18 @@ class EvalProtocol(Config):
     deviations: tuple[str, ...] = ()
 
 
-def _both(
-    name: str,
-    description: str,
-    rule: SideRule,
-    *,
-    metrics: Literal["coco", "hf"] = "coco",
-    clinical: ClinicalRule | None = None,
-    deviations: tuple[str, ...] = (),
-) -> EvalProtocol:
-    return EvalProtocol(
-        name=name,
-        description=description,
-        reference=rule,
-        hypothesis=rule,
-        metrics=metrics,
-        clinical=clinical,
-        deviations=deviations,
-    )
+def _read_protocols() -> dict[str, EvalProtocol]:
+    content = tomllib.loads((files("radweave.metrics") / "protocols.toml").read_text(encoding="utf-8"))
+    return {name: _protocol(name, entry) for name, entry in content.items()}
 
 
-_NO_VOCABULARY = "without training reports no vocabulary is built: no reference word becomes <unk>"
-_R2GEN_CLINICAL = ClinicalRule(average="macro", uncertain="negative")
-
-PROTOCOLS: dict[str, EvalProtocol] = {
-    protocol.name: protocol
-    for protocol in (
-        _both(
-            "full",
-            "whole references, Treebank-like tokens without punctuation, lower case",
-            SideRule(tokenizer="ptb_like"),
-            clinical=ClinicalRule(average="micro", uncertain="negative"),
-        ),
-        _both("ws", "raw text, split at blanks", SideRule()),
-        _both("ws_lower", "lower case, split at blanks", SideRule(cleaner="lower")),
-        _both("dots", "full stops set off, nothing else (RGRG style)", SideRule(cleaner="dots")),
-        _both("ptb", "Stanford's Treebank tokenizer as coco calls it; needs Java", SideRule(tokenizer="ptb_coco")),
-        _both(
-            "r2gen_iu",
-            "R2Gen's IU X-Ray cleaner on both sides, nothing cut",
-            SideRule(cleaner="r2gen_iu", tokenizer="words"),
-            clinical=_R2GEN_CLINICAL,
-        ),
-        _both(
-            "r2gen_mimic",
-            "R2Gen's MIMIC-CXR cleaner on both sides, nothing cut",
-            SideRule(cleaner="r2gen_mimic", tokenizer="words"),
-            clinical=_R2GEN_CLINICAL,
-        ),
-        EvalProtocol(
-            name="r2gen_iu_60",
-            description="R2Gen on IU X-Ray as published: references cut to 59 tokens, rare words <unk>",
-            reference=SideRule(cleaner="r2gen_iu", tokenizer="words", max_tokens=59),
-            hypothesis=SideRule(cleaner="r2gen_iu", tokenizer="words"),
-            vocabulary_threshold=3,
-            clinical=_R2GEN_CLINICAL,
-            deviations=(_NO_VOCABULARY,),
-        ),
-        EvalProtocol(
-            name="r2gen_mimic_100",
-            description="R2Gen on MIMIC-CXR as published: references cut to 99 tokens, rare words <unk>",
-            reference=SideRule(cleaner="r2gen_mimic", tokenizer="words", max_tokens=99),
-            hypothesis=SideRule(cleaner="r2gen_mimic", tokenizer="words"),
-            vocabulary_threshold=10,
-            clinical=_R2GEN_CLINICAL,
-            deviations=(_NO_VOCABULARY,),
-        ),
-        EvalProtocol(
-            name="r2gengpt_mimic",
-            description="R2GenGPT: its MIMIC-CXR cleaner (keeps ':') on references, generated text as it is",
-            reference=SideRule(cleaner="r2gengpt_mimic"),
-            hypothesis=SideRule(cleaner="r2gengpt_output"),
-            deviations=("references are not cut to 100 LLaMA tokens and decoded again",),
-        ),
-        EvalProtocol(
-            name="promptmrg",
-            description="PromptMRG: R2Gen's MIMIC-CXR cleaner and 100 words on references, its own rule on outputs",
-            reference=SideRule(cleaner="r2gen_mimic", max_tokens=100),
-            hypothesis=SideRule(cleaner="promptmrg_output"),
-            clinical=ClinicalRule(average="example", uncertain="negative"),
-        ),
-        _both(
-            "hf",
-            "Reg2RG: HF evaluate's smoothed sentence BLEU (13a tokens), rouge-score, CIDEr on raw text",
-            SideRule(cleaner="region_prefix"),
-            metrics="hf",
-            clinical=ClinicalRule(average="weighted", uncertain="negative"),
-            deviations=("the METEOR of nltk is not computed; METEOR here is always Java METEOR 1.5",),
-        ),
-    )
-}
+def _protocol(name: str, entry: dict[str, Any]) -> EvalProtocol:
+    both = entry.pop("both", None)
+    sides = {} if both is None else {"reference": both, "hypothesis": both}
+    return EvalProtocol.model_validate({"name": name, **sides, **entry})
 
 
+PROTOCOLS: Mapping[str, EvalProtocol] = MappingProxyType(_read_protocols())
 PUBLISHED_ON: Mapping[str, str] = {"iu-xray": "r2gen_iu_60"}
 """The protocol of most papers on a data set, by the name that an import gives it."""
 

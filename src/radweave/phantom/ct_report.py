@@ -103,10 +103,7 @@ def _text(f: Finding, rng: np.random.Generator) -> str:
         "Lung nodule": (nodule,),
         "Lung opacity": (f"{extent} ground-glass opacities in {where}", f"{extent} ground-glass opacity in {where}"),
         "Pulmonary fibrotic sequela": (f"{word} fibrotic changes in {where}", f"{word} scarring in {where}"),
-        "Pleural effusion": (
-            f"{f.side} pleural effusion measuring {size}",
-            f"{_BIG[word]} {f.side} pleural effusion",
-        ),
+        "Pleural effusion": (f"{f.side} pleural effusion measuring {size}", f"{_BIG[word]} {f.side} pleural effusion"),
         "Mosaic attenuation pattern": ("mosaic attenuation pattern in both lungs", "mosaic attenuation in both lungs"),
         "Peribronchial thickening": (
             f"{word} peribronchial thickening in both lungs",

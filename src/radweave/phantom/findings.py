@@ -347,11 +347,7 @@ def _draw_devices(rng: np.random.Generator, name: str) -> list[Finding]:
 
 
 def next_visit(
-    rng: np.random.Generator,
-    before: tuple[Finding, ...],
-    anatomy: Anatomy,
-    prevalence: Prevalence,
-    modality: Modality,
+    rng: np.random.Generator, before: tuple[Finding, ...], anatomy: Anatomy, prevalence: Prevalence, modality: Modality
 ) -> tuple[Finding, ...]:
     """Findings one visit later: each old one unchanged, larger, smaller or gone, and at times a new one."""
     later = []

@@ -95,7 +95,7 @@ class Guard:
                 elif refused is not None:
                     await _answer(guarded, *refused)
                 else:
-                    await self._app(scope, self._patient(scope, receive), guarded)
+                    await self._app(scope, self._bounded(scope, receive), guarded)
         except Exception as error:
             log_failure("request-failed", error, method=_method(scope), route=_route(scope))
             if not status:
@@ -125,7 +125,7 @@ class Guard:
             return 507, "the workstation has no room for so many bytes more"
         return None
 
-    def _patient(self, scope: Scope, receive: Receive) -> Receive:
+    def _bounded(self, scope: Scope, receive: Receive) -> Receive:
         return _counted(scope, bounded_body(receive, self._settings.body_s), self._settings.limits)
 
 

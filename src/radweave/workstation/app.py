@@ -254,9 +254,8 @@ def create_app(station: Station) -> FastAPI:
     app.add_exception_handler(StarletteHTTPException, _http)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(InputError, _input)
-    app.add_exception_handler(QueueFullError, _full)
-    app.add_exception_handler(BusyError, _busy)
-    app.add_exception_handler(NoRoomError, _no_room)
+    for kind in _UNAVAILABLE:
+        app.add_exception_handler(kind, _unavailable)
     app.add_exception_handler(OperationalError, _away)
     app.add_middleware(Guard, settings=station.settings, metrics=station.metrics, disk=station.disk)
     return app
@@ -291,16 +290,17 @@ async def _input(request: Request, problem: Exception) -> Response:
     return _reply(status, error(problem.reason, field=problem.field, got=got, expected=expected))
 
 
-async def _full(request: Request, problem: Exception) -> Response:
-    return _reply(503, error("as many studies wait as may; try again later"), {"Retry-After": str(RETRY_S)})
+_UNAVAILABLE: Final[Mapping[type[Exception], tuple[int, str, int | None]]] = {
+    QueueFullError: (503, "as many studies wait as may; try again later", RETRY_S),
+    BusyError: (503, "the server is busy; try again", BUSY_S),
+    NoRoomError: (507, "the workstation has no room for more files; an admin must make some", None),
+}
+"""Error -> status, reason, and seconds until a retry."""
 
 
-async def _busy(request: Request, problem: Exception) -> Response:
-    return _reply(503, error("the server is busy; try again"), {"Retry-After": str(BUSY_S)})
-
-
-async def _no_room(request: Request, problem: Exception) -> Response:
-    return _reply(507, error("the workstation has no room for more files; an admin must make some"))
+async def _unavailable(request: Request, problem: Exception) -> Response:
+    status, reason, retry_s = _UNAVAILABLE[type(problem)]
+    return _reply(status, error(reason), None if retry_s is None else {"Retry-After": str(retry_s)})
 
 
 async def _away(request: Request, problem: Exception) -> Response:

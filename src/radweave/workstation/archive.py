@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 from radweave.core.errors import InputError
-from radweave.io.dicom import read_dicom
+from radweave.io.dicom import read_header
 
 Count = Callable[[str, int], None]
 Row = TypeVar("Row")
@@ -240,7 +240,7 @@ def scan_of(files: Sequence[Path]) -> list[Path]:
     series: defaultdict[str, list[Path]] = defaultdict(list)
     for file in files:
         try:
-            header = read_dicom(file, pixels=False).header
+            header = read_header(file)
         except InputError:
             continue
         if header.modality == CT and _SCOUT not in header.image_types and header.series_key is not None:

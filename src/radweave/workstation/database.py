@@ -388,6 +388,11 @@ _APPEND_ONLY: Final = {
 Migration = Callable[[sa.Connection], None]
 
 
+def _create(*tables: sa.Table) -> Migration:
+    """A migration that creates tables."""
+    return lambda connection: meta.create_all(connection, tables=tables)
+
+
 def _add_sections(connection: sa.Connection) -> None:
     """Sections and details of sentences, and restored versions."""
     for statement in (
@@ -396,21 +401,6 @@ def _add_sections(connection: sa.Connection) -> None:
         "ALTER TABLE drafts ADD COLUMN restores INTEGER",
     ):
         connection.exec_driver_sql(statement)
-
-
-def _add_outbox(connection: sa.Connection) -> None:
-    """Studies from archives, and reports to send."""
-    meta.create_all(connection, tables=[arrivals, outbox])
-
-
-def _add_priors(connection: sa.Connection) -> None:
-    """Priors of studies, and studies listed by archives."""
-    meta.create_all(connection, tables=[priors, listed_studies])
-
-
-def _add_relations(connection: sa.Connection) -> None:
-    """Relations between local studies, and the template."""
-    meta.create_all(connection, tables=[patients, earlier, links, templates])
 
 
 def _add_images_digest(connection: sa.Connection) -> None:
@@ -460,14 +450,10 @@ def _add_folded_names(connection: sa.Connection) -> None:
         connection.exec_driver_sql(f"CREATE UNIQUE INDEX IF NOT EXISTS users_{column} ON users ({column})")
 
 
-def _add_refusals(connection: sa.Connection) -> None:
-    """Refusals of studies that keep their images."""
-    meta.create_all(connection, tables=[refusals])
-
-
 MIGRATIONS: Final[Mapping[int, Migration]] = {
-    2: _add_sections, 3: _add_outbox, 4: _add_priors, 5: _add_relations, 6: _add_images_digest, 7: _add_addenda,
-    8: _add_folded_names, 9: _add_refusals,
+    2: _add_sections, 3: _create(arrivals, outbox), 4: _create(priors, listed_studies),
+    5: _create(patients, earlier, links, templates), 6: _add_images_digest, 7: _add_addenda, 8: _add_folded_names,
+    9: _create(refusals),
 }  # fmt: skip
 """Version -> the step from the one before. Version 1 is the first."""
 NEWEST: Final = max(MIGRATIONS, default=1)

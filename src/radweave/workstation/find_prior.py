@@ -21,7 +21,7 @@ from radweave.core.same_patient import Reason, newest_first, why_no_prior
 from radweave.core.storage import write_folder
 from radweave.core.study import View
 from radweave.io import worker
-from radweave.io.dicom import read_dicom
+from radweave.io.dicom import read_header
 from radweave.io.dicom_parse import dataset_of
 from radweave.io.sandbox import Sandbox
 from radweave.io.worker import Task
@@ -227,7 +227,7 @@ def _objects(
 def _view(one: _Object, routes: Iterable[Route]) -> View | None:
     """The view of an image; None if it does not fit the routes."""
     try:
-        header = read_dicom(one.path, pixels=False).header
+        header = read_header(one.path)
     except InputError:
         return None
     view = header.view or "UNKNOWN"

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from radweave.core.errors import InputError
 from radweave.core.extras import refuse_without
 from radweave.core.storage import sha256_bytes, write_aside
-from radweave.io.dicom import read_dicom
+from radweave.io.dicom import read_header
 from radweave.workstation import outbox, reports, store
 from radweave.workstation.archive import Archive, Count, FoundSeries, FoundStudy, NotAnsweredError, QueryLimits
 from radweave.workstation.database import Database, listed_studies, now, studies
@@ -338,7 +338,7 @@ class Arrivals(PeriodicThread):
             if file is None:
                 continue
             try:
-                header = read_dicom(file, pixels=False).header
+                header = read_header(file)
             except InputError:
                 self._count("objects_unreadable")
                 continue
@@ -614,32 +614,27 @@ class Sender(PeriodicThread):
 
     def _try(self, row: sa.Row[Any]) -> None:
         if self._is_superseded(row):
-            with self._database.writing() as connection:
-                outbox.refused(connection, row, "the study was signed before its draft was sent")
-            self._count("reports_superseded", row)
+            self._refuse(row, "the study was signed before its draft was sent", "reports_superseded")
             return
         try:
             data = self._object(row)
             receipt = send(self._targets[row.target], data, lambda: time.monotonic() >= self._end)
         except ConflictError as error:  # rejected or reopened meanwhile, or altered
             if not isinstance(error, AlteredError):
-                self._again(row, error.reason)
+                self._retry(row, error.reason)
                 return
             with self._database.writing() as connection:
                 outbox.refused(connection, row, error.reason)
                 note_altered(connection, row.study_id, error)
             self._count("reports_altered", row)
         except InputError as error:  # permanent: no report can be made of it
-            with self._database.writing() as connection:
-                outbox.refused(
-                    connection, row, error.reason if error.field is None else f"{error.field}: {error.reason}"
-                )
-            self._count("reports_refused", row)
+            reason = error.reason if error.field is None else f"{error.field}: {error.reason}"
+            self._refuse(row, reason, "reports_refused")
         except NotStoredError as error:
-            self._again(row, str(error))
+            self._retry(row, str(error))
         except Exception as error:  # one failing object must not hold up the others
             log_failure("sending-failed", error, study=row.study_id)
-            self._again(row, f"it could not be made ({type(error).__name__})")
+            self._retry(row, f"it could not be made ({type(error).__name__})")
         else:
             with self._database.writing() as connection:
                 outbox.sent(connection, row, receipt)
@@ -652,7 +647,12 @@ class Sender(PeriodicThread):
         with self._database.reading() as connection:
             return outbox.is_signed(connection, row.study_id)
 
-    def _again(self, row: sa.Row[Any], reason: str) -> None:
+    def _refuse(self, row: sa.Row[Any], reason: str, metric: str) -> None:
+        with self._database.writing() as connection:
+            outbox.refused(connection, row, reason)
+        self._count(metric, row)
+
+    def _retry(self, row: sa.Row[Any], reason: str) -> None:
         with self._database.writing() as connection:
             outbox.later(connection, row, reason)
         self._count("sending_failures", row)

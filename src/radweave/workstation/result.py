@@ -7,15 +7,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from radweave.core.study import LabelState, Report, Study
-from radweave.inference.explain.support import STATE_WORDS, Claim, Sentence, Support
+from radweave.inference.explain.support import FLAGGED, STATE_WORDS, Claim, Finding, Sentence, Support, find_support
 from radweave.labels import NO_FINDING, Labeler
 from radweave.labels.comparisons import words_of_change
 from radweave.workstation.finished import model_facts, writable
 
 if TYPE_CHECKING:
     from radweave.engine.run_folder import RunCard
-    from radweave.inference.explain.support import Claim, Finding, Sentence, Support
-    from radweave.labels import Labeler
 
 _GIVEN = ("indication", "technique", "comparison")
 
@@ -40,7 +38,6 @@ class StudyContext:
 def result_of(report: Report, card: RunCard, labeler: Labeler, known: StudyContext) -> dict[str, Any]:
     """Sentences with their support, findings, evidence, warnings and model of a draft, as JSON values."""
     from radweave.engine.drafts import json_value
-    from radweave.inference.explain.support import find_support
 
     report = _storable(report)
     support = find_support(report, labeler)
@@ -76,13 +73,13 @@ def _storable(report: Report) -> Report:
 
 
 def _finding(finding: Finding, support: Support) -> dict[str, Any]:
-    from radweave.inference.explain.support import STATE_WORDS
-
     return {
         "name": finding.name, "probability": finding.probability, "threshold": finding.threshold,
         "calibrated": finding.name in support.calibration.similar, "experience": finding.experience,
         "said": finding.state.value, "flag": finding.flag,
-        "recalled": [{"number": case.number, "says": STATE_WORDS[case.says(finding.name)]} for case in support.recalled],
+        "recalled": [
+            {"number": case.number, "says": STATE_WORDS[case.says(finding.name)]} for case in support.recalled
+        ],
     }  # fmt: skip
 
 
@@ -91,8 +88,6 @@ def _sentence(sentence: Sentence, origin: Any, support: Support, prior_states: P
 
     It is flagged if its evidence contradicts or does not support it, or if it conflicts with the prior report.
     """
-    from radweave.inference.explain.support import FLAGGED
-
     probable = {finding.name: finding.probability for finding in support.findings}
     each = {claim.name: _probability(claim, probable) for claim in sentence.claims}
     known = {name: value for name, value in each.items() if value is not None}
@@ -124,12 +119,11 @@ def _probability(claim: Claim, probable: Mapping[str, float | None]) -> float | 
 
 
 def _claim(claim: Claim, support: Support, probable: Mapping[str, float | None]) -> dict[str, Any]:
-    from radweave.inference.explain.support import STATE_WORDS
-
     return {
         "name": claim.name, "said": STATE_WORDS[claim.state], "verdict": claim.verdict.value,
         "probability": probable.get(claim.name), "threshold": support.calibration.threshold(claim.name),
-        "calibrated": claim.name in support.calibration.similar, "agree": list(claim.agree), "differ": list(claim.differ),
+        "calibrated": claim.name in support.calibration.similar, "agree": list(claim.agree),
+        "differ": list(claim.differ),
     }  # fmt: skip
 
 

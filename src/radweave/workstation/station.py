@@ -78,7 +78,7 @@ class Watcher(PeriodicThread):
     def _look_at(self, name: str, path: Path) -> None:
         files = _files(path)
         key = sha256_json(
-            [_written(name, printable), [[_written(str(file), printable), *_version(file)] for file in files]]
+            [_as_text(name, printable), [[_as_text(str(file), printable), *_version(file)] for file in files]]
         )
         if self._done.get(name) == key or not files:
             return
@@ -86,9 +86,9 @@ class Watcher(PeriodicThread):
             self._seen[name] = key
             return
         places = [file.relative_to(self._folder).as_posix() for file in files]
-        if self._take([from_path(file, _written(place)) for file, place in zip(files, places, strict=True)], key):
+        if self._take([from_path(file, _as_text(place)) for file, place in zip(files, places, strict=True)], key):
             self._done[name] = key
-            renamed = sum(_written(place) != place for place in places)
+            renamed = sum(_as_text(place) != place for place in places)
             if renamed:
                 self._count("watched_names_not_utf8")
                 log_event("watched-names-not-utf8", count=renamed)
@@ -98,7 +98,7 @@ def _replaced(name: str) -> str:
     return os.fsencode(name).decode(errors="replace")
 
 
-def _written(name: str, write: Callable[[str], str] = _replaced) -> str:
+def _as_text(name: str, write: Callable[[str], str] = _replaced) -> str:
     """A name as text, by ``write`` if its bytes are not UTF-8."""
     try:
         name.encode()

@@ -77,18 +77,22 @@ def add(connection: sa.Connection, study: NewStudy, *, owner: int | None) -> str
             changed=time,
         )
     )  # fmt: skip
-    rows = [
-        {"study_id": made, "position": number, "path": str(path), "name": name}
-        for number, (path, name) in enumerate(study.files)
-    ]
-    if rows:
-        connection.execute(files.insert(), rows)
+    _add_files(connection, made, study.files)
     if study.prior is not None:
         connection.execute(priors.insert().values(study_id=made, **asdict(study.prior)))
-    log.append(connection, "submitted", user=owner, study=made, details={"files": len(rows)})
+    log.append(connection, "submitted", user=owner, study=made, details={"files": len(study.files)})
     if study.refused:
         log.append(connection, "refused", study=made)
     return made
+
+
+def _add_files(connection: sa.Connection, study: str, named: Sequence[tuple[Path, str]]) -> None:
+    rows = [
+        {"study_id": study, "position": number, "path": str(path), "name": name}
+        for number, (path, name) in enumerate(named)
+    ]
+    if rows:
+        connection.execute(files.insert(), rows)
 
 
 def is_known(connection: sa.Connection, source: str) -> bool:
@@ -210,11 +214,7 @@ def add_images(connection: sa.Connection, study: str, more: Sequence[tuple[Path,
         return False
     connection.execute(files.delete().where(files.c.study_id == study))
     connection.execute(refusals.update().where(refusals.c.study_id == study).values(holds=False))
-    rows = [
-        {"study_id": study, "position": number, "path": str(path), "name": name}
-        for number, (path, name) in enumerate(more)
-    ]
-    connection.execute(files.insert(), rows)
+    _add_files(connection, study, more)
     outbox.forget_drafted(connection, study, states=("waiting",))  # it would lack the new images
     log.append(connection, "images came", study=study, details={"files": count})
     return True

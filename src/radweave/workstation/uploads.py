@@ -23,7 +23,7 @@ from radweave.core.storage import write_folder
 from radweave.core.study import Modality
 from radweave.inference.bulk import IMAGE_SUFFIXES, SCAN_SUFFIXES, FileGroup, group_images
 from radweave.io import worker
-from radweave.io.dicom import read_dicom
+from radweave.io.dicom import read_header
 from radweave.io.sandbox import Sandbox
 from radweave.io.volumes import series_files
 from radweave.workstation import log, store
@@ -303,15 +303,14 @@ class LateImages:
         if not new:
             self._metrics.count("studies_again")
             return True
-        if study.state == "signed":
+        if study.state in ("signed", "rejected"):
+            action = f"images came after it was {study.state}"
             with self._database.writing() as connection:
-                log.append(connection, "images came after it was signed", study=study.id, details={"files": len(new)})
-            self._metrics.count("images_after_signing", len(new))
-            return True
-        if study.state == "rejected":
-            with self._database.writing() as connection:
-                log.append(connection, "images came after it was rejected", study=study.id, details={"files": len(new)})
-            self._metrics.count("studies_again")
+                log.append(connection, action, study=study.id, details={"files": len(new)})
+            if study.state == "signed":
+                self._metrics.count("images_after_signing", len(new))
+            else:
+                self._metrics.count("studies_again")
             return True
         return study.state in store.EXTENDABLE and self._grow(study.id, whole, len(new))
 
@@ -345,6 +344,6 @@ def _flat(paths: Sequence[str]) -> list[Path]:
 
 def _instance(file: Path) -> str | None:
     try:
-        return read_dicom(file, pixels=False).header.sop_key
+        return read_header(file).sop_key
     except InputError:
         return None

@@ -1,4 +1,4 @@
-"""What a header says of a person is found again where it is written in another way, cut, or a number among numbers."""
+"""Identifiers of the header are detected in other representations, spellings, languages and encodings."""
 
 from __future__ import annotations
 

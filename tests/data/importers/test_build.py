@@ -10,7 +10,7 @@ import pytest
 from radweave.core.study import TargetText
 from radweave.data.importers.build import _stored, target_text
 from radweave.data.importers.source import ImportOptions, RawStudy
-from radweave.data.targets import cleaner
+from radweave.data.targets import Sections, cleaner
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from radweave.data.targets import cleaner
 def test_every_section_asked_for_has_a_text(
     target: TargetText, findings: str | None, impression: str | None, expected: str | None
 ) -> None:
-    study = RawStudy("s", "p", findings=findings, impression=impression)
+    study = RawStudy("s", "p", sections=Sections(findings, impression))
     assert target_text(study, target, cleaner("none")) == expected
 
 

@@ -184,12 +184,12 @@ def archived(mimic: Path, method: int = zipfile.ZIP_DEFLATED) -> bytearray:
 
 
 def listed(data: bytearray) -> int:
-    """Where the list of members begins."""
+    """Offset of the list of members."""
     return data.index(b"PK\1\2")
 
 
 def packed(data: bytearray) -> int:
-    """Where the first member's packed bytes begin."""
+    """Offset of the first member's compressed bytes."""
     return 30 + int.from_bytes(data[26:28], "little") + int.from_bytes(data[28:30], "little")
 
 

@@ -1,4 +1,4 @@
-"""Which ids count as one patient's, and which never do."""
+"""Comparable forms of patient ids: equal for one patient, different for two."""
 
 from __future__ import annotations
 

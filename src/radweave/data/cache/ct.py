@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from radweave.core.study import ImageRef
 from radweave.data.cache.arrays import TRIES, in_order, stamp
 from radweave.data.cache.parts import Part
 from radweave.data.cache.squares import CacheIndex, CacheState, changed_sources, made_by, read_index
-from radweave.data.ct import CtPreprocessing, preprocess, to_bytes
+from radweave.data.ct import CtPreprocessing, preprocess, to_bytes, to_unit
 from radweave.data.dataset import Dataset
 from radweave.io.volumes import read_volume, series_files
 
@@ -67,7 +67,7 @@ class CtCache:
             ValueError: as ``preprocess``.
         """
         for _ in range(TRIES):
-            # Stamps tell of a file that was replaced and put back, its hash of a replacement that the clock missed.
+            # Stamps reveal a file that was replaced and put back, its hash a replacement within the clock's resolution.
             before, target = stamp(path), self.path_of(path)
             if self.is_whole(target):  # neither new nor cut nor foreign
                 return target, None
@@ -124,8 +124,7 @@ class CtCache:
         """A cached scan as float32 in [-1, 1]."""
         if scan.dtype == np.uint8:
             return scan.astype(np.float32) * np.float32(2 / 255) - np.float32(1)
-        low, high = self._options.window_hu
-        return (scan.astype(np.float32) - np.float32((high + low) / 2)) / np.float32((high - low) / 2)
+        return to_unit(cast(NDArray[np.int16], scan), self._options)
 
 
 @dataclass(frozen=True, slots=True)

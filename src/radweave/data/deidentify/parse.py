@@ -118,7 +118,7 @@ def _decoded(path: Path, dataset: Dataset) -> worker.Array:
     """The stored values of the pixels: (frames,) rows, columns (, samples).
 
     Raises:
-        InputError: if they cannot be decoded, or seem damaged: what is written anew would hide that.
+        InputError: if they cannot be decoded, or seem damaged, which a new encoding would hide.
     """
     header, arrays = parse_dicom({"path": str(path)})
     if header["pixel_refusal"]:

@@ -138,7 +138,7 @@ class StudyScrubber:
 
     def _replace(self, pattern: re.Pattern[str], text: str) -> str:
         def mark(match: re.Match[str]) -> str:
-            if pattern is _GROUPS and not (_is_long(match[0]) or self._names(_digits(match[0]))):
+            if pattern is _GROUPS and not (_is_long(match[0]) or self._names(re.sub("[- ]", "", match[0]))):
                 return match[0]
             self._scrubber.count += 1
             return MARK
@@ -212,10 +212,6 @@ def _is_long(number: str) -> bool:
     if len(groups) == 2 and (" " in number or min(map(len, groups)) < SHORTEST):  # T4-5, 12 345, 10-1000
         return False
     return sum(map(len, groups)) >= FEWEST_DIGITS and not _YEARS.fullmatch(number)
-
-
-def _digits(number: str) -> str:
-    return number.replace("-", "").replace(" ", "")
 
 
 def read_names(path: Path) -> list[str]:

@@ -35,7 +35,7 @@ def tar_texts(archive: Path, suffix: str) -> Iterator[tuple[str, bytes]]:
     try:
         with _plain(archive) as plain:
             metered = _Metered(archive, plain)
-            # As a stream, so that a member's size is seen before it is unpacked.
+            # As a stream, so that a member's size is checked before it is unpacked.
             with tarfile.open(fileobj=metered, mode="r|") as members:
                 for number, member in enumerate(members):
                     _check_member(archive, number, member)

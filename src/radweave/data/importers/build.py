@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from radweave.data.dataset import DETACHED_HEADER, Dataset, DatasetCard, Dataset
 from radweave.data.deidentify.texts import Scrubber, read_names
 from radweave.data.importers.source import ImportOptions, Problems, RawImage, RawStudy, Source
 from radweave.data.leaks.identity import content_hash
-from radweave.data.targets import Cleaner, cleaned, cleaner, sections_for, target_of_sections
+from radweave.data.targets import Cleaner, Sections, cleaned, cleaner, sections_for, target_of_sections
 
 # Splits: the source's own, one for all studies, or parts of the patients by seed.
 
@@ -98,7 +98,6 @@ Progress = Callable[[int, int], None]
 """Called with the number of processed studies and of all."""
 Verdict = tuple[str | None, View]
 PassThrough = Callable[[Iterator[RawStudy]], Iterator[RawStudy]]
-_SECTIONS = ("findings", "impression", "indication", "comparison", "technique")
 
 
 def build_dataset(
@@ -184,9 +183,9 @@ def target_text(raw: RawStudy, target: TargetText, clean: Cleaner) -> str | None
 
     The text of a source without sections serves any target but ``both``.
     """
-    if raw.report is not None and not any((raw.findings, raw.impression)) and target != "both":
+    if raw.report is not None and not any((raw.sections.findings, raw.sections.impression)) and target != "both":
         return cleaned(raw.report.strip(), clean) if raw.report.strip() else None
-    return target_of_sections(raw, target, clean)
+    return target_of_sections(raw.sections, target, clean)
 
 
 def _included(
@@ -253,19 +252,22 @@ def _with_verdicts(
 def _scrubbed(raw: RawStudy, scrubber: Scrubber) -> RawStudy:
     """The study with its texts scrubbed."""
     scrub = scrubber.study((raw.study_id, raw.patient_id), (image.file for image in raw.images))
-    texts = {name: getattr(raw, name) for name in ("report", *_SECTIONS)}
-    changed: dict[str, Any] = {name: None if text is None else scrub(text) for name, text in texts.items()}
-    changed["regions"] = {name: scrub(text) for name, text in raw.regions.items()}
-    return replace(raw, **changed)
+    sections = {name: None if text is None else scrub(text) for name, text in asdict(raw.sections).items()}
+    return replace(
+        raw,
+        report=None if raw.report is None else scrub(raw.report),
+        sections=Sections(**sections),
+        regions={name: scrub(text) for name, text in raw.regions.items()},
+    )
 
 
 def _text_problem(raw: RawStudy) -> str | None:
-    texts = [getattr(raw, name) or "" for name in (*_SECTIONS, "report", "study_time")]
+    texts = [text or "" for text in (*asdict(raw.sections).values(), raw.report, raw.study_time)]
     texts += [*raw.regions, *raw.regions.values(), *(name for states in raw.labels.values() for name in states)]
     if any(len(text) > LONGEST_TEXT for text in texts):
         return f"text longer than {LONGEST_TEXT} characters"
     try:
-        # Half of a surrogate pair can stand in a JSON escape but in no file.
+        # A lone surrogate is valid in a JSON escape but not in a file.
         "".join([raw.study_id, raw.patient_id, *texts, *(image.inside for image in raw.images)]).encode()
     except UnicodeEncodeError:
         return "text is not valid Unicode"
@@ -352,7 +354,7 @@ def _study(raw: RawStudy, options: ImportOptions, hashes: dict[Path, str], probl
             study_time=raw.study_time,
             labels=raw.labels,
             regions=raw.regions,
-            **{name: getattr(raw, name) for name in _SECTIONS},
+            **asdict(raw.sections),
         )
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]

@@ -31,6 +31,7 @@ from radweave.data.importers.source import (
     view_of,
 )
 from radweave.data.tables import read_table
+from radweave.data.targets import Sections
 
 _SECTIONS = {
     "findings": ("section_findings",),
@@ -50,7 +51,7 @@ class _StudyRows:
     folder: str
     split: str
     order: int | None
-    texts: dict[str, str | None]
+    sections: Sections
     images: list[tuple[str, str, View]] = field(default_factory=list)
 
 
@@ -100,7 +101,9 @@ def _gather(table: Path) -> dict[str, _StudyRows]:
             }
             number = row["patient_report_date_order"].split(".", 1)[0]
             order = int(number) if number.isdigit() else None
-            rows[study_id] = _StudyRows(row["deid_patient_id"] or parts[-3], parts[0], row["split"], order, texts)
+            rows[study_id] = _StudyRows(
+                row["deid_patient_id"] or parts[-3], parts[0], row["split"], order, Sections(**texts)
+            )
         dicom = row.get("path_to_dcm") or f"{row['path_to_image'].rsplit('.', 1)[0]}.dcm"
         rows[study_id].images.append((row["path_to_image"], dicom, _view(row)))
     return rows
@@ -131,11 +134,7 @@ def _raw_study(study_id: str, rows: _StudyRows, labels: dict[str, dict[str, Labe
         patient_id=rows.patient,
         split=split_of(rows.split) or split_of(rows.folder),
         images=tuple(_image(root, path, dicom, view) for path, dicom, view in rows.images),
-        findings=rows.texts["findings"],
-        impression=rows.texts["impression"],
-        indication=rows.texts["indication"],
-        comparison=rows.texts["comparison"],
-        technique=rows.texts["technique"],
+        sections=rows.sections,
         study_time=None if rows.order is None else f"{rows.order:06d}",
         labels={} if states is None else {"chexpert14": states},
     )

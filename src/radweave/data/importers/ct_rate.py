@@ -22,6 +22,7 @@ import math
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from radweave.core.errors import InputError
@@ -38,14 +39,13 @@ from radweave.data.importers.source import (
     text_or_none,
 )
 from radweave.data.tables import read_table
+from radweave.data.targets import Sections
 
 _VOLUME = re.compile(r"^((train|valid)_\d+)_[a-z]+_\d+$")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 # The corrected volumes before the first release, those before RadGenome's resampled copies.
 _FOLDER_RANK = ("_fixed", "")
 _SUFFIX = ".nii.gz"
-
-Texts = dict[str, dict[str, str | None]]
 
 
 def open_source(source: Path, options: ImportOptions) -> Source:
@@ -81,7 +81,13 @@ def open_source(source: Path, options: ImportOptions) -> Source:
                 problems.leave_out_study(stem, "not a chest scan, by the set's own list")
             else:
                 yield _raw_study(
-                    stem, match, texts.get(name), region_texts.get(name), geometry.get(name), states.get(name), volumes
+                    stem,
+                    match,
+                    texts.get(name, Sections()),
+                    region_texts.get(name),
+                    geometry.get(name),
+                    states.get(name),
+                    volumes,
                 )
 
     return Source(
@@ -97,21 +103,21 @@ def open_source(source: Path, options: ImportOptions) -> Source:
     )
 
 
-def _read_texts(tables: list[Path]) -> Texts:
-    texts: Texts = {}
+def _read_texts(tables: list[Path]) -> dict[str, Sections]:
+    texts: dict[str, Sections] = {}
     for table in tables:
         for _, row in read_table(table, needs=("VolumeName", "Findings_EN", "Impressions_EN")):
-            texts[row["VolumeName"]] = {
-                "findings": text_or_none(row["Findings_EN"]),
-                "impression": text_or_none(row["Impressions_EN"]),
-                "indication": text_or_none(row.get("ClinicalInformation_EN")),
-                "technique": text_or_none(row.get("Technique_EN")),
-            }
+            texts[row["VolumeName"]] = Sections(
+                findings=text_or_none(row["Findings_EN"]),
+                impression=text_or_none(row["Impressions_EN"]),
+                indication=text_or_none(row.get("ClinicalInformation_EN")),
+                technique=text_or_none(row.get("Technique_EN")),
+            )
     return texts
 
 
 def _read_regions(tables: list[Path]) -> dict[str, dict[str, list[str]]]:
-    """Volume -> region -> sentences, in file order; sentences without a region stand under an empty name."""
+    """Volume -> region -> sentences, in file order; sentences without a region have an empty name."""
     regions: dict[str, dict[str, list[str]]] = {}
     for table in tables:
         for _, row in read_table(table, needs=("Volumename", "Anatomy", "Sentence")):
@@ -150,7 +156,7 @@ def _order(name: str, geometry: dict[str, tuple[tuple[float, ...] | None, str | 
 
 
 def _find_volumes(root: Path, *, radgenome: bool) -> dict[str, Path]:
-    """File name -> path; where a volume lies in several folders, the corrected or the preprocessed one."""
+    """File name -> path; of a volume in several folders, the corrected or the preprocessed one."""
     ranks = ("_preprocessed", *_FOLDER_RANK) if radgenome else (*_FOLDER_RANK, "_preprocessed")
     best: dict[str, tuple[int, str, Path]] = {}
     for folder, subfolders, names in os.walk(root):
@@ -167,7 +173,7 @@ def _find_volumes(root: Path, *, radgenome: bool) -> dict[str, Path]:
 def _raw_study(
     stem: str,
     match: re.Match[str],
-    texts: dict[str, str | None] | None,
+    sections: Sections,
     regions: dict[str, list[str]] | None,
     geometry: tuple[tuple[float, ...] | None, str | None] | None,
     states: dict[str, LabelState] | None,
@@ -176,7 +182,6 @@ def _raw_study(
     name = f"{stem}{_SUFFIX}"
     spacing, moment = geometry or (None, None)
     file = volumes.get(name)
-    sections = texts or {}
     sentences = [sentence for part in (regions or {}).values() for sentence in part]
     split: Split | None = split_of(match[2])
     return RawStudy(
@@ -184,10 +189,7 @@ def _raw_study(
         patient_id=match[1],
         split=split,
         images=(RawImage(file, f"images/{name}", View.AXIAL, "ct", spacing_mm=spacing),) if file else (),
-        findings=sections.get("findings") or " ".join(sentences) or None,
-        impression=sections.get("impression"),
-        indication=sections.get("indication"),
-        technique=sections.get("technique"),
+        sections=replace(sections, findings=sections.findings or " ".join(sentences) or None),
         study_time=moment,
         labels={"ct18": states} if states else {},
         regions={region: " ".join(part) for region, part in (regions or {}).items() if region},

@@ -19,6 +19,7 @@ from radweave.core.errors import InputError
 from radweave.core.json_files import read_json
 from radweave.core.study import Split, View
 from radweave.data.importers.source import ImportOptions, Problems, RawImage, RawStudy, Source, split_of, text_or_none
+from radweave.data.targets import Sections
 
 _SUFFIXES = (".nii.gz", ".nii", ".nrrd")
 
@@ -85,6 +86,5 @@ def _raw_study(entry: Any, split: Split | None, volumes: dict[str, Path], proble
         patient_id=f"ctrg_{stem}",
         split=split,
         images=(RawImage(file, f"images/{stem}{suffix}", View.AXIAL, "ct"),) if file else (),
-        findings=text_or_none(findings),
-        impression=text_or_none(impression) if isinstance(impression, str) else None,
+        sections=Sections(text_or_none(findings), text_or_none(impression) if isinstance(impression, str) else None),
     )

@@ -20,6 +20,7 @@ from radweave.core.json_files import read_jsonl
 from radweave.core.study import Modality, View
 from radweave.data.importers.build import SOURCE_SPLIT
 from radweave.data.importers.source import (
+    SECTIONS,
     ImportOptions,
     Problems,
     RawImage,
@@ -30,7 +31,7 @@ from radweave.data.importers.source import (
     view_of,
 )
 from radweave.data.tables import encoding_note, read_table
-from radweave.data.targets import has_headings, parse_sections, sections_for
+from radweave.data.targets import Sections, has_headings, parse_sections, sections_for
 
 NAMES: Mapping[str, tuple[str, ...]] = {
     "image": ("image", "images", "image_path", "path", "file", "filename", "volume"),
@@ -47,7 +48,6 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "study_time": ("study_time",),
 }
 _SCALARS = tuple(name for name in NAMES if name not in ("image", "view", "study_id"))
-_SECTIONS = ("findings", "impression", "indication", "comparison", "technique")
 _VOLUME_SUFFIXES = (".nii", ".nii.gz", ".nrrd", ".mha", ".mhd")
 _TABLE_NAMES = ("manifest.jsonl", "reports.csv", "metadata.csv", "data.csv", "reports.jsonl")
 
@@ -65,8 +65,7 @@ def open_source(source: Path, options: ImportOptions) -> Source:
     """Open a table, or a folder that holds one.
 
     Raises:
-        InputError: if there is no table or not exactly one, a column is missing, or one study id stands for two
-            different studies.
+        InputError: without exactly one table, for a missing column, or an id of two different studies.
     """
     table = _find_table(source)
     root = options.images or table.parent
@@ -281,19 +280,14 @@ def _raw_study(
         )
         for path, view in rows.images
     )
-    texts = _texts(rows)
     yield RawStudy(
         study_id=study_id,
         patient_id=_patient(study_id, rows),
         split=split_of(split),
         images=images,
         study_time=rows.values.get("study_time"),
-        report=texts["report"],
-        findings=texts["findings"],
-        impression=texts["impression"],
-        indication=texts["indication"],
-        comparison=texts["comparison"],
-        technique=texts["technique"],
+        report=rows.values.get("report"),
+        sections=_sections(rows),
     )
 
 
@@ -301,14 +295,14 @@ def _patient(study_id: str, rows: _Gathered) -> str:
     return (rows.values.get("patient_id") or study_id).strip()
 
 
-def _texts(rows: _Gathered) -> dict[str, str | None]:
-    """The row's texts. A report with headings is split if the table has no column for a section."""
-    texts = {name: rows.values.get(name) for name in ("report", *_SECTIONS)}
-    report = texts["report"]
+def _sections(rows: _Gathered) -> Sections:
+    """The sections of the table; without findings and impression, a report with headings fills the missing ones."""
+    texts = {name: rows.values.get(name) for name in SECTIONS}
+    report = rows.values.get("report")
     if report is not None and not (texts["findings"] or texts["impression"]) and has_headings(report):
         parsed = parse_sections(report)
-        texts |= {name: texts[name] or getattr(parsed, name) for name in _SECTIONS}
-    return texts
+        texts = {name: text or getattr(parsed, name) for name, text in texts.items()}
+    return Sections(**texts)
 
 
 def _inside(root: Path, path: str) -> str:

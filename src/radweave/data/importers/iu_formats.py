@@ -22,8 +22,9 @@ from radweave.core.errors import InputError
 from radweave.core.json_files import read_json
 from radweave.core.study import Split, View
 from radweave.data.importers.archives import parse_xml, tar_texts
-from radweave.data.importers.source import Problems, RawImage, RawStudy, split_of, text_or_none, view_of
+from radweave.data.importers.source import SECTIONS, Problems, RawImage, RawStudy, split_of, text_or_none, view_of
 from radweave.data.tables import read_table
+from radweave.data.targets import Sections
 
 _STUDY = re.compile(r"CXR\d+")
 # "CXR1_1_IM-0001-3001.png" (Open-i) and "1_IM-0001-3001.dcm.png" (Kaggle) are the same image.
@@ -63,7 +64,7 @@ class ImageFolder:
 
     @classmethod
     def scan(cls, root: Path) -> ImageFolder:
-        """Index a folder; of several forms of one image, PNG goes before JPEG before DICOM."""
+        """Index a folder; of several forms of one image, PNG has precedence over JPEG over DICOM."""
         best: dict[ImageKey, tuple[int, str, Path]] = {}
         for folder_name, subfolders, names in os.walk(root):
             subfolders.sort()
@@ -121,7 +122,7 @@ def read_annotation(path: Path) -> dict[str, tuple[Split | None, str, list[str]]
         for entry in entries:
             try:
                 study_id = canonical_id(entry["id"], path.name)
-                # The key of the test split is blank in a copy that goes around.
+                # The key of the test split is blank in a common copy.
                 split = split_of(name) or split_of(entry.get("split")) or "test"
                 value = (split, str(entry["report"]), [str(image) for image in entry["image_path"]])
             except (KeyError, TypeError):
@@ -156,17 +157,14 @@ def _xml_files(folder: Path) -> list[Path]:
 def _openi_study(root: Any, name: str, images: ImageFolder, views: Mapping[ImageKey, View]) -> RawStudy:
     uid = root.find("uId")
     study_id = canonical_id("" if uid is None else uid.get("id", ""), name)
-    sections = {element.get("Label", "").upper(): element.text for element in root.iter("AbstractText")}
+    texts = {element.get("Label", "").upper(): element.text for element in root.iter("AbstractText")}
     ids = [element.get("id", "") for element in root.iter("parentImage")]
     keys = [(image_id, image_key(image_id)) for image_id in ids]
     return RawStudy(
         study_id=study_id,
         patient_id=study_id,
         images=tuple(images.image(i, views.get(key, View.UNKNOWN) if key else View.UNKNOWN) for i, key in keys),
-        findings=text_or_none(sections.get("FINDINGS")),
-        impression=text_or_none(sections.get("IMPRESSION")),
-        indication=text_or_none(sections.get("INDICATION")),
-        comparison=text_or_none(sections.get("COMPARISON")),
+        sections=Sections(**{name: text_or_none(texts.get(name.upper())) for name in SECTIONS[:4]}),
     )
 
 
@@ -174,17 +172,13 @@ def kaggle_studies(
     reports: Path, projections: Mapping[str, list[tuple[str, View]]], images: ImageFolder
 ) -> Iterator[RawStudy]:
     """Studies of ``indiana_reports.csv`` with the views of ``indiana_projections.csv``."""
-    needs = ("uid", "findings", "impression", "indication", "comparison")
-    for _, row in read_table(reports, needs=needs):
+    for _, row in read_table(reports, needs=("uid", *SECTIONS[:4])):
         study_id = f"CXR{row['uid']}"
         yield RawStudy(
             study_id=study_id,
             patient_id=study_id,
             images=tuple(images.image(name, view) for name, view in projections.get(study_id, ())),
-            findings=_kaggle_text(row["findings"]),
-            impression=_kaggle_text(row["impression"]),
-            indication=_kaggle_text(row["indication"]),
-            comparison=_kaggle_text(row["comparison"]),
+            sections=Sections(**{name: _kaggle_text(row[name]) for name in SECTIONS[:4]}),
         )
 
 
@@ -204,7 +198,7 @@ def r2gen_studies(
             patient_id=study_id,
             split=split,
             images=named_or_all(study_id, paths, [View.UNKNOWN] * len(paths), images, views),
-            findings=text_or_none(report),
+            sections=Sections(text_or_none(report)),
         )
 
 

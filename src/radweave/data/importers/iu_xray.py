@@ -28,6 +28,7 @@ from radweave.data.importers.iu_formats import (
     views_by_key,
 )
 from radweave.data.importers.source import (
+    SECTIONS,
     ImportOptions,
     Problems,
     RawImage,
@@ -38,6 +39,7 @@ from radweave.data.importers.source import (
     text_or_none,
     view_of,
 )
+from radweave.data.targets import Sections
 
 NAME = "iu-xray"
 PROJECTIONS = "indiana_projections.csv"
@@ -203,10 +205,7 @@ def _manifest_study(row: dict[str, Any], folder: Path, mislabelled: frozenset[st
         patient_id=row["id"],
         split=split_of(row.get("r2gen_split")),
         images=raw_images,
-        findings=text_or_none(row.get("findings")),
-        impression=text_or_none(row.get("impression")),
-        indication=text_or_none(row.get("indication")),
-        comparison=text_or_none(row.get("comparison")),
+        sections=Sections(**{name: text_or_none(row.get(name)) for name in SECTIONS[:4]}),
         labels=labels,
     )
 

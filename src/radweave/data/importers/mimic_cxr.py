@@ -73,7 +73,7 @@ def open_source(source: Path, options: ImportOptions) -> Source:
     def studies(problems: Problems) -> Iterator[RawStudy]:
         for study in order:
             try:
-                text = read_report(_report_name(rows[study].patient, study))
+                text = read_report(f"{_folder(rows[study].patient, study)}.txt")
             except _UNREADABLE as error:
                 problems.leave_out_study(f"s{study}", f"report cannot be read ({type(error).__name__})")
                 continue
@@ -140,8 +140,8 @@ def _read_labels(folder: Path, first: str) -> tuple[dict[str, dict[str, dict[str
     return labels, files
 
 
-def _report_name(patient: str, study: str) -> str:
-    return f"files/p{patient[:2]}/p{patient}/s{study}.txt"
+def _folder(patient: str, study: str) -> str:
+    return f"files/p{patient[:2]}/p{patient}/s{study}"
 
 
 def _report_reader(folder: Path) -> tuple[ReadReport, Path | None]:
@@ -189,18 +189,13 @@ def _read_member(reports: zipfile.ZipFile, name: str) -> str | None:
 def _raw_study(
     study: str, rows: _StudyRows, text: str | None, labels: dict[str, dict[str, LabelState]], images: Path
 ) -> RawStudy:
-    sections = parse_sections(text or "")
-    folder = f"files/p{rows.patient[:2]}/p{rows.patient}/s{study}"
+    folder = _folder(rows.patient, study)
     return RawStudy(
         study_id=f"s{study}",
         patient_id=f"p{rows.patient}",
         split=next(iter(rows.splits)) if len(rows.splits) == 1 else None,
         images=tuple(_image(images, folder, dicom_id, view) for dicom_id, view in rows.images),
-        findings=sections.findings,
-        impression=sections.impression,
-        indication=sections.indication,
-        comparison=sections.comparison,
-        technique=sections.technique,
+        sections=parse_sections(text or ""),
         study_time=rows.time,
         labels=labels,
     )

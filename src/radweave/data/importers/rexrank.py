@@ -25,6 +25,7 @@ from radweave.data.importers.source import (
     text_or_none,
     view_of,
 )
+from radweave.data.targets import Sections
 
 # Upper-case headings inside are the report's own words; some entries run the headings together.
 _CONTEXT = re.compile(r"(Age|Gender|Sex|Indication|History|Comparison|Technique)\s*:\s*")
@@ -95,11 +96,13 @@ def _study(study_id: str, entry: dict[str, Any], folder: ImageFolder, is_iu: boo
         split=split_of(entry.get("split")),
         images=images,
         report=text_or_none(entry.get("report")),
-        findings=text_or_none(entry.get("section_findings")),
-        impression=text_or_none(entry.get("section_impression")),
-        indication=context.get("indication") or context.get("history"),
-        comparison=context.get("comparison"),
-        technique=context.get("technique"),
+        sections=Sections(
+            text_or_none(entry.get("section_findings")),
+            text_or_none(entry.get("section_impression")),
+            context.get("indication") or context.get("history"),
+            context.get("comparison"),
+            context.get("technique"),
+        ),
     )
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import Field, field_validator
 
 from radweave.core.errors import InputError
 from radweave.core.study import LabelState, Modality, Record, Split, TargetText, View
-from radweave.data.targets import cleaner
+from radweave.data.targets import Sections, cleaner
 
+SECTIONS: Final = tuple(section.name for section in fields(Sections))
 Keep = Literal["complete", "text-only", "image-only", "all"]
 
 
@@ -90,11 +91,7 @@ class RawStudy:
     split: Split | None = None
     images: tuple[RawImage, ...] = ()
     report: str | None = None
-    findings: str | None = None
-    impression: str | None = None
-    indication: str | None = None
-    comparison: str | None = None
-    technique: str | None = None
+    sections: Sections = field(default_factory=Sections)
     study_time: str | None = None
     labels: dict[str, dict[str, LabelState]] = field(default_factory=dict)
     regions: dict[str, str] = field(default_factory=dict)
@@ -126,7 +123,7 @@ def _printable(text: str) -> str:
 class Source:
     """An opened source. ``studies`` may be called more than once and yields in the same order each time.
 
-    root: folder that every image must lie in, links followed.
+    root: folder of all images, links followed.
     files: sources of the texts, splits and labels, hashed into the card.
     is_known_set: a published set, whose images are decoded during the import only on request.
     needs_split: studies outside the published split are left out unless ``keep`` is ``all``.

@@ -105,8 +105,7 @@ def _evened(picture: Picture, width: float) -> Picture:
     """Structure finer than ``width`` pixels, with even local contrast."""
     fine = picture - ndimage.gaussian_filter(picture, width, mode="nearest")
     contrast = np.sqrt(ndimage.gaussian_filter(fine * fine, 2 * width, mode="nearest"))
-    evened: Picture = fine / (contrast + 0.3 * np.median(contrast) + 1e-4)
-    return evened
+    return np.asarray(fine / (contrast + 0.3 * np.median(contrast) + 1e-4))
 
 
 class Query:
@@ -116,9 +115,8 @@ class Query:
         self._picture = picture
         self._broad = _broad(picture)
         self._stack = np.stack([self._broad, *np.gradient(self._broad)])
-        starts = [_turned(turn, scale) for turn in _TURNS_DEGREES for scale in _SCALES]
-        self._starts = starts
-        moved = [self._sampled(self._broad, bend @ _GRID + _CENTRE) for bend in starts]
+        self._starts = [_turned(turn, scale) for turn in _TURNS_DEGREES for scale in _SCALES]
+        moved = [self._sampled(self._broad, bend @ _GRID + _CENTRE) for bend in self._starts]
         self._spectra = fft.rfft2(np.stack(moved).reshape(-1, SIDE, SIDE) * _WINDOW)
 
     def similarity(self, target: Picture) -> Similarity:
@@ -131,8 +129,7 @@ class Query:
     @staticmethod
     def _sampled(picture: Picture, places: NDArray[np.float64], order: int = 1) -> Picture:
         mode = "constant" if order == 1 else "nearest"
-        sampled: Picture = ndimage.map_coordinates(picture, places, order=order, mode=mode)
-        return sampled
+        return np.asarray(ndimage.map_coordinates(picture, places, order=order, mode=mode))
 
     def _align(self, target: Picture) -> Alignment:
         products = fft.irfft2(fft.rfft2(target * _WINDOW) * np.conj(self._spectra), s=(SIDE, SIDE))
@@ -178,7 +175,9 @@ class Query:
         moved = self._sampled(self._picture, places, order=3).reshape(SIDE, SIDE)
         inside = ((places >= 0.5) & (places <= SIDE - 1.5)).all(axis=0).reshape(SIDE, SIDE)
         inside = ndimage.binary_erosion(inside, iterations=2, border_value=1)
-        first, second = (_evened(_softened(picture), _FINE) for picture in (moved, target))
+        first, second = (
+            _evened(ndimage.gaussian_filter(picture, 0.5, mode="nearest"), _FINE) for picture in (moved, target)
+        )
         blocks = _block_means(first), _block_means(second), _block_means(inside.astype(np.float32)) > 0
         values = _correlations(*blocks) * (-1.0 if alignment.inverted else 1.0)
         if len(values) < _FEWEST_BLOCKS:
@@ -197,13 +196,7 @@ def _broad(picture: Picture) -> Picture:
     soft = ndimage.gaussian_filter(picture, 0.7, mode="nearest")
     structure = soft - ndimage.gaussian_filter(soft, 4, mode="nearest")
     contrast = np.sqrt(ndimage.gaussian_filter(structure * structure, 4, mode="nearest"))
-    broad: Picture = structure / (contrast + 0.01)
-    return broad
-
-
-def _softened(picture: Picture) -> Picture:
-    soft: Picture = ndimage.gaussian_filter(picture, 0.5, mode="nearest")
-    return soft
+    return np.asarray(structure / (contrast + 0.01))
 
 
 def _block_means(picture: Picture) -> NDArray[np.float32]:
@@ -223,8 +216,7 @@ def _correlations(first: Picture, second: Picture, inside: NDArray[np.bool_]) ->
     (a, length_a), (b, length_b) = parts
     structured = np.minimum(length_a / np.sqrt(count[:, 0]), length_b / np.sqrt(count[:, 0])) > 0.15
     used = (shares >= 0.7 * _BLOCK * _BLOCK) & structured
-    values: NDArray[np.float32] = (a * b).sum(axis=1)[used] / (length_a * length_b)[used]
-    return values
+    return np.asarray((a * b).sum(axis=1)[used] / (length_a * length_b)[used])
 
 
 SAME_TYPICAL, SAME_WEAKEST = 0.74, 0.45
@@ -285,15 +277,16 @@ class Copy:
 def thumbnail(pixels: NDArray[np.float32]) -> Thumbnail:
     """Block means (SIDE, SIDE) of an image (H, W), its darkest pixel 0 and its brightest 255."""
     high, wide = pixels.shape
-    small = np.asarray(_blocks(wide) @ (_blocks(high) @ pixels.astype(np.float32, copy=False)).T).T.astype(np.float64)
+    small = np.asarray(_band_weights(wide) @ (_band_weights(high) @ pixels.astype(np.float32, copy=False)).T).T.astype(
+        np.float64
+    )
     low, top = float(small.min()), float(small.max())
     scaled = (small - low) / (top - low) if top - low > 1e-6 else np.zeros_like(small)
-    levels: Thumbnail = np.rint(scaled * 255).astype(np.uint8)
-    return levels
+    return np.rint(scaled * 255).astype(np.uint8)
 
 
 @lru_cache(maxsize=64)
-def _blocks(lines: int) -> sparse.csr_array:
+def _band_weights(lines: int) -> sparse.csr_array:
     """Weights (SIDE, lines) of pixel lines in the means of ``SIDE`` bands of equal width.
 
     A line across a border counts partly for both bands.
@@ -319,8 +312,7 @@ def descriptor(small: Thumbnail) -> Descriptor:
     evened = np.sqrt(cells / (total + 0.02 * total.mean()))
     evened -= evened.mean(axis=(1, 2), keepdims=True)
     unit = evened.ravel() / (np.linalg.norm(evened) + 1e-9)
-    levels: Descriptor = np.rint((unit * _LEVELS).clip(-127, 127)).astype(np.int8)
-    return levels
+    return np.asarray(np.rint((unit * _LEVELS).clip(-127, 127)), np.int8)
 
 
 def _posed(descriptors: NDArray[np.float32], pose: Pose) -> NDArray[np.float32]:
@@ -334,9 +326,7 @@ def _posed(descriptors: NDArray[np.float32], pose: Pose) -> NDArray[np.float32]:
 
 def flat_scan(volume: NDArray[Any]) -> NDArray[np.float32]:
     """A scan (D, H, W) as one picture (H, W), the mean over its slices. Values are HU, or grey values of eight bits."""
-    clipped = volume.clip(*_WINDOW_HU)
-    flat: NDArray[np.float32] = np.asarray(clipped.mean(axis=0), np.float32)
-    return flat
+    return np.asarray(volume.clip(*_WINDOW_HU).mean(axis=0), np.float32)
 
 
 def without_borders(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -395,8 +385,7 @@ class SplitSignatures:
 
     def picture(self, row: int, pose: Pose = UPRIGHT[0]) -> NDArray[np.float32]:
         small = self.thumbnails[row][:, ::-1] if pose[0] else self.thumbnails[row]
-        picture: NDArray[np.float32] = (np.rot90(small, pose[1]) / 255).astype(np.float32)
-        return picture
+        return (np.rot90(small, pose[1]) / 255).astype(np.float32)
 
 
 @dataclass(slots=True)
@@ -431,8 +420,8 @@ class ImageIndex:
     def least_similarity(self, patient_of: Callable[[int], object]) -> float:
         """Threshold for the weakest blocks of copies in this set, from pairs of different patients.
 
-        If half of the nearest pairs of one split exceed ``SIMILAR_PATIENTS`` (a few copies in the sample do not suffice),
-        the threshold lies three quarters of the way from the 90 % quantile to 1: only re-saved copies reach it.
+        If half of the nearest pairs of one split exceed ``SIMILAR_PATIENTS`` (which a few copies in the sample do not
+        cause), the threshold lies three quarters of the way from the 90 % quantile to 1: only re-saved copies reach it.
         """
         largest = max(self.signatures.values(), key=lambda of_split: len(of_split.items), default=SplitSignatures())
         sample = largest.every(_SAMPLE)
@@ -520,8 +509,7 @@ def _nearest(
 def _unit(descriptors: list[Descriptor]) -> NDArray[np.float32]:
     rows = np.stack(descriptors).astype(np.float32)
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    unit: NDArray[np.float32] = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)
-    return unit
+    return np.asarray(np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0))
 
 
 # Warning of changed copies across splits before a training, for a person to judge.

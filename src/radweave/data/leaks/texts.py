@@ -69,8 +69,7 @@ class TextIndex:
         scale, shift = self._hashes
         # Both factors are below 2**31, so the product fits 64 bits.
         values: NDArray[np.uint64] = (scale * codes + shift) % np.uint64(_MODULUS)
-        smallest: NDArray[np.uint32] = values.min(axis=1).astype(np.uint32)
-        return smallest
+        return np.asarray(values.min(axis=1), np.uint32)
 
     def near_pairs(self) -> Iterator[tuple[int, int]]:
         """Pairs of different texts (first < second) that are nearly the same, each once."""

@@ -4,7 +4,7 @@
     distance(z) = min_c |L^T (z - c)|^2 / 2      to the middles of groups of training images (Mahalanobis)
     margin(z)   = b + a . [z, z^2 / 4, r, max(r, 0)^2 / 4]     logistic regression, r what the axes leave over
 
-The training images are scored by a fit that has not seen them nor others of their patients: with ``MANY_IMAGES`` or
+The training images are scored by a fit without images of their patients: with ``MANY_IMAGES`` or
 more a quarter is held out, with fewer each tenth in turn (all of one patient together). Each of the two is moved and
 scaled so that these images have median 0 and 5 % quantile -1; the score is the smaller one. Below their 1 % quantile an
 image is doubted, below 1.3 times that it is refused.
@@ -230,11 +230,11 @@ def _residual_scale(left_over: NDArray[np.float64]) -> Arrays:
 
 
 def _groups(arrays: Arrays, own: Floats, *, most: int) -> Arrays:
-    """Middles of groups of training images (frontal and lateral views lie apart), and one whitening for all."""
+    """Centres of groups of training images (such as frontal and lateral views), and one whitening for all."""
     from sklearn.cluster import KMeans
 
     projected = _projected(arrays, own)
-    # The first axes tell the groups; on all of them distances are nearly equal.
+    # The first axes separate the groups; on all of them distances are nearly equal.
     near = KMeans(max(1, most), n_init=3, random_state=0).fit(projected[:, :16]).labels_
     sizes = np.bincount(near)
     large = [group for group in range(len(sizes)) if sizes[group] >= min(LEAST_GROUP, sizes.max())]

@@ -84,7 +84,7 @@ def test_as_many_findings_are_taken_up_as_pay_off_and_are_allowed() -> None:
     assert asserted(drafted(most=6)) == set()
 
 
-def test_what_is_taken_up_is_denied_nowhere_and_every_sentence_has_its_source() -> None:
+def test_an_added_finding_is_denied_nowhere_and_has_its_source() -> None:
     draft = drafted(*FOUR, most=6)
     assert draft.text == " ".join(row["text"] for row in draft.evidence["sentences"])
     for row in draft.evidence["sentences"]:
@@ -139,7 +139,7 @@ def test_without_composites_nothing_is_put_together() -> None:
     assert draft.text in REPORTS
 
 
-def test_what_a_language_model_wrote_grows_too_and_names_who_wrote_what() -> None:
+def test_written_reports_get_further_findings_with_their_sources() -> None:
     text = "The heart is enlarged with a right effusion. A left basilar opacity is seen. The bones are intact."
     draft = drafted(*FOUR, most=6, proposed=[text], cider=0.0, rouge_l=0.0, bleu=0.0)
     assert asserted(draft) == {*FOUR}

@@ -37,7 +37,7 @@ def study(number: int, labels: dict[str, LabelState] | None, report: str = "No e
     )
 
 
-def test_thirds_go_by_frequency_and_leave_no_finding_out() -> None:
+def test_thirds_are_ordered_by_frequency_without_no_finding() -> None:
     groups = FALLING.groups()
     assert groups == {"head": CHEXPERT14[:5], "middle": CHEXPERT14[5:9], "tail": CHEXPERT14[9:13]}
     shares = FALLING.to_json()["classes"]

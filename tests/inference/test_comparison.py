@@ -35,7 +35,7 @@ def marked(beside: TextComparison, which: str) -> list[tuple[str, str, Differenc
         ("Possible cardiomegaly.", "The heart is enlarged.", Difference.LESS_SURE),
     ],
 )
-def test_how_a_draft_stands_to_its_reference(draft: str, reference: str, expected: Difference) -> None:
+def test_differences_of_a_draft_from_its_reference(draft: str, reference: str, expected: Difference) -> None:
     assert differences(draft, reference)["Cardiomegaly"] is expected
 
 
@@ -69,13 +69,13 @@ def test_marks_stand_in_both_texts_on_the_words_that_differ() -> None:
     ), "the gravest first"
 
 
-def test_what_both_say_bears_no_mark() -> None:
+def test_agreement_has_no_mark() -> None:
     beside = compare_texts("The heart is enlarged.", "The heart is enlarged.", LABELER)
     assert marked(beside, "draft") == marked(beside, "reference") == []
     assert beside.rows[0].draft is beside.rows[0].reference is LabelState.POSITIVE
 
 
-def test_left_and_right_are_told_although_the_label_is_the_same() -> None:
+def test_sides_are_compared_where_labels_agree() -> None:
     beside = compare_texts("There is a left pleural effusion.", "Right pleural effusion is seen.", LABELER)
     assert beside.count(Difference.SIDE) == 1
     assert {text for text, _, _ in marked(beside, "draft")} == {"left", "effusion"}

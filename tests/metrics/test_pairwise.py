@@ -45,7 +45,7 @@ def test_a_word_that_no_reference_has_changes_nothing() -> None:
     assert common.lengths(slice(0, 2)).tolist() == [[2], [0]]
 
 
-def test_bleu_to_first_order_tells_which_of_two_drafts_raises_the_corpus_score() -> None:
+def test_first_order_bleu_ranks_drafts_as_corpus_bleu_does() -> None:
     references = [["the", "heart", "is", "large", "today"], ["the", "lungs", "are", "clear", "today"]]
     candidates = [*references, ["the", "heart", "is", "small", "now"], ["lungs", "are"]]
     wording = PairwiseWording(candidates, references)

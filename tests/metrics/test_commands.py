@@ -75,7 +75,7 @@ def test_evaluate_json_has_what_is_promised(tmp_path: Path) -> None:
     assert paper["beside"]["corpus"]["BLEU_4"]["value"] == result["corpus"]["BLEU_4"]["value"]
 
 
-def test_the_labeler_goes_by_what_the_reports_are_about(tmp_path: Path) -> None:
+def test_labeler_is_chosen_by_modality(tmp_path: Path) -> None:
     scan = write_pairs(tmp_path / "ct.jsonl", modality="ct")
     result = json.loads(run("evaluate", scan, "--json", "--no-meteor", "--resamples", 0))
     assert result["clinical"]["classes"] == list(CT18)
@@ -225,7 +225,7 @@ def test_label_reads_csv_with_quotes_and_breaks(tmp_path: Path) -> None:
     assert "positive" not in out.read_text(encoding="utf-8").split("No Finding")[0]
 
 
-def test_a_table_of_any_kind_with_any_names_scores_as_the_lines_do(tmp_path: Path) -> None:
+def test_any_table_format_and_column_names_score_as_json_lines(tmp_path: Path) -> None:
     pairs = write_pairs(tmp_path / "pairs.jsonl")
     plain = ("--json", "--no-meteor", "--resamples", 0)
     expected = json.loads(run("evaluate", pairs, *plain))["corpus"]
@@ -243,7 +243,7 @@ def test_a_table_of_any_kind_with_any_names_scores_as_the_lines_do(tmp_path: Pat
     assert {row["difference"] for row in compared["comparisons"]} <= {0.0, None}
 
 
-def test_the_paper_beside_iu_xray_is_the_one_that_most_papers_follow(tmp_path: Path) -> None:
+def test_second_protocol_of_iu_xray_is_that_of_most_papers(tmp_path: Path) -> None:
     iu = write_pairs(tmp_path / "iu.jsonl", dataset="iu-xray")
     result = json.loads(run("evaluate", iu, "--json", "--no-meteor", "--resamples", 0))
     assert result["beside"]["protocol"]["name"] == "r2gen_iu_60"

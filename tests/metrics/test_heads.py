@@ -112,7 +112,7 @@ def test_macro_f1_counts_classes_with_five_positives_and_says_which() -> None:
     assert groups["without_no_finding"]["macro"]["f1"]["value"] == pytest.approx(2 * 5 / 14 / 13)
 
 
-def test_only_what_a_report_states_is_asserted_and_not_what_may_be_there() -> None:
+def test_uncertain_findings_are_not_asserted() -> None:
     pairs = [
         Pair("a", "There is a pleural effusion. Possible pneumonia.", (EFFUSION,)),
         Pair("b", "Possible pulmonary edema. No pneumothorax.", (EDEMA,)),

@@ -105,7 +105,7 @@ def test_notebooks_show_reports_and_predictors_with_what_they_hold_escaped(predi
     assert "squares of 32 pixels" in predictor._repr_html_()
 
 
-def test_a_model_is_told_no_more_tokens_than_it_was_trained_with(
+def test_context_is_cut_to_the_tokens_of_training(
     predictor: Predictor, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Any] = []

@@ -85,7 +85,7 @@ def test_an_n_gram_counts_once_a_study(monkeypatch: pytest.MonkeyPatch) -> None:
         assert shown == set(bigrams)
 
 
-def test_fewer_resamples_at_a_time_are_the_same_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunk_size_does_not_change_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
     clusters = np.arange(7)
     at_once = np.concatenate(list(resampled_weights(clusters, 25, seed=3)))
     monkeypatch.setattr("radweave.metrics.statistics._CHUNK_WEIGHTS", 20)

@@ -1,23 +1,29 @@
-"""What is given on the command line arrives where the work is done, each option under its own name."""
+"""Options of the command line: values reach the work, numbers have bounds, progress without a terminal."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
-import radweave.inference.explain  # noqa: F401  # binds what is patched below: it must have done so before
-from radweave.cli import app
+import radweave.inference.explain  # binds names before the tests patch them
+from command_line import radweave
+from radweave.cli import app, options
 from radweave.core.study import View
+from radweave.data.dataset import Dataset
 from radweave.data.importers import ImportOptions
 from radweave.experiments.ablate import AblationRequest
 from radweave.experiments.bench_suite import BenchRequest
 from radweave.metrics.commands import CompareRequest, EvaluateRequest, LabelRequest
 from radweave.metrics.pairs import Fields
+from toys import TOY_OVERRIDES, TOY_SIZES
 
 P = Path
 
@@ -197,3 +203,90 @@ def test_every_option_of_phantoms(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (options.prevalence, options.image_size, options.volume_size, options.slices, options.masks) == (
         "normal", 64, 32, 16, True,
     )  # fmt: skip
+
+
+def options_of(command: Any, verb: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from options_of(inner, (*verb, name))
+    if not hasattr(command, "commands"):
+        for option in command.params:
+            yield f"{' '.join(verb)} {option.opts[0]}", option
+
+
+def test_every_numeric_option_has_bounds() -> None:
+    numbers = {
+        name: option
+        for name, option in options_of(typer.main.get_command(app))
+        if getattr(getattr(option, "type_descriptor", None), "annotation", None) in (int, float)
+    }
+    assert {"evaluate --resamples", "generate --batch-size", "phantom --studies", "explain --threshold"} <= set(numbers)
+    assert [name for name, option in numbers.items() if None in (option.min, option.max)] == []
+
+
+@pytest.mark.parametrize(("number", "bound"), [("1000000000", "100000"), ("-1", "equal to 0")])
+def test_too_many_resamples_are_refused_before_a_file_is_opened(number: str, bound: str, tmp_path: Path) -> None:
+    done = radweave("evaluate", tmp_path / "none.jsonl", "--resamples", number)
+    assert done.returncode == 2
+    assert "'--resamples'" in done.stderr
+    assert bound in done.stderr
+
+
+def test_a_log_names_stage_epoch_and_total(
+    toy_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options, "LINE_EVERY_S", 0.0)
+    overrides = [*TOY_OVERRIDES, *TOY_SIZES["baseline"], "stages.report.epochs=2", "stages.report.select=loss"]
+    log = radweave("train", "baseline", toy_dataset.path, "--out", tmp_path / "run", *overrides).stderr
+    lines = [line for line in log.splitlines() if line.startswith("stage report")]
+    assert re.match(r"stage report: 1 of 6 \(16 %\)  epoch 1 of 2  loss \d\.\d+  \d+ studies/s$", lines[0])
+    assert re.match(r"stage report: 3 of 6 \(50 %\)  epoch 1 of 2", lines[2])
+    assert lines[3].startswith("stage report, epoch 1 of 2: validation ")
+    assert re.match(r"stage report: 6 of 6 \(100 %\)  epoch 2 of 2", lines[-2])
+    assert lines[-1].startswith("stage report, epoch 2 of 2: validation ")
+
+
+def test_progress_lines_are_rare(capsys: pytest.CaptureFixture[str]) -> None:
+    with options.bar("reading") as told:
+        for done in range(1, 1001):
+            told(done, 1000)
+        told(1000, 1000)
+    assert capsys.readouterr().err.splitlines() == ["reading: 1 of 1000 (0 %)", "reading: 1000 of 1000 (100 %)"]
+
+
+def test_import_progress_has_a_total(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from toys import toy_image
+
+    monkeypatch.setattr(options, "LINE_EVERY_S", 0.0)
+    for number in range(3):
+        toy_image(tmp_path / f"{number}.png", bright_side="left", seed=number)
+    rows = "".join(f"s{number},p{number},{number}.png,Lungs clear.\n" for number in range(3))
+    (tmp_path / "r.csv").write_text("study_id,patient_id,image,findings\n" + rows)
+    done = radweave("data", "import", "folder", tmp_path / "r.csv", "--out", tmp_path / "out", "--split", "train")
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stderr.splitlines() if line.startswith("reading studies")] == [
+        "reading studies: 1 of 3 (33 %)", "reading studies: 2 of 3 (66 %)", "reading studies: 3 of 3 (100 %)",
+    ]  # fmt: skip
+
+
+def test_check_progress_has_a_total(toy_dataset: Dataset) -> None:
+    done = radweave("data", "check", toy_dataset.path)
+    total = len(toy_dataset.manifest_path.read_text("utf-8").splitlines())
+    assert [line for line in done.stderr.splitlines() if line.startswith("checking studies")] == [
+        f"checking studies: 1 of {total} ({100 // total} %)", f"checking studies: {total} of {total} (100 %)",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", ["bench", "ablate"])
+def test_help_of_long_verbs_warns_of_hours(verb: str) -> None:
+    assert "takes hours" in " ".join(radweave(verb, "--help").stdout.split())
+
+
+def test_inspect_continues_after_a_missing_file(toy_dataset: Dataset, tmp_path: Path) -> None:
+    files = [toy_dataset.image_path(f"images/{number}_0.png") for number in (1, 2)]
+    done = radweave("inspect", *files)
+    assert done.returncode == 0
+    assert "2 entries, 0 refused" in done.stdout
+    mixed = radweave("inspect", files[0], tmp_path / "nowhere.png", files[1])
+    assert mixed.returncode == 2
+    assert "nowhere.png: refused: no such file or folder" in mixed.stdout
+    assert "3 entries, 1 refused" in mixed.stdout
