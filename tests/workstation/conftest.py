@@ -12,6 +12,7 @@ from argon2 import PasswordHasher
 from fastapi.testclient import TestClient
 from stations import running
 
+from radweave.workstation.database import Database
 from radweave.workstation.settings import Settings
 from radweave.workstation.station import Station
 
@@ -37,6 +38,20 @@ def url(tmp_path: Path, request: pytest.FixtureRequest) -> str:
         return f"sqlite:///{tmp_path / 'a.db'}"
     server: postgres.PostgresServer = request.getfixturevalue("postgres_server")
     return server.new_database()
+
+
+@pytest.fixture
+def database(url: str) -> Iterator[Database]:
+    opened = Database(url)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the threads of the hospital run every 20 ms."""
+    for name in ("SENDER_PAUSE_S", "PAUSE_S"):
+        monkeypatch.setattr(f"radweave.workstation.hospital.{name}", 0.02)
 
 
 @pytest.fixture

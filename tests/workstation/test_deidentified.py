@@ -16,11 +16,7 @@ from image_files import CANARY
 from radweave.data.deidentify.key import read_key, write_key
 from radweave.workstation.settings import Settings
 
-
-@pytest.fixture(autouse=True)
-def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("radweave.workstation.hospital.SENDER_PAUSE_S", 0.02)
-    monkeypatch.setattr("radweave.workstation.hospital.PAUSE_S", 0.02)
+pytestmark = pytest.mark.usefixtures("short_pauses")
 
 
 def test_no_patient_data_is_stored_and_no_report_is_sent(

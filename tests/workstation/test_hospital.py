@@ -24,12 +24,7 @@ from radweave.workstation import api
 from radweave.workstation.formats import FORMATS
 from radweave.workstation.settings import Settings
 
-
-@pytest.fixture(autouse=True)
-def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads that look every half second would do so for nothing but time here."""
-    monkeypatch.setattr("radweave.workstation.hospital.SENDER_PAUSE_S", 0.02)
-    monkeypatch.setattr("radweave.workstation.hospital.PAUSE_S", 0.02)
+pytestmark = pytest.mark.usefixtures("short_pauses")
 
 
 def joined(settings: Settings, folder: Path, archive: Archive | None, **receive: Any) -> tuple[Settings, int]:

@@ -21,11 +21,7 @@ from radweave.workstation.database import studies as studies_table
 from radweave.workstation.settings import Settings
 from radweave.workstation.store import NewStudy
 
-
-@pytest.fixture(autouse=True)
-def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SENDER_PAUSE_S", "PAUSE_S"):
-        monkeypatch.setattr(f"radweave.workstation.hospital.{name}", 0.02)
+pytestmark = pytest.mark.usefixtures("short_pauses")
 
 
 @pytest.fixture

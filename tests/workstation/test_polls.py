@@ -16,11 +16,11 @@ from stations import running, wait_for
 from image_files import CANARY, write_dicom
 from radweave.workstation.settings import Settings
 
+pytestmark = pytest.mark.usefixtures("short_pauses")
+
 
 @pytest.fixture(autouse=True)
-def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SENDER_PAUSE_S", "PAUSE_S"):
-        monkeypatch.setattr(f"radweave.workstation.hospital.{name}", 0.02)
+def _short_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("radweave.workstation.hospital.FIRST_RETRY_S", 0.1)
 
 

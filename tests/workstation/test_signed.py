@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,15 +43,11 @@ TURNS = ("\u202a", "\u202b", "\u202c", "\u202d", "\u202e", "\u2066", "\u2067", "
 STAYS = ("Größe", "e\u0301tude", "Καρδιά μεγάλη", "心影增大", "Сердце", "\u05dc\u05d1", "5\u00a0cm", "a\nb", "2 × 3 ²")
 
 
-@pytest.fixture
-def database(url: str) -> Iterator[Database]:
-    opened = Database(url)
-    yield opened
-    opened.close()
+Readers = tuple[User, User, User]
 
 
 @pytest.fixture
-def readers(database: Database) -> tuple[User, User, User]:
+def readers(database: Database) -> Readers:
     """Two readers and an admin."""
     with database.writing() as connection:
         return tuple(
@@ -62,7 +57,7 @@ def readers(database: Database) -> tuple[User, User, User]:
 
 
 @pytest.fixture
-def study(database: Database, readers: tuple[User, User, User]) -> str:
+def study(database: Database, readers: Readers) -> str:
     """A drafted study that came from an archive; its second sentence is flagged."""
     with database.writing() as connection:
         made = store.add(connection, NewStudy("a"), owner=None)
@@ -103,7 +98,7 @@ def change(database: Database, study: str, user: User, version: int, *edits: dic
 
 @pytest.mark.parametrize("sign_", [*UNSEEN.values(), *TURNS], ids=lambda text: f"U+{ord(text):04X}")
 def test_an_invisible_character_is_refused_in_an_edit(
-    sign_: str, database: Database, study: str, readers: tuple[User, User, User]
+    sign_: str, database: Database, study: str, readers: Readers
 ) -> None:
     for text in (sign_, f"No {sign_}effusion.", f"No effusion.{sign_}"):
         for edit in ({"op": "insert", "text": text}, {"op": "replace", "key": 0, "text": text}):
@@ -115,7 +110,7 @@ def test_an_invisible_character_is_refused_in_an_edit(
 
 @pytest.mark.parametrize("text", STAYS)
 def test_words_of_every_script_are_kept_as_they_are(
-    text: str, database: Database, study: str, readers: tuple[User, User, User]
+    text: str, database: Database, study: str, readers: Readers
 ) -> None:
     version = change(database, study, readers[0], 1, {"op": "insert", "text": text})
     with database.reading() as connection:
@@ -124,15 +119,13 @@ def test_words_of_every_script_are_kept_as_they_are(
 
 
 @pytest.mark.parametrize("text", ["...", "—", "\u0301"])
-def test_a_sentence_without_a_word_is_refused(
-    text: str, database: Database, study: str, readers: tuple[User, User, User]
-) -> None:
+def test_a_sentence_without_a_word_is_refused(text: str, database: Database, study: str, readers: Readers) -> None:
     with pytest.raises(InputError, match="no letter"):
         change(database, study, readers[0], 1, {"op": "insert", "text": text})
 
 
 def test_an_empty_report_cannot_be_signed_and_stays_to_be_edited(
-    database: Database, study: str, readers: tuple[User, User, User]
+    database: Database, study: str, readers: Readers
 ) -> None:
     version = change(database, study, readers[0], 1, {"op": "remove", "key": 0}, {"op": "remove", "key": 1})
     with pytest.raises(InputError, match="empty"):
@@ -144,7 +137,7 @@ def test_an_empty_report_cannot_be_signed_and_stays_to_be_edited(
 
 @pytest.mark.parametrize("table", ["sentences", "drafts"])
 def test_invisible_characters_of_an_older_program_are_refused_at_signing(
-    table: str, database: Database, study: str, readers: tuple[User, User, User]
+    table: str, database: Database, study: str, readers: Readers
 ) -> None:
     with database.writing() as connection:
         connection.exec_driver_sql(f"UPDATE {table} SET text = text || '\u202e'")
@@ -155,7 +148,7 @@ def test_invisible_characters_of_an_older_program_are_refused_at_signing(
 # Who looked.
 
 
-def test_a_review_counts_for_its_reader_only(database: Database, study: str, readers: tuple[User, User, User]) -> None:
+def test_a_review_counts_for_its_reader_only(database: Database, study: str, readers: Readers) -> None:
     ahn, weber, chief = readers
     with database.writing() as connection:
         (flagged,) = keys(connection, study, 1)
@@ -169,9 +162,7 @@ def test_a_review_counts_for_its_reader_only(database: Database, study: str, rea
     sign(database, study, weber)
 
 
-def test_an_edited_sentence_is_reviewed_by_its_editor_only(
-    database: Database, study: str, readers: tuple[User, User, User]
-) -> None:
+def test_an_edited_sentence_is_reviewed_by_its_editor_only(database: Database, study: str, readers: Readers) -> None:
     ahn, weber, chief = readers
     version = change(database, study, weber, 1, {"op": "replace", "key": 0, "text": "The heart is large."})
     version = change(database, study, ahn, version, {"op": "insert", "text": "No effusion."})
@@ -189,9 +180,7 @@ def test_an_edited_sentence_is_reviewed_by_its_editor_only(
     }  # fmt: skip
 
 
-def test_a_review_survives_edits_and_covers_one_sentence(
-    database: Database, study: str, readers: tuple[User, User, User]
-) -> None:
+def test_a_review_survives_edits_and_covers_one_sentence(database: Database, study: str, readers: Readers) -> None:
     ahn, weber, _ = readers
     with database.writing() as connection:
         (flagged,) = keys(connection, study, 1)
@@ -221,7 +210,7 @@ AGAIN: dict[str, tuple[dict[str, Any], ...]] = {
 
 @pytest.mark.parametrize("how", AGAIN)
 def test_retyping_a_flagged_sentence_keeps_its_warning(
-    how: str, database: Database, study: str, readers: tuple[User, User, User]
+    how: str, database: Database, study: str, readers: Readers
 ) -> None:
     version = change(database, study, readers[0], 1, *AGAIN[how])
     with database.reading() as connection:
@@ -234,7 +223,7 @@ def test_retyping_a_flagged_sentence_keeps_its_warning(
     sign(database, study, readers[1], version)
 
 
-def test_a_new_draft_needs_new_reviews(database: Database, study: str, readers: tuple[User, User, User]) -> None:
+def test_a_new_draft_needs_new_reviews(database: Database, study: str, readers: Readers) -> None:
     with database.writing() as connection:
         drafts.mark_reviewed(connection, study, 1, keys(connection, study, 1), readers[0])
         connection.exec_driver_sql("UPDATE studies SET state = 'drafting'")
@@ -281,7 +270,7 @@ ENTRIES = {
 
 @pytest.mark.parametrize("what", ALTERED)
 def test_an_altered_report_is_not_exported_and_the_verifier_names_its_entry(
-    what: str, database: Database, study: str, readers: tuple[User, User, User], url: str, tmp_path: Path,
+    what: str, database: Database, study: str, readers: Readers, url: str, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     version = change(database, study, readers[0], 1, {"op": "insert", "text": "Mine.", "section": "impression"})
@@ -316,9 +305,7 @@ def test_an_altered_report_is_not_exported_and_the_verifier_names_its_entry(
                 if row["action"] == "altered"] == [{"entry": broken}]  # fmt: skip
 
 
-def test_a_signature_without_a_log_entry_is_invalid(
-    database: Database, study: str, readers: tuple[User, User, User]
-) -> None:
+def test_a_signature_without_a_log_entry_is_invalid(database: Database, study: str, readers: Readers) -> None:
     with database.writing() as connection:
         connection.exec_driver_sql("UPDATE studies SET state = 'signed'")
         with pytest.raises(AlteredError):
@@ -333,7 +320,7 @@ def test_a_signature_without_a_log_entry_is_invalid(
 
 
 def test_signatures_without_a_seal_are_checked_by_text(
-    database: Database, study: str, readers: tuple[User, User, User], monkeypatch: pytest.MonkeyPatch
+    database: Database, study: str, readers: Readers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
         real = log.append
@@ -357,9 +344,7 @@ def test_signatures_without_a_seal_are_checked_by_text(
 # Addenda.
 
 
-def test_an_addendum_does_not_change_the_report(
-    database: Database, study: str, readers: tuple[User, User, User]
-) -> None:
+def test_an_addendum_does_not_change_the_report(database: Database, study: str, readers: Readers) -> None:
     with pytest.raises(ConflictError, match="takes no addendum"):
         add(database, study, readers[0], "More.", 0)
     sign(database, study, readers[0])
@@ -409,7 +394,7 @@ def events(database: Database, monkeypatch: pytest.MonkeyPatch, *, fails: bool =
 
 
 def test_addenda_are_sent_once_each_after_their_report(
-    database: Database, study: str, readers: tuple[User, User, User], monkeypatch: pytest.MonkeyPatch
+    database: Database, study: str, readers: Readers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert events(database, monkeypatch) == ["drafted after None"]
     sign(database, study, readers[0])
@@ -427,7 +412,7 @@ def test_addenda_are_sent_once_each_after_their_report(
 
 @pytest.mark.parametrize(("state", "names"), [("sent", "drafted"), ("waiting", None), ("refused", None)])
 def test_only_versions_in_the_archive_are_named_as_predecessor(
-    database: Database, study: str, readers: tuple[User, User, User], state: str, names: str | None
+    database: Database, study: str, readers: Readers, state: str, names: str | None
 ) -> None:
     sign(database, study, readers[0])
     keep = {"study_id": study, "target": "archive", "format": "sr-basic", "tries": 1, "due": now(), "changed": now()}
@@ -452,7 +437,7 @@ def test_only_versions_in_the_archive_are_named_as_predecessor(
 
 
 def test_a_rejected_draft_is_no_report_and_its_archive_gets_a_notice(
-    database: Database, study: str, readers: tuple[User, User, User], monkeypatch: pytest.MonkeyPatch
+    database: Database, study: str, readers: Readers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ahn, weber, chief = readers
     assert events(database, monkeypatch) == ["drafted after None"]
@@ -491,7 +476,7 @@ def test_a_rejected_draft_is_no_report_and_its_archive_gets_a_notice(
 
 
 def test_a_draft_that_was_rejected_before_it_was_sent_is_not_sent(
-    database: Database, study: str, readers: tuple[User, User, User], monkeypatch: pytest.MonkeyPatch
+    database: Database, study: str, readers: Readers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with database.writing() as connection:
         drafts.reject(connection, study, 1, "No chest.", readers[0])
@@ -505,9 +490,7 @@ def test_a_draft_that_was_rejected_before_it_was_sent_is_not_sent(
     assert events(database, monkeypatch) == ["rejected after None"]
 
 
-def test_of_two_concurrent_decisions_one_counts(
-    database: Database, study: str, readers: tuple[User, User, User]
-) -> None:
+def test_of_two_concurrent_decisions_one_counts(database: Database, study: str, readers: Readers) -> None:
     with database.writing() as connection:
         for user in readers:
             drafts.mark_reviewed(connection, study, 1, keys(connection, study, 1), user)
@@ -535,9 +518,7 @@ def test_of_two_concurrent_decisions_one_counts(
         assert signed.verify(connection).altered == ()
 
 
-def test_of_two_concurrent_addenda_one_is_stored(
-    database: Database, study: str, readers: tuple[User, User, User]
-) -> None:
+def test_of_two_concurrent_addenda_one_is_stored(database: Database, study: str, readers: Readers) -> None:
     sign(database, study, readers[0])
     done: list[int] = []
 
@@ -602,7 +583,7 @@ def test_addenda_and_rejections_over_the_interface(client: TestClient, started: 
 
 
 def test_a_database_of_the_sixth_version_gets_reviews_and_rejections(
-    database: Database, study: str, readers: tuple[User, User, User]
+    database: Database, study: str, readers: Readers
 ) -> None:
     with database.writing() as connection:
         connection.exec_driver_sql("DROP TABLE looks")

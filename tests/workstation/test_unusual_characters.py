@@ -51,11 +51,7 @@ def test_all_text_of_a_record_is_cleaned_for_writers() -> None:
 
 @pytest.mark.parametrize(
     ("name", "kept"),
-    [
-        ("Dr. Jana Weber", "Dr. Jana Weber"),
-        ("Weber=Jana\\X^Y", "Weber Jana X Y"),
-        ("W" * 100, "W" * LONGEST_NAME),
-    ],
+    [("Dr. Jana Weber", "Dr. Jana Weber"), ("Weber=Jana\\X^Y", "Weber Jana X Y"), ("W" * 100, "W" * LONGEST_NAME)],
 )
 def test_the_name_of_an_account_is_one_name(name: str, kept: str) -> None:
     assert person_name(name) == kept

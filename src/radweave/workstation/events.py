@@ -24,7 +24,7 @@ from typing import Final
 from radweave.workstation.database import now
 
 FIELDS: Final = frozenset(
-    {
+    (
         "method",
         "route",
         "status",
@@ -37,7 +37,7 @@ FIELDS: Final = frozenset(
         "count",
         "pid",
         "client",
-    }
+    )
 )
 SAME_S: Final = 60.0
 _lock = threading.Lock()

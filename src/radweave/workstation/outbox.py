@@ -60,10 +60,7 @@ def enqueue(connection: sa.Connection, targets: Sequence[Target]) -> int:
 
 def _enqueue(connection: sa.Connection, target: str, name: str, event: str) -> int:
     known = sa.exists().where(
-        outbox.c.study_id == studies.c.id,
-        outbox.c.target == target,
-        outbox.c.format == name,
-        outbox.c.event == event,
+        outbox.c.study_id == studies.c.id, outbox.c.target == target, outbox.c.format == name, outbox.c.event == event
     )
     query = sa.select(studies.c.id).join(arrivals, arrivals.c.study_id == studies.c.id).where(~known)
     if event == "signed":

@@ -7,15 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from radweave.core.study import LabelState, Report, Study
-from radweave.inference.explain.support import (
-    FLAGGED,
-    STATE_WORDS,
-    Claim,
-    Finding,
-    Sentence,
-    Support,
-    find_support,
-)
+from radweave.inference.explain.support import FLAGGED, STATE_WORDS, Claim, Finding, Sentence, Support, find_support
 from radweave.labels import NO_FINDING, Labeler
 from radweave.labels.comparisons import words_of_change
 from radweave.workstation.finished import model_facts, writable

@@ -159,11 +159,7 @@ def test_a_scan_is_gone_through_by_sliders_and_keys(scanned: tuple[Path, np.ndar
     page.locator(".rv-canvas[data-map=true]").wait_for()
     assert [
         page.get_by_role("slider", name=f"{name} slice").input_value() for name in ("axial", "coronal", "sagittal")
-    ] == [
-        "6",
-        "4",
-        "8",
-    ]
+    ] == ["6", "4", "8"]
 
 
 def test_without_scripts_everything_is_there_to_read(explained: Path, opened: Open) -> None:
