@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
+from torch.nn import functional
 
 from radweave.core.errors import InputError
 from radweave.core.json_files import write_json
@@ -38,6 +39,27 @@ from radweave.methods.vdgen.self_equilibration import NoEquilibration
 TERMS = ("report", "vse", "did")
 SMOOTHING = 25
 """Steps that a point of a curve is the mean of."""
+
+
+def mean_pairwise_cosine(features: Tensor) -> float:
+    """Mean cosine over all pairs of different rows (N, D), N > 1; 1 where all are equal, near 0 where they are spread."""
+    unit = functional.normalize(features.double(), dim=1)
+    total = unit.sum(0).square().sum() - unit.square().sum()
+    return float(total / (len(unit) * (len(unit) - 1)))
+
+
+def effective_rank(features: Tensor) -> float:
+    """Exponential of the entropy of the normalised singular values of centred rows (N, D); 0 where all rows are equal.
+
+    Source: Roy & Vetterli, "The effective rank", EUSIPCO 2007, Eq. 3. Deviations: the mean over rows is taken out first.
+    """
+    centred = features.double() - features.double().mean(0)
+    values = torch.linalg.svdvals(centred)
+    if float(values.sum()) <= 1e-12 * len(features):
+        return 0.0
+    return float(torch.special.entr(values / values.sum()).sum().exp())
+
+
 COLOURS = ("#1b6ca8", "#c0392b", "#2e8b57", "#8e6bbf", "#7f7f7f", "#d08a00")
 
 Curves = dict[str, dict[str, list[tuple[int, float]]]]
