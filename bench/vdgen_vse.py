@@ -42,7 +42,7 @@ SMOOTHING = 25
 
 
 def mean_pairwise_cosine(features: Tensor) -> float:
-    """Mean cosine over all pairs of different rows (N, D), N > 1; 1 where all are equal, near 0 where they are spread."""
+    """Mean cosine over all pairs of different rows (N, D), N > 1; 1 where all are equal."""
     unit = functional.normalize(features.double(), dim=1)
     total = unit.sum(0).square().sum() - unit.square().sum()
     return float(total / (len(unit) * (len(unit) - 1)))
@@ -51,7 +51,8 @@ def mean_pairwise_cosine(features: Tensor) -> float:
 def effective_rank(features: Tensor) -> float:
     """Exponential of the entropy of the normalised singular values of centred rows (N, D); 0 where all rows are equal.
 
-    Source: Roy & Vetterli, "The effective rank", EUSIPCO 2007, Eq. 3. Deviations: the mean over rows is taken out first.
+    Source: Roy & Vetterli, "The effective rank", EUSIPCO 2007, Eq. 3.
+    Deviations: the mean over rows is taken out first.
     """
     centred = features.double() - features.double().mean(0)
     values = torch.linalg.svdvals(centred)
