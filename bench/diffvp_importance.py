@@ -43,7 +43,7 @@ def importances(run: Run, dataset: Dataset, batch_size: int = 16) -> Tensor:
         views = encode_views(model.encoder, batch)
         reference = pool.references(batch, views, STUDY_DRAW)
         target, compared = (model.resampler(side).tokens for side in (views, reference.views))
-        rows.append(token_importance(target, compared)[reference.there])
+        rows.append(token_importance(target, compared)[reference.present])
     return torch.cat(rows)
 
 

@@ -104,7 +104,7 @@ def site() -> Path:
 @pytest.mark.site
 def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
     pages = sorted(site.rglob("*.html"))
-    assert len(pages) > 60
+    assert len(pages) > 50
     assert {page.name: found for page in pages if (found := foreign(page.read_text("utf-8")))} == {}
     styles = {page.name: IN_STYLES.findall(page.read_text("utf-8")) for page in site.rglob("*.css")}
     assert {name: found for name, found in styles.items() if found} == {}

@@ -81,7 +81,7 @@ def test_a_composite_says_a_finding_in_both_parts_and_denies_it_in_none() -> Non
 def test_no_candidate_has_an_empty_part() -> None:
     """All that the fifth impression says is a comparison, which a draft cannot make; its finding has no impression."""
     pool = CandidatePool.build(REPORTS, LABELER, ExpectedUtilityConfig())
-    assert not any(candidate.is_whole and candidate.sentences[0].row == 4 for candidate in pool.candidates)
+    assert not any(not candidate.is_composed and candidate.sentences[0].row == 4 for candidate in pool.candidates)
     assert all(has_both_sections(candidate.text) for candidate in pool.candidates)
 
 

@@ -1,9 +1,4 @@
-"""What the ranks of the distributed tests run, one after the other under one launch; see test_distributed.py.
-
-    torchrun --nproc-per-node 2 distributed_job.py OUT DATASET
-
-Every check also runs in one process, as the reference. The first rank writes what came out to OUT/results.json.
-"""
+"""The jobs of the distributed tests, each run by all ranks under torchrun."""
 
 from __future__ import annotations
 
@@ -176,7 +171,7 @@ class Picks(nn.Module):
 
 def gradients_of_parts(ranks: Ranks) -> dict[str, Any]:
     """Gradients over two steps of parts that two slices, one rank's or none use; slices of two studies and of one."""
-    model, found = Picks(), {}
+    model, gradients = Picks(), {}
     part = Slice.of(3, ranks.rank, ranks.size)
     values = torch.tensor([[1.0, 2.0], [3.0, 5.0], [8.0, 13.0]])[part.first : part.first + part.count]
     names = [f"s{number}" for number in range(3)][part.first : part.first + part.count]
@@ -186,12 +181,12 @@ def gradients_of_parts(ranks: Ranks) -> dict[str, Any]:
         with one_slice_of(part if part.is_cut else None):
             replica.backward(replica.losses(Batch(names, names, pixel_values=values))[0], part)
     for name, parameter in model.named_parameters():
-        found[name] = None if parameter.grad is None else parameter.grad.tolist()
-    return found
+        gradients[name] = None if parameter.grad is None else parameter.grad.tolist()
+    return gradients
 
 
 def refused(dataset: Path, folder: Path) -> str:
-    """What training says that is to overwrite somebody's folder."""
+    """The error of a training that is to overwrite a foreign folder."""
     folder.mkdir(exist_ok=True)
     (folder / "file").write_text("mine")
     try:

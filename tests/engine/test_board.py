@@ -1,4 +1,4 @@
-"""Watching a run: what TensorBoard and wandb are told, and what they are not."""
+"""Boards: the figures and texts that TensorBoard and wandb get."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def test_a_training_run_shows_its_figures_and_drafts(toy_dataset: Dataset, tmp_p
     run, overrides = tmp_path / "run", [*TOY_OVERRIDES, *TOY_SIZES["baseline"], "stages.report.epochs=2"]
     with training_watch(open_board("tensorboard", run)) as watch:
         train("baseline", toy_dataset.path, run, overrides=overrides, watch=watch)
-    seen = events(run / "tensorboard" / "report")
-    losses = seen.Scalars("loss")
+    logged = events(run / "tensorboard" / "report")
+    losses = logged.Scalars("loss")
     assert [event.step for event in losses] == list(range(1, 7))
     assert all(event.value > 0 for event in losses)
-    assert [event.step for event in seen.Scalars("validation loss")] == [3, 6]
-    texts = seen.Tensors("sample 1/text_summary")
+    assert [event.step for event in logged.Scalars("validation loss")] == [3, 6]
+    texts = logged.Tensors("sample 1/text_summary")
     assert len(texts) == 2
     words = texts[0].tensor_proto.string_val[0].decode()
     assert "**draft**" in words
@@ -42,15 +42,15 @@ def test_a_training_run_shows_its_figures_and_drafts(toy_dataset: Dataset, tmp_p
     assert not any(study.patient_id in words.split() for study in toy_dataset.studies())
 
 
-def test_what_a_resumed_run_repeats_replaces_what_was_there(tmp_path: Path) -> None:
+def test_steps_repeated_by_a_resumed_run_replace_older_ones(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     for first, last in ((1, 6), (4, 8)):
         board = TensorBoard(tmp_path)
         for step in range(first, last + 1):
             board.figures("report", step, {"loss": float(first), "none": None})
         board.close()
-    seen = {event.step: event.value for event in events(tmp_path / "report").Scalars("loss")}
-    assert seen == {1: 1.0, 2: 1.0, 3: 1.0, 4: 4.0, 5: 4.0, 6: 4.0, 7: 4.0, 8: 4.0}
+    logged = {event.step: event.value for event in events(tmp_path / "report").Scalars("loss")}
+    assert logged == {1: 1.0, 2: 1.0, 3: 1.0, 4: 4.0, 5: 4.0, 6: 4.0, 7: 4.0, 8: 4.0}
 
 
 def test_wandb_gets_figures_and_no_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,17 +61,14 @@ def test_wandb_gets_figures_and_no_texts(tmp_path: Path, monkeypatch: pytest.Mon
         sys.modules, "wandb", SimpleNamespace(__spec__=ModuleSpec("wandb", None), init=lambda **options: run)
     )  # type: ignore[arg-type]
     board = WandbBoard(tmp_path)
-    told: list[int] = []
-    watch = watched(Watch(step=lambda step, total, figures: told.append(step)), board, "report")
+    steps: list[int] = []
+    watch = watched(Watch(step=lambda step, total, figures: steps.append(step)), board, "report")
     watch.step(1, 10, {"loss": 2.0})
     watch.epoch(0, {"loss": 1.5, "CIDEr": None})
     board.reports("report", 1, [("No effusion.", "Effusion.")])
     board.close()
-    assert told == [1]
-    assert logged == [
-        {"report/step": 1, "report/loss": 2.0},
-        {"report/step": 1, "report/validation loss": 1.5},
-    ]
+    assert steps == [1]
+    assert logged == [{"report/step": 1, "report/loss": 2.0}, {"report/step": 1, "report/validation loss": 1.5}]
     assert finished == [True]
 
 

@@ -67,7 +67,7 @@ def test_one_folder_of_images_and_texts_gives_both_parts(toy_dataset: Dataset, t
     assert Predictor.of(run).report([image]).text == Predictor.of(restore(folder)).report([image]).text
 
 
-def test_what_does_not_fit_is_refused_before_any_image_is_decoded(
+def test_parts_that_do_not_fit_are_refused_before_any_image_is_decoded(
     toy_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("radweave.engine.train.build_cache", lambda *_, **__: pytest.fail("images were decoded"))

@@ -21,7 +21,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return write_toy_dataset(folder / "data", folder / "src", counts=(12, 20, 2))
 
 
-def test_short_training_and_collapse_are_said_everywhere(many: Dataset, tmp_path: Path) -> None:
+def test_cautions_of_short_training_and_collapse_are_shown_everywhere(many: Dataset, tmp_path: Path) -> None:
     sizes = [*TOY_OVERRIDES, *TOY_SIZES["baseline"], "stages.report.epochs=1", "stages.report.select=loss"]
     trained = radweave("train", "baseline", many.path, "--out", tmp_path / "run", *sizes, "decoding.max_new_tokens=4")
     assert trained.returncode == 0, trained.stderr
@@ -44,7 +44,7 @@ def test_short_training_and_collapse_are_said_everywhere(many: Dataset, tmp_path
     assert "barely trained: 3 updates" in page
 
 
-def test_a_card_without_any_is_written_as_before(toy_run: Path, tmp_path: Path) -> None:
+def test_a_card_without_cautions_has_no_field(toy_run: Path, tmp_path: Path) -> None:
     from radweave.engine.run_folder import write_card
 
     card = read_card_alone(toy_run).model_copy(update={"cautions": ()})
@@ -53,7 +53,7 @@ def test_a_card_without_any_is_written_as_before(toy_run: Path, tmp_path: Path) 
     assert read_card_alone(tmp_path) == card
 
 
-def test_a_method_that_has_nothing_to_train_is_judged_by_its_drafts_alone(many: Dataset, tmp_path: Path) -> None:
+def test_a_method_without_training_has_cautions_from_its_drafts_alone(many: Dataset, tmp_path: Path) -> None:
     done = radweave("train", "kernels", many.path, "--out", tmp_path / "run", *TOY_SIZES["kernels"])
     assert done.returncode == 0, done.stderr
     assert not any("barely trained" in text for text in read_card(tmp_path / "run").cautions)

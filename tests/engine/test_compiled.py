@@ -64,13 +64,13 @@ def trained(folder: Path, which: str, validate: Callable[[Model], None] = lambda
         return {"loss": float(model.loss(batch_of(9), ("report",))["report"].detach())}
 
     watch = Watch(step=lambda step, total, figures: losses.append(figures["loss"]))
-    asked = {**stage, "select": "last", "compiled": which}
-    short_stage(model, asked, Batches(), folder, validate=figures, watch=watch).run()
+    config = {**stage, "select": "last", "compiled": which}
+    short_stage(model, config, Batches(), folder, validate=figures, watch=watch).run()
     return losses
 
 
 @pytest.mark.parametrize(("which", "parts"), [("nothing", 0), ("encoder", 1), ("networks", 2)])
-def test_the_networks_that_are_named_are_compiled_in_updates_alone(
+def test_networks_are_compiled_in_updates_alone(
     which: str, parts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
@@ -90,7 +90,7 @@ def test_the_networks_that_are_named_are_compiled_in_updates_alone(
     assert losses == trained(tmp_path / "plain", "nothing")
 
 
-def test_names_of_weights_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiling_keeps_the_names_of_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda function: function)
     model = Model()
     names = list(model.state_dict())
@@ -98,7 +98,7 @@ def test_names_of_weights_stay(monkeypatch: pytest.MonkeyPatch) -> None:
         assert list(model.state_dict()) == names
 
 
-def test_a_machine_without_a_compiler_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_a_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(function: Any) -> Any:
         raise RuntimeError("No working C++ compiler found in\n('g++',)")
 
@@ -117,14 +117,14 @@ def test_sharded_networks_are_not_compiled(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_compiled_networks_learn_as_plain_ones_do(tmp_path: Path) -> None:
+def test_compiled_networks_learn_like_uncompiled_ones(tmp_path: Path) -> None:
     """By torch's own compiler, where there is one."""
     try:
         refuse_no_compiler(torch.device("cpu"))
     except InputError as error:
         pytest.skip(str(error))
     plain = trained(tmp_path / "plain", "nothing")
-    ours = trained(tmp_path / "compiled", "networks")
-    assert all(map(math.isfinite, ours))
+    compiled = trained(tmp_path / "compiled", "networks")
+    assert all(map(math.isfinite, compiled))
     # Fused kernels round otherwise; AdamW's first steps magnify that.
-    assert ours == pytest.approx(plain, rel=1e-4)
+    assert compiled == pytest.approx(plain, rel=1e-4)

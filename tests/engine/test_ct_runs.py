@@ -66,7 +66,7 @@ def test_a_batch_holds_the_prepared_scans_from_0_to_1(run: Run, toy_ct_dataset: 
     assert isinstance(prepared.examples[0].source[0], np.memmap), "scans stay on disk"
 
 
-def test_the_cache_goes_on_where_it_was_and_names_what_it_cannot_read(toy_ct_dataset: Dataset, tmp_path: Path) -> None:
+def test_the_cache_resumes_and_names_unreadable_scans(toy_ct_dataset: Dataset, tmp_path: Path) -> None:
     copy = tmp_path / "dataset"
     shutil.copytree(toy_ct_dataset.path, copy, ignore=shutil.ignore_patterns(".cache"))
     dataset, data = Dataset.open(copy), resolve("baseline", "tiny-ct", TOY_CT_OVERRIDES).data
@@ -80,19 +80,19 @@ def test_the_cache_goes_on_where_it_was_and_names_what_it_cannot_read(toy_ct_dat
         place.unlink()
     broken = next(iter(dataset.studies("val"))).images[0].path
     (copy / broken).write_bytes(b"no scan")
-    again = build_cache(dataset, size=128, ct=data.ct)
-    assert list(again.unreadable) == [broken]
-    assert len(again.rows) == 23
-    for path in again.rows:
-        assert np.array_equal(again.pixels[again.rows[path]], first.pixels[first.rows[path]])
-    kept = [file for file in files if file.exists() and file.stat().st_mtime_ns == before[file]]
-    assert len(kept) >= 22
+    reopened = build_cache(dataset, size=128, ct=data.ct)
+    assert list(reopened.unreadable) == [broken]
+    assert len(reopened.rows) == 23
+    for path in reopened.rows:
+        assert np.array_equal(reopened.pixels[reopened.rows[path]], first.pixels[first.rows[path]])
+    untouched = [file for file in files if file.exists() and file.stat().st_mtime_ns == before[file]]
+    assert len(untouched) >= 22
     calls: list[int] = []
     build_cache(dataset, size=128, ct=data.ct, progress=lambda done, total: calls.append(done))
     assert calls == []
 
 
-def test_volumes_are_augmented_by_their_own_draw_and_never_mirrored() -> None:
+def test_volumes_are_augmented_independently_and_never_mirrored() -> None:
     volume = torch.zeros(8, 1, 8, 16, 24)
     volume[..., 2:6, 4:12, 2:6] = 1.0
     plain = LightAugmentation(rotation_degrees=0, shift=0, zoom=0, contrast=0)
@@ -105,7 +105,7 @@ def test_volumes_are_augmented_by_their_own_draw_and_never_mirrored() -> None:
     assert torch.equal(part, moved[5:])
 
 
-def test_processes_see_their_slice_of_what_one_process_sees(run: Run, toy_ct_dataset: Dataset) -> None:
+def test_processes_get_slices_of_the_batches_of_one_process(run: Run, toy_ct_dataset: Dataset) -> None:
     data = run.experiment.data
     cache = build_cache(toy_ct_dataset, size=data.image_size, ct=data.ct)
     examples = prepare(toy_ct_dataset, "train", run.experiment, run.tokenizer, cache, need_text=True).examples
@@ -214,21 +214,21 @@ def test_files_of_the_other_modality_are_refused(
         Predictor.of(run).report([image.parent])
 
 
-def test_features_of_a_frozen_encoder_are_those_it_gives(run: Run, toy_ct_dataset: Dataset, tmp_path: Path) -> None:
-    seen: list[int] = []
+def test_cached_features_equal_those_of_the_frozen_encoder(run: Run, toy_ct_dataset: Dataset, tmp_path: Path) -> None:
+    progress: list[int] = []
     data = run.experiment.data
     cache = build_cache(toy_ct_dataset, size=data.image_size, ct=data.ct)
     examples = prepare(toy_ct_dataset, "test", run.experiment, run.tokenizer, cache, need_text=True).examples
     encoder = run.model.vision_encoder
     assert isinstance(encoder, torch.nn.Module)
-    features = build_features(encoder, examples, tmp_path, {}, lambda done, total: seen.append(done))
-    assert seen
-    batches: list[Batch] = [collate(examples, pad_id=0, features=given) for given in (features, None)]
+    features = build_features(encoder, examples, tmp_path, {}, lambda done, total: progress.append(done))
+    assert progress
+    batches: list[Batch] = [collate(examples, pad_id=0, features=cached) for cached in (features, None)]
     with torch.no_grad():
-        given, fresh = (encode_views(encoder, batch) for batch in batches)
-    assert given.grid == fresh.grid
-    assert torch.allclose(given.tokens, fresh.tokens, atol=1e-5)
-    assert torch.equal(given.view_mask, fresh.view_mask)
+        cached, fresh = (encode_views(encoder, batch) for batch in batches)
+    assert cached.grid == fresh.grid
+    assert torch.allclose(cached.tokens, fresh.tokens, atol=1e-5)
+    assert torch.equal(cached.view_mask, fresh.view_mask)
 
 
 def test_a_stage_with_a_frozen_encoder_computes_features_once_and_learns_the_same(
@@ -252,7 +252,7 @@ def test_a_stage_with_a_frozen_encoder_computes_features_once_and_learns_the_sam
     assert len(stores[1]) == len(stores[0]) + 1
 
 
-def test_scans_come_with_the_scan_before_and_in_the_same_order_after_a_stop(toy_ct_dataset: Dataset, run: Run) -> None:
+def test_scans_come_with_their_prior_and_in_the_same_order_after_a_stop(toy_ct_dataset: Dataset, run: Run) -> None:
     experiment = run.experiment.model_copy(update={"data": run.experiment.data.model_copy(update={"priors": True})})
     cache = build_cache(toy_ct_dataset, size=128, ct=experiment.data.ct)
     prepared = prepare(toy_ct_dataset, "train", experiment, run.tokenizer, cache, need_text=True)
@@ -262,9 +262,9 @@ def test_scans_come_with_the_scan_before_and_in_the_same_order_after_a_stop(toy_
     for before, after in zip(whole[2:], loader.epoch(3, 2), strict=True):
         assert before.study_ids == after.study_ids
         assert torch.equal(before.volume, after.volume)  # type: ignore[arg-type]
-    found = [batch for batch in whole if batch.priors is not None]
-    assert found
-    for batch in found:
+    with_priors = [batch for batch in whole if batch.priors is not None]
+    assert with_priors
+    for batch in with_priors:
         assert batch.priors is not None
         assert batch.priors.volume is not None
         assert batch.priors.volume.shape == (len(batch.prior_of), 1, 8, 16, 16)

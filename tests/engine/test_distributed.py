@@ -46,10 +46,7 @@ def torchrun(*arguments: object, processes: int = 2) -> list[str]:
 
 def environment() -> dict[str, str]:
     # Without the second one a restarted group may meet the store of the one that died.
-    return os.environ | {
-        "OMP_NUM_THREADS": "1",
-        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-    }
+    return os.environ | {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +85,7 @@ def largest_difference(left: Path, right: Path) -> float:
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_contrast_batch_norm_and_uneven_means_are_those_of_one_process(
+def test_contrast_batch_norm_and_uneven_means_equal_those_of_one_process(
     two_processes: Path, tmp_path: Path, parallel: str
 ) -> None:
     two = read_json(two_processes / "results.json")[f"fit {parallel}"]
@@ -100,7 +97,7 @@ def test_contrast_batch_norm_and_uneven_means_are_those_of_one_process(
         assert difference < WEIGHT_TOLERANCE, name
 
 
-def test_a_part_that_one_rank_uses_gets_its_gradient_and_one_that_none_uses_gets_none(two_processes: Path) -> None:
+def test_gradients_of_parts_that_one_rank_or_none_uses(two_processes: Path) -> None:
     on_ranks = read_json(two_processes / "results.json")["parts"]
     assert on_ranks[0] == on_ranks[1], "also what one rank alone has used"
     # One study on the first rank, two on the second, each rank's mean weighs by its share: 1/3 and 2/3.
@@ -110,11 +107,11 @@ def test_a_part_that_one_rank_uses_gets_its_gradient_and_one_that_none_uses_gets
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_a_run_of_two_processes_is_that_of_one(two_processes: Path, one_process: Path, parallel: str) -> None:
+def test_a_run_of_two_processes_equals_that_of_one(two_processes: Path, one_process: Path, parallel: str) -> None:
     run = two_processes / parallel
-    ours, theirs = metrics(run), metrics(one_process)
-    assert len(ours) == len(theirs) == 8
-    for left, right in zip(ours, theirs, strict=True):
+    two, single = metrics(run), metrics(one_process)
+    assert len(two) == len(single) == 8
+    for left, right in zip(two, single, strict=True):
         assert left.keys() == right.keys()
         validated = left.pop("validation", {}), right.pop("validation", {})
         assert validated[0] == pytest.approx(validated[1], rel=LOSS_TOLERANCE)
@@ -129,7 +126,7 @@ def test_a_run_of_two_processes_is_that_of_one(two_processes: Path, one_process:
     assert restore(run).card.is_trained
 
 
-def test_every_method_s_gradients_are_those_of_the_whole_batch(two_processes: Path) -> None:
+def test_gradients_of_every_method_equal_those_of_the_whole_batch(two_processes: Path) -> None:
     errors = read_json(two_processes / "results.json")["gradients"]
     assert {name.split()[0] for name in errors} == set(TOY_SIZES) - {"kernels"}, "kernels has nothing to train"
     # Slices of two and three studies: a term that is a mean of means would be off by 1e-2 or more.
@@ -145,7 +142,7 @@ def test_an_odd_number_of_studies_is_reported_once_each(two_processes: Path, odd
     assert not (two_processes / "test.jsonl.shards").exists()
 
 
-def test_slices_hold_each_study_once_and_see_what_one_process_sees() -> None:
+def test_slices_hold_each_study_once_and_equal_one_process() -> None:
     def examples() -> Iterator[Example]:
         generator = np.random.default_rng(0)
         for number in range(23):
@@ -182,9 +179,9 @@ def killed_in_training(command: list[str], metrics: Path, after_lines: int) -> s
             assert job_process.poll() is None, "training ended before it could be killed"
             time.sleep(0.005)
         os.kill(rank_of(job_process.pid, "1"), signal.SIGKILL)
-        said = job_process.communicate(timeout=100)[1]
+        output = job_process.communicate(timeout=100)[1]
     assert job_process.returncode != 0
-    return said
+    return output
 
 
 def rank_of(launcher: int, rank: str) -> int:
@@ -205,8 +202,8 @@ def test_a_lost_process_ends_the_job_and_the_resumed_one_ends_equal(
         verb = [radweave, "train", "baseline", odd_dataset.path, *job.WITH_DROPOUT, "--out", cut, *more]
         return torchrun("--no-python", *verb)
 
-    said = killed_in_training(command(), cut / "metrics.jsonl", after_lines=5)
-    assert "SIGKILL" in said
+    output = killed_in_training(command(), cut / "metrics.jsonl", after_lines=5)
+    assert "SIGKILL" in output
     with pytest.raises(InputError, match="--resume"):
         restore(cut)
     subprocess.run(command("--resume"), env=environment(), check=True, capture_output=True)
@@ -216,8 +213,8 @@ def test_a_lost_process_ends_the_job_and_the_resumed_one_ends_equal(
         assert (cut / name).read_bytes() == (whole / name).read_bytes(), name
 
 
-def test_an_error_of_the_first_process_is_every_process_s(two_processes: Path) -> None:
-    said = read_json(two_processes / "results.json")["errors"]
-    assert len(said) == 2
-    assert all("is not replaced" in text for text in said)
+def test_an_error_of_the_first_process_reaches_every_process(two_processes: Path) -> None:
+    output = read_json(two_processes / "results.json")["errors"]
+    assert len(output) == 2
+    assert all("is not replaced" in text for text in output)
     assert (two_processes / "taken" / "file").read_text() == "mine"

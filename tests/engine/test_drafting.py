@@ -42,7 +42,7 @@ def baseline(toy_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> 
     return train("baseline", toy_dataset.path, out, overrides=options)
 
 
-def asked(run: Run, dataset: Dataset) -> list[Example]:
+def prepared_examples(run: Run, dataset: Dataset) -> list[Example]:
     data = run.experiment.data
     cache = build_cache(dataset, size=data.image_size, ct=data.ct)
     return list(prepare(dataset, "train", run.experiment, run.tokenizer, cache, need_text=False).examples[:6])
@@ -62,56 +62,54 @@ def test_a_run_without_heads_drafts_from_training_reports(baseline: Path, toy_da
     reports = {study.study_id: study.report or "" for study in toy_dataset.studies("train")}
     assert load_facts(baseline / "drafting").source == "smoothers"
     predictor, labeler = Predictor.of(run, decoding=UTILITY), get_labeler("chexpert14")
-    for report in predictor.reports(asked(run, toy_dataset)):
+    for report in predictor.reports(prepared_examples(run, toy_dataset)):
         for sentence in report.evidence["sentences"]:
-            said = split_sentences(reports[sentence["source"]["study_id"]])
-            assert sentence["text"] in {*said, *(without_place(one, labeler) for one in said)}
+            sentences = split_sentences(reports[sentence["source"]["study_id"]])
+            assert sentence["text"] in {*sentences, *(without_place(one, labeler) for one in sentences)}
         assert set(report.evidence["class_probabilities"]) == set(run.card.classes)
 
 
 @pytest.mark.parametrize("model", [AmMrgModel, DastModel, DiffRGenNetModel, DiffvpModel])
-def test_heads_speak_for_findings_where_a_method_has_them(model: type[ReportModel]) -> None:
+def test_scores_come_from_heads_where_a_method_has_them(model: type[ReportModel]) -> None:
     assert issubclass(model, Classifying)
     assert not issubclass(model, EvidenceSource)
 
 
-def test_an_export_drafts_what_its_run_does_and_never_from_the_study_itself(
+def test_an_export_drafts_like_its_run_and_never_from_the_study_itself(
     baseline: Path, toy_dataset: Dataset, tmp_path: Path
 ) -> None:
     first, second = restore(baseline), restore(export(baseline, tmp_path / "export"))
-    examples = asked(first, toy_dataset)
+    examples = prepared_examples(first, toy_dataset)
     own = {example.study_id for example in examples}
     for queries in (
         examples,
         [replace(example, study_id=f"other-{example.study_id}") for example in examples],
         [replace(example, patient_id=f"other-{example.patient_id}") for example in examples],
     ):
-        ours, theirs = drafts(first, queries), drafts(second, queries)
-        assert [text for text, _ in ours] == [text for text, _ in theirs]
-        for example, (_, sources) in zip(examples, ours, strict=True):
+        of_run, of_export = drafts(first, queries), drafts(second, queries)
+        assert [text for text, _ in of_run] == [text for text, _ in of_export]
+        for example, (_, sources) in zip(examples, of_run, strict=True):
             assert example.study_id not in sources
-        assert not own & {source for _, sources in theirs for source in sources}, "the export has other names"
+        assert not own & {source for _, sources in of_export for source in sources}, "the export has other names"
 
 
-def test_alone_is_as_in_any_batch(baseline: Path, toy_dataset: Dataset) -> None:
+def test_a_draft_does_not_depend_on_its_batch(baseline: Path, toy_dataset: Dataset) -> None:
     run = restore(baseline)
-    examples = asked(run, toy_dataset)
+    examples = prepared_examples(run, toy_dataset)
     assert [drafts(run, [example])[0] for example in examples] == drafts(run, examples)
 
 
-def test_an_export_without_its_bank_says_what_no_longer_works(
-    baseline: Path, toy_dataset: Dataset, tmp_path: Path
-) -> None:
+def test_an_export_without_its_bank_states_its_limits(baseline: Path, toy_dataset: Dataset, tmp_path: Path) -> None:
     folder = export(baseline, tmp_path / "export", bank=False)
     assert not (folder / "drafting").exists()
     run = restore(folder)
-    examples = asked(run, toy_dataset)[:1]
+    examples = prepared_examples(run, toy_dataset)[:1]
     assert list(Predictor.of(run).reports(examples))
     with pytest.raises(InputError, match="no reports to draft from"):
         drafts(run, examples)
 
 
-def test_a_method_that_is_its_memory_cannot_be_exported_without(toy_dataset: Dataset, tmp_path: Path) -> None:
+def test_a_method_of_memories_alone_cannot_be_exported_without_them(toy_dataset: Dataset, tmp_path: Path) -> None:
     options = [*TOY_OVERRIDES, *TOY_SIZES["kernels"]]
     run = train("kernels", toy_dataset.path, tmp_path / "run", overrides=options)
     with pytest.raises(InputError, match="memory of training studies"):
@@ -123,7 +121,7 @@ def test_scans_are_drafted_too(toy_ct_dataset: Dataset, tmp_path: Path) -> None:
     options = [*TOY_CT_OVERRIDES, "stages.vision.epochs=0"]
     out = train("baseline", toy_ct_dataset.path, tmp_path / "run", preset="tiny-ct", overrides=options)
     run = restore(out)
-    assert all(text for text, _ in drafts(run, asked(run, toy_ct_dataset)))
+    assert all(text for text, _ in drafts(run, prepared_examples(run, toy_ct_dataset)))
 
 
 def test_a_report_of_another_split_is_refused_as_a_leak(
@@ -145,12 +143,12 @@ def test_a_report_of_another_split_is_refused_as_a_leak(
         train("baseline", toy_dataset.path, tmp_path / "run", overrides=options)
 
 
-def test_a_model_that_sees_nothing_finite_is_refused(baseline: Path, toy_dataset: Dataset) -> None:
+def test_a_model_with_non_finite_features_is_refused(baseline: Path, toy_dataset: Dataset) -> None:
     run = restore(baseline)
     with torch.no_grad():
         next(run.model.encoder.parameters()).fill_(float("nan"))
     with pytest.raises(UnusableModelError, match="not finite"):
-        drafts(run, asked(run, toy_dataset)[:1])
+        drafts(run, prepared_examples(run, toy_dataset)[:1])
 
 
 def test_a_folder_of_another_method_is_refused(baseline: Path, toy_dataset: Dataset, tmp_path: Path) -> None:
@@ -161,4 +159,4 @@ def test_a_folder_of_another_method_is_refused(baseline: Path, toy_dataset: Data
     assert run.drafting is not None
     other = replace(run, drafting=Drafting(tmp_path / "drafting", run.model, run.drafting.calibration))
     with pytest.raises(InputError, match="does not fit this model"):
-        drafts(other, asked(run, toy_dataset)[:1])
+        drafts(other, prepared_examples(run, toy_dataset)[:1])

@@ -54,39 +54,39 @@ def test_lora_parameters_by_formula_and_by_peft() -> None:
 
 
 def test_the_paper_preset_of_vdgen_is_llama_with_adapters() -> None:
-    found = estimate("vdgen", "paper")
-    part = found.parts["language_model"]
+    result = estimate("vdgen", "paper")
+    part = result.parts["language_model"]
     assert part.parameters == LLAMA_2_7B + 8_388_608
     assert part.trainable == 8_388_608
     # The model in bfloat16, its adapters in float32 once they are real; the meta device leaves them as they were made.
     assert part.weight_bytes == pytest.approx(2 * LLAMA_2_7B, rel=0.003)
-    assert found.optimizer == 8 * found.trainable
-    assert found.training == found.weights + found.optimizer + max(found.gradients, found.activations)
+    assert result.optimizer == 8 * result.trainable
+    assert result.training == result.weights + result.optimizer + max(result.gradients, result.activations)
     checkpointed = estimate("vdgen", "paper", ["model.language_model.gradient_checkpointing=true"])
-    assert checkpointed.saved["language_model"] < found.saved["language_model"] / 8
-    assert checkpointed.saved["vision_encoder"] == found.saved["vision_encoder"]
-    assert checkpointed.weights == found.weights
+    assert checkpointed.saved["language_model"] < result.saved["language_model"] / 8
+    assert checkpointed.saved["vision_encoder"] == result.saved["vision_encoder"]
+    assert checkpointed.weights == result.weights
 
 
 @pytest.mark.parametrize("method", method_names())
 @pytest.mark.parametrize("preset", ["tiny", "small", "paper"])
 def test_every_preset_can_be_estimated(method: str, preset: str) -> None:
-    found = estimate(method, preset)
+    result = estimate(method, preset)
     if not any(stage.losses for stage in resolve(method, preset, []).named_stages().values()):
-        assert found.parameters == found.trainable == found.optimizer == 0, "nothing trains in it"
+        assert result.parameters == result.trainable == result.optimizer == 0, "nothing trains in it"
         return
-    assert 0 < found.trainable <= found.parameters
-    assert found.activations > 0
-    assert found.kv_cache > 0
+    assert 0 < result.trainable <= result.parameters
+    assert result.activations > 0
+    assert result.kv_cache > 0
 
 
-def test_a_real_model_has_the_bytes_that_were_estimated() -> None:
+def test_a_real_model_has_the_estimated_bytes() -> None:
     overrides = [*TOY_OVERRIDES, *TOY_SIZES["baseline"]]
     experiment = resolve("baseline", "tiny", overrides)
     meta = build_on_meta(experiment)
     real = meta.to_empty(device="cpu")
-    found = estimate("baseline", "tiny", overrides)
-    assert sum(p.numel() * p.element_size() for p in real.parameters()) == found.weights
+    result = estimate("baseline", "tiny", overrides)
+    assert sum(p.numel() * p.element_size() for p in real.parameters()) == result.weights
     stage = list(experiment.named_stages().values())[-1]
     for name, part in real.named_children():
         part.requires_grad_(stage.trained.get(name) == "full")
@@ -95,13 +95,13 @@ def test_a_real_model_has_the_bytes_that_were_estimated() -> None:
         parameter.grad = torch.zeros_like(parameter)
     optimizer = build_optimizer(real, stage.optimizer)
     optimizer.step()
-    assert sum(p.grad.nbytes for p in trained if p.grad is not None) == found.gradients
+    assert sum(p.grad.nbytes for p in trained if p.grad is not None) == result.gradients
     moments = [v for state in optimizer.state.values() for k, v in state.items() if k != "step"]
-    assert sum(value.nbytes for value in moments) == found.optimizer
+    assert sum(value.nbytes for value in moments) == result.optimizer
 
 
 @pytest.mark.parametrize("kv_heads", [2, 4])
-def test_the_key_value_cache_has_the_bytes_that_were_estimated(kv_heads: int) -> None:
+def test_the_key_value_cache_has_the_estimated_bytes(kv_heads: int) -> None:
     config = AutoConfig.for_model(
         "llama", vocab_size=50, hidden_size=32, intermediate_size=64, num_hidden_layers=3, num_attention_heads=4,
         num_key_value_heads=kv_heads,
@@ -113,29 +113,29 @@ def test_the_key_value_cache_has_the_bytes_that_were_estimated(kv_heads: int) ->
 
 
 @pytest.mark.parametrize("half", [False, True])
-def test_activations_are_those_that_autograd_really_keeps(half: bool) -> None:
+def test_activations_are_those_that_autograd_saves(half: bool) -> None:
     record = LlamaConfig(hidden_size=64, num_layers=2, num_heads=4, dropout=0.1)
     part = record.build(vocab_size=300, bos_id=1, eos_id=2, pad_id=0).train()
     run = language_pass(part, 3, 20, 12)
     weights = {weight.untyped_storage().data_ptr() for weight in part.parameters()}
-    kept: dict[int, torch.UntypedStorage] = {}
+    saved: dict[int, torch.UntypedStorage] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in weights:
-            kept[storage.data_ptr()] = storage
+            saved[storage.data_ptr()] = storage
         return tensor
 
     hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
     with hooks, torch.autocast("cpu", torch.bfloat16, enabled=half):
         run()
-    real = sum(storage.nbytes() for storage in kept.values())
+    real = sum(storage.nbytes() for storage in saved.values())
     with torch.device("meta"):
         empty = record.build(vocab_size=300, bos_id=1, eos_id=2, pad_id=0).train()
     assert saved_bytes(empty, language_pass(empty, 3, 20, 12), half=half) == pytest.approx(real, rel=0.05)
 
 
-def test_only_an_encoder_that_trains_keeps_activations_and_ranks_share_what_is_cut() -> None:
+def test_activations_of_trained_encoders_and_shards_of_ranks() -> None:
     overrides = [*TOY_OVERRIDES, *TOY_SIZES["baseline"]]
     frozen = estimate("baseline", "tiny", overrides)
     assert set(frozen.saved) == {"language_model"}
@@ -155,14 +155,14 @@ def test_only_an_encoder_that_trains_keeps_activations_and_ranks_share_what_is_c
 def test_the_largest_share_of_a_batch_counts(batch_size: int, ranks: int, largest: int) -> None:
     """A batch that does not divide is cut into unequal shares: memory is that of the process with the most studies."""
 
-    def kept(batch: int, ranks: int) -> dict[str, int]:
+    def shared(batch: int, ranks: int) -> dict[str, int]:
         whole = [*TOY_OVERRIDES, *TOY_SIZES["baseline"], f"stages.report.batch_size={batch}"]
         return estimate("baseline", "tiny", whole, ranks=ranks).saved
 
-    assert kept(batch_size, ranks) == kept(largest, 1) != kept(largest + 1, 1)
+    assert shared(batch_size, ranks) == shared(largest, 1) != shared(largest + 1, 1)
 
 
-def test_each_beam_has_keys_and_values_of_its_own_and_the_greater_of_gradients_and_activations_counts() -> None:
+def test_beams_multiply_the_cache_and_the_greater_of_gradients_and_activations_counts() -> None:
     overrides = [*TOY_OVERRIDES, *TOY_SIZES["baseline"]]
     one, three = (estimate("baseline", "tiny", [*overrides, f"decoding.num_beams={beams}"]) for beams in (1, 3))
     assert three.kv_cache == 3 * one.kv_cache > 0
@@ -190,14 +190,14 @@ def test_a_checkpoint_of_unknown_shape_is_named(tmp_path: Path) -> None:
         estimate("baseline", "tiny", [f"model.vision_encoder={{kind: swin, path: {tmp_path / 'nowhere'}}}"])
 
 
-def test_the_readme_states_what_is_estimated(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_readme_states_the_estimate(capsys: pytest.CaptureFixture[str]) -> None:
     from radweave.cli.estimate import estimate as verb
 
     verb("vdgen", [], preset="paper", prompt_tokens=128, as_json=True)
-    found = json.loads(capsys.readouterr().out)
+    result = json.loads(capsys.readouterr().out)
     stated = re.search(
         r"`vdgen --preset paper`: (\S+) GB of weights, (\S+) GB to train", (ROOT / "README.md").read_text()
     )
     assert stated is not None
-    assert float(stated[1]) == pytest.approx(found["weights"] / 1e9, abs=0.06)
-    assert float(stated[2]) == pytest.approx(found["training"] / 1e9, abs=0.6)
+    assert float(stated[1]) == pytest.approx(result["weights"] / 1e9, abs=0.06)
+    assert float(stated[2]) == pytest.approx(result["training"] / 1e9, abs=0.6)

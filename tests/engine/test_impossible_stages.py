@@ -1,4 +1,4 @@
-"""What a model cannot run is refused before the first stage does: here a step of decoding that cannot be compiled."""
+"""Stages that a model cannot run are refused before the first one runs."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     devices: list[str] = []
 
     def compiled(function: Any) -> Any:
-        def call(given: torch.Tensor) -> Any:
-            devices.append(given.device.type)
+        def call(tensor: torch.Tensor) -> Any:
+            devices.append(tensor.device.type)
             raise RuntimeError("No working C++ compiler found")
 
         return call
@@ -53,12 +53,12 @@ def test_a_stage_without_a_compiler_is_refused_by_its_own_name(tried: list[str])
     assert "meta" not in tried
 
 
-def test_what_is_not_compiled_needs_no_compiler(tried: list[str]) -> None:
+def test_uncompiled_stages_need_no_compiler(tried: list[str]) -> None:
     refuse()
     assert tried == []
 
 
-def test_a_language_model_without_a_step_of_its_own_is_refused_before_a_stage_runs(
+def test_a_language_model_without_a_compilable_step_is_refused_before_a_stage_runs(
     tried: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(InputError, match=r"decoding\.compile.*cannot be compiled"):
@@ -69,7 +69,7 @@ def test_a_language_model_without_a_step_of_its_own_is_refused_before_a_stage_ru
     assert tried == []
 
 
-def test_looking_at_the_stages_leaves_what_trains_as_it_was() -> None:
+def test_checking_the_stages_leaves_requires_grad_unchanged() -> None:
     experiment = resolve("baseline", "tiny", [*TOY_OVERRIDES, *TOY_SIZES["baseline"]])
     model = build_on_meta(experiment)
     for number, parameter in enumerate(model.parameters()):

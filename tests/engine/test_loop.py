@@ -147,16 +147,16 @@ def test_a_signal_writes_a_checkpoint_and_the_run_goes_on_from_it(tmp_path: Path
     assert stop.value.signal == number
     assert signal.getsignal(number) is before
     assert [path.name for path in (tmp_path / "checkpoints/fit").iterdir()] == ["step-00000003"]
-    seen: list[int] = []
-    trainer(tmp_path, stage(checkpoint_every=1000), Watch(step=lambda n, t, f: seen.append(n))).run()
-    assert seen == list(range(4, 21))
+    history: list[int] = []
+    trainer(tmp_path, stage(checkpoint_every=1000), Watch(step=lambda n, t, f: history.append(n))).run()
+    assert history == list(range(4, 21))
 
 
 def signalled_at(step: int, number: signal.Signals) -> Watch:
     return Watch(step=lambda at, total, figures: os.kill(os.getpid(), number) if at == step else None)
 
 
-def test_a_signal_in_the_last_update_is_not_forgotten(tmp_path: Path) -> None:
+def test_a_signal_in_the_last_update_stops_the_run(tmp_path: Path) -> None:
     """The next stage may take hours."""
     with pytest.raises(StoppedError):
         trainer(tmp_path, stage(), signalled_at(20, signal.SIGTERM)).run()
@@ -172,34 +172,34 @@ def test_a_signal_in_the_last_update_is_not_forgotten(tmp_path: Path) -> None:
 )
 def test_the_best_epoch_is_left_in_the_model(tmp_path: Path, select: str, figures: list[float], best: int) -> None:
     run = trainer(tmp_path, stage(select=select))
-    seen: list[Tensor] = []
+    history: list[Tensor] = []
 
     def validate() -> dict[str, float]:
-        seen.append(run.model.first.weight.detach().clone())  # type: ignore[union-attr,operator]
-        return {"loss": 0.0, select: figures[len(seen) - 1]}
+        history.append(run.model.first.weight.detach().clone())  # type: ignore[union-attr,operator]
+        return {"loss": 0.0, select: figures[len(history) - 1]}
 
     run.validate = validate
     run.run()
-    assert torch.equal(run.model.first.weight, seen[best])  # type: ignore[union-attr,arg-type]
-    assert not torch.equal(seen[0], seen[best])
+    assert torch.equal(run.model.first.weight, history[best])  # type: ignore[union-attr,arg-type]
+    assert not torch.equal(history[0], history[best])
 
 
 @pytest.mark.parametrize(
     ("patience", "figures", "epochs", "best"),
     [(1, [3.0, 1.0, 2.0, 0.5], 3, 2), (2, [3.0, 1.0, 2.0, 0.5], 4, 4), (2, [1.0, 2.0, 3.0, 0.5], 3, 1)],
 )
-def test_a_stage_ends_when_it_has_not_got_better_for_a_while(
+def test_a_stage_ends_after_epochs_without_improvement(
     tmp_path: Path, patience: int, figures: list[float], epochs: int, best: int
 ) -> None:
     run = trainer(tmp_path, stage(select="loss", patience=patience))
-    told = iter(figures)
-    run.validate = lambda: {"loss": next(told)}
+    losses = iter(figures)
+    run.validate = lambda: {"loss": next(losses)}
     progress = run.run()
     per_epoch = run.batches.steps_per_epoch
     assert (progress.step, progress.best_step) == (epochs * per_epoch, best * per_epoch)
 
 
-def test_a_changed_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path) -> None:
+def test_a_changed_checkpoint_is_skipped_for_an_older_one(tmp_path: Path) -> None:
     run = trainer(tmp_path, stage())
     run.run()
     newest = sorted((tmp_path / "checkpoints/fit").glob("step-*"))[-1]
@@ -208,9 +208,9 @@ def test_a_changed_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path) 
     (newest / "model.safetensors").write_bytes(data)
     with pytest.raises(InputError, match="SHA-256"):
         load_checkpoint(newest, Line(), None)
-    again = trainer(tmp_path, stage())
-    again.run()
-    assert torch.equal(again.model.first.weight, run.model.first.weight)  # type: ignore[union-attr,arg-type]
+    resumed = trainer(tmp_path, stage())
+    resumed.run()
+    assert torch.equal(resumed.model.first.weight, run.model.first.weight)  # type: ignore[union-attr,arg-type]
 
 
 def test_a_checkpoint_of_another_configuration_is_refused(tmp_path: Path) -> None:
@@ -228,14 +228,14 @@ def test_a_step_that_is_not_finite_is_skipped_and_counted(tmp_path: Path) -> Non
     assert progress.step == 20
 
 
-def test_a_poisoned_step_leaves_weights_and_running_statistics_as_they_were(tmp_path: Path) -> None:
-    seen: list[dict[str, Tensor]] = []
+def test_a_non_finite_step_leaves_weights_and_running_statistics(tmp_path: Path) -> None:
+    history: list[dict[str, Tensor]] = []
     run = trainer(tmp_path, stage(), batches=Batches(poison=(2,)))
     run.watch = Watch(
-        step=lambda *told: seen.append({name: value.clone() for name, value in run.model.state_dict().items()})
+        step=lambda *figures: history.append({name: value.clone() for name, value in run.model.state_dict().items()})
     )
     run.run()
-    before, poisoned, after = seen[1:4]
+    before, poisoned, after = history[1:4]
     for name, value in before.items():
         assert torch.equal(value, poisoned[name]), name
         assert torch.isfinite(after[name]).all(), name
@@ -244,7 +244,7 @@ def test_a_poisoned_step_leaves_weights_and_running_statistics_as_they_were(tmp_
     assert int(after["second.0.num_batches_tracked"]) == 3
 
 
-def test_the_seed_of_the_run_decides_the_draws_inside_the_model(tmp_path: Path) -> None:
+def test_the_seed_of_the_run_decides_random_numbers_inside_the_model(tmp_path: Path) -> None:
     def first_losses(seed: int, name: str = "fit") -> list[float]:
         losses: list[float] = []
         run = trainer(tmp_path / f"{seed}-{name}-{len(list(tmp_path.iterdir()))}", stage(epochs=1))
@@ -268,7 +268,7 @@ class OneBatch(Batches):
         yield from (next(super(OneBatch, self).epoch()) for _ in range(first_step, self.steps_per_epoch))
 
 
-def test_each_step_has_draws_of_its_own(tmp_path: Path) -> None:
+def test_each_step_has_its_own_random_numbers(tmp_path: Path) -> None:
     """The batch is always the same, and the weights as good as stand still: what differs is dropout."""
     losses: list[float] = []
     watch = Watch(step=lambda number, total, figures: losses.append(figures["loss"]))
@@ -277,7 +277,7 @@ def test_each_step_has_draws_of_its_own(tmp_path: Path) -> None:
     assert len({round(loss, 4) for loss in losses}) == 5
 
 
-def test_too_many_such_steps_stop_with_the_studies_named(tmp_path: Path) -> None:
+def test_too_many_non_finite_steps_stop_with_the_studies_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="study4-0"):
         trainer(tmp_path, stage(max_skipped_steps=1), batches=Batches(poison=(1, 4))).run()
 

@@ -33,13 +33,13 @@ MARKED = "The heart is normal. There is an XXXX opacity on the left. No effusion
         ("XXXX.", ""),
     ],
 )
-def test_sentences_with_marks_go_as_a_whole(text: str, now: str) -> None:
+def test_sentences_with_marks_are_removed_whole(text: str, now: str) -> None:
     assert without_marks(text)[0] == now
     assert bool(without_marks(text)[1]) == (now != text)
 
 
 @pytest.mark.parametrize("options", [[], ["num_beams=2"], ["kind=likelihood", "do_sample=true"]])
-def test_what_a_decoder_writes_is_cleared_of_marks_unless_they_are_asked_for(
+def test_drafts_of_a_decoder_have_no_marks_unless_requested(
     toy_run: Path, toy_dataset: Dataset, monkeypatch: pytest.MonkeyPatch, options: list[str]
 ) -> None:
     run = restore(toy_run)
@@ -58,9 +58,9 @@ def test_what_a_decoder_writes_is_cleared_of_marks_unless_they_are_asked_for(
     assert [row["text"] for row in report.evidence["sentences"]] == ["The heart is normal.", "No effusion."]
     assert report.evidence[MARKS_REMOVED] == ["There is an XXXX opacity on the left."]
     assert any("marks of de-identification" in warning for warning in report.warnings)
-    kept = Predictor.of(run, decoding=[*options, "deidentification_marks=keep"]).report(image)
-    assert kept.text == MARKED
-    assert MARKS_REMOVED not in kept.evidence
+    unedited = Predictor.of(run, decoding=[*options, "deidentification_marks=keep"]).report(image)
+    assert unedited.text == MARKED
+    assert MARKS_REMOVED not in unedited.evidence
     text = "XXXX."
     nothing = Predictor.of(run, decoding=options).report(image)
     assert nothing.text == ""
@@ -71,8 +71,8 @@ def test_a_file_of_drafts_is_scored_with_and_without(tmp_path: Path) -> None:
     rows = [{"study_id": f"s{n}", "ref": "The heart is normal. No effusion.", "hyp": MARKED} for n in range(3)]
     path = tmp_path / "drafts.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = []
+    scores = []
     for options in ([], ["--without-marks"]):
         done = radweave("evaluate", path, "--json", "--no-meteor", "--resamples", "0", *options)
-        found.append(json.loads(done.stdout)["corpus"]["BLEU_4"]["value"])
-    assert found[0] < found[1] == pytest.approx(1.0)
+        scores.append(json.loads(done.stdout)["corpus"]["BLEU_4"]["value"])
+    assert scores[0] < scores[1] == pytest.approx(1.0)

@@ -27,13 +27,13 @@ class Speaker(nn.Module):
         torch.manual_seed(0)
         self.connector = nn.Linear(3, WIDTH)
         self.language_model = LlamaConfig(hidden_size=WIDTH, num_layers=2, num_heads=4).build(vocab_size=VOCAB, **IDS)
-        self.seen: set[torch.dtype] = set()
+        self.dtypes: set[torch.dtype] = set()
 
     def loss(self, batch: Batch, terms: Sequence[str] = ("report",)) -> dict[str, Tensor]:
         assert batch.pixel_values is not None
         assert batch.input_ids is not None
         projected = self.connector(batch.pixel_values)
-        self.seen.add(projected.dtype)
+        self.dtypes.add(projected.dtype)
         mask = torch.ones(projected.shape[:2], dtype=torch.bool, device=projected.device)
         return {"report": self.language_model.loss(projected, mask, batch.input_ids, batch.input_ids)}
 
@@ -94,8 +94,8 @@ def trained(folder: Path, precision: str, device: str = "cpu") -> tuple[Speaker,
 def test_bfloat16_trains_near_float32_with_float32_weights(tmp_path: Path, device: str) -> None:
     exact, exact_losses = trained(tmp_path / "exact", "float32", device)
     mixed, mixed_losses = trained(tmp_path / "mixed", "bfloat16", device)
-    assert exact.seen == {torch.float32}
-    assert mixed.seen == {torch.bfloat16}
+    assert exact.dtypes == {torch.float32}
+    assert mixed.dtypes == {torch.bfloat16}
     assert {parameter.dtype for parameter in mixed.parameters()} == {torch.float32}
     assert exact_losses[-1] < 0.3 * exact_losses[0]
     # bfloat16 keeps 8 bits: single products are off by up to 0.4 %, and 60 steps let the two part a little further.
@@ -127,20 +127,20 @@ def gradients(language_model: CausalLanguageModel, dtype: torch.dtype) -> tuple[
     with torch.autocast("cpu", torch.bfloat16, enabled=dtype is torch.bfloat16):
         loss = language_model.loss(prefix, torch.ones(2, 3, dtype=torch.bool), ids, ids)
     loss.backward()  # type: ignore[no-untyped-call]
-    found = {name: p.grad for name, p in language_model.named_parameters() if p.grad is not None}
+    gradients_of = {name: p.grad for name, p in language_model.named_parameters() if p.grad is not None}
     assert prefix.grad is not None
-    return float(loss.detach()), {"prefix": prefix.grad, **found}
+    return float(loss.detach()), {"prefix": prefix.grad, **gradients_of}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_gradient_checkpointing_changes_no_gradient(tmp_path: Path, dtype: torch.dtype) -> None:
     plain = gradients(pretrained(tmp_path), dtype)
-    again = gradients(pretrained(tmp_path, gradient_checkpointing=True), dtype)
-    assert plain[0] == again[0]
-    assert set(plain[1]) == set(again[1])
+    checkpointed = gradients(pretrained(tmp_path, gradient_checkpointing=True), dtype)
+    assert plain[0] == checkpointed[0]
+    assert set(plain[1]) == set(checkpointed[1])
     assert any("lora_A" in name for name in plain[1])
     for name, value in plain[1].items():
-        torch.testing.assert_close(again[1][name], value, atol=0, rtol=0)
+        torch.testing.assert_close(checkpointed[1][name], value, atol=0, rtol=0)
 
 
 def test_gradient_checkpointing_recomputes(tmp_path: Path) -> None:
@@ -157,8 +157,8 @@ def test_adapters_of_a_half_precision_model_are_float32_and_train(tmp_path: Path
     others = {p.dtype for n, p in language_model.named_parameters() if "lora_" not in n}
     assert set(adapters.values()) == {torch.float32}
     assert others == {torch.bfloat16}
-    loss, found = gradients(language_model, torch.float32)
+    loss, gradients_of = gradients(language_model, torch.float32)
     exact, _ = gradients(pretrained(tmp_path), torch.float32)
     assert loss == pytest.approx(exact, rel=0.02)  # 8 bits of mantissa
-    assert all(bool(torch.isfinite(value).all()) for value in found.values())
-    assert all(bool(value.abs().sum() > 0) for name, value in found.items() if "lora_B" in name)
+    assert all(bool(torch.isfinite(value).all()) for value in gradients_of.values())
+    assert all(bool(value.abs().sum() > 0) for name, value in gradients_of.items() if "lora_B" in name)

@@ -120,7 +120,7 @@ def test_stages_before_the_report_stage(toy_dataset: Dataset, tmp_path: Path) ->
     assert run.card.trained_steps == {"encoder": 0, "vision": 6, "language": 3, "report": 3}
 
 
-def test_an_untrained_run_refuses_to_report_unless_told(toy_dataset: Dataset, tmp_path: Path) -> None:
+def test_an_untrained_run_refuses_to_report_without_force(toy_dataset: Dataset, tmp_path: Path) -> None:
     run = train("baseline", toy_dataset.path, tmp_path / "run", overrides=[*OVERRIDES, "stages.report.max_steps=0"])
     image = toy_dataset.image_path("images/1_0.png")
     with pytest.raises(InputError, match="never trained"):

@@ -35,7 +35,7 @@ from toys import TOY_OVERRIDES, TOY_SIZES, toy_image
 
 IMPRESSIONS = {"left": "Opacity on the left.", "right": "Cardiomegaly and an opacity."}
 OVERRIDES = (*TOY_OVERRIDES, *TOY_SIZES["baseline"], "stages.report.epochs=1", "stages.report.select=loss")
-TOLD = ("data.target=both", "data.input_sections=[indication,technique]", "data.max_tokens=80")
+WITH_CONTEXT = ("data.target=both", "data.input_sections=[indication,technique]", "data.max_tokens=80")
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +52,11 @@ def dataset(toy_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> D
 
 
 @pytest.fixture(scope="module")
-def told(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def context_run(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A baseline that is told the indication, and was hardly trained."""
-    techniqueless = [option for option in TOLD if "technique" not in option] + ["data.input_sections=[indication]"]
+    techniqueless = [option for option in WITH_CONTEXT if "technique" not in option] + [
+        "data.input_sections=[indication]"
+    ]
     out = tmp_path_factory.mktemp("told") / "run"
     return restore(train("baseline", dataset.path, out, overrides=[*OVERRIDES, *techniqueless]))
 
@@ -73,8 +75,8 @@ def test_drafts_by_expected_utility_have_two_parts_and_are_scored_by_section(dat
         assert has_both_sections(row["ref"])
         assert has_both_sections(row["floors"]["constant"])
         assert {sentence["section"] for sentence in row["evidence"]["sentences"]} == {"findings", "impression"}
-    found = evaluate_pairs(read_pairs(out).pairs, options=Options(meteor=False, resamples=0))
-    assert set(found.sections) == {"findings", "impression"}
+    scores = evaluate_pairs(read_pairs(out).pairs, options=Options(meteor=False, resamples=0))
+    assert set(scores.sections) == {"findings", "impression"}
     images = [dataset.image_path(ref.path) for ref in next(iter(dataset.studies("test"))).images]
     report = predictor.report(images)
     assert set(report.sections) == {"findings", "impression"}
@@ -83,7 +85,7 @@ def test_drafts_by_expected_utility_have_two_parts_and_are_scored_by_section(dat
     assert [row["section"] for row in shown["sentences"]] == [row["section"] for row in report.evidence["sentences"]]
 
 
-def test_smoothers_over_training_studies_go_by_what_was_told_too(dataset: Dataset, tmp_path: Path) -> None:
+def test_smoothers_over_training_studies_use_the_context(dataset: Dataset, tmp_path: Path) -> None:
     options = ["data.image_size=32", "data.tokenizer.vocab_size=300", "data.input_sections=[indication]"]
     run = restore(train("kernels", dataset.path, tmp_path / "run", overrides=options))
     image = toy_image(tmp_path / "a.png", bright_side="left", seed=1)
@@ -99,25 +101,25 @@ def test_smoothers_over_training_studies_go_by_what_was_told_too(dataset: Datase
 
 
 def test_the_indication_reaches_the_model_by_data_set_by_path_and_without_names(
-    dataset: Dataset, told: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dataset: Dataset, context_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    predictor = Predictor.of(told, decoding=["max_new_tokens=2", "num_beams=1"])
+    predictor = Predictor.of(context_run, decoding=["max_new_tokens=2", "num_beams=1"])
     lengths: list[int] = []
     write = CausalLanguageModel.write
 
     def watched(model: CausalLanguageModel, batches: Iterator[Prefixes], decoding: DecodingConfig) -> Iterator[Written]:
-        def seen() -> Iterator[Prefixes]:
+        def recorded() -> Iterator[Prefixes]:
             for one in batches:
                 lengths.extend(one.mask.sum(1).tolist())
                 yield one
 
-        return write(model, seen(), decoding)
+        return write(model, recorded(), decoding)
 
     monkeypatch.setattr(CausalLanguageModel, "write", watched)
     image = toy_image(tmp_path / "a.png", bright_side="left", seed=1)
     text = "Indication: year-old, cough since\n"
-    tokens = len(encode(told.tokenizer, text))
-    card = model_card(told.card, told.experiment, {}, {}, "nothing")
+    tokens = len(encode(context_run.tokenizer, text))
+    card = model_card(context_run.card, context_run.experiment, {}, {}, "nothing")
     assert "| told beside the images | indication, at most 64 tokens" in card
     bare = predictor.report(image, force=True)
     known = predictor.report(image, force=True, indication="XXXX-year-old, cough since 5/17/2024")
@@ -127,21 +129,21 @@ def test_the_indication_reaches_the_model_by_data_set_by_path_and_without_names(
     assert lengths[2] == lengths[0]
     assert sum("is not looked at: the run was trained without" in warning for warning in other.warnings) == 2
     lengths.clear()
-    generate_split(told, predictor, dataset.path, "test", tmp_path / "out.jsonl")
+    generate_split(context_run, predictor, dataset.path, "test", tmp_path / "out.jsonl")
     has = [study.indication is not None for study in dataset.studies("test")]
     views = [len(study.images) for study in dataset.studies("test")]
     alone = {lengths[row] for row in range(len(has)) if not has[row] and views[row] == 1}
     assert {lengths[row] for row in range(len(has)) if has[row] and views[row] == 1} == {one + tokens for one in alone}
 
 
-def test_a_section_belongs_to_one_study(told: Run, tmp_path: Path) -> None:
+def test_a_section_belongs_to_one_study(context_run: Run, tmp_path: Path) -> None:
     images = [toy_image(tmp_path / f"{name}.png", bright_side="left", seed=1) for name in "ab"]
     groups = group_images(images, one_study=False)
     with pytest.raises(InputError, match=r"field 'indication': a section is of one study"):
-        list(generate_files(Predictor.of(told), groups, force=True, context={"indication": "Cough."}))
+        list(generate_files(Predictor.of(context_run), groups, force=True, context={"indication": "Cough."}))
 
 
-def test_what_no_study_has_is_neither_learned_nor_told(toy_dataset: Dataset, dataset: Dataset) -> None:
+def test_sections_that_no_study_has_are_refused(toy_dataset: Dataset, dataset: Dataset) -> None:
     for data, option, field in (
         (toy_dataset, "data.target=both", "data.target"),
         (dataset, "data.input_sections=[technique]", "data.input_sections"),
@@ -151,8 +153,8 @@ def test_what_no_study_has_is_neither_learned_nor_told(toy_dataset: Dataset, dat
         with pytest.raises(InputError) as refused:
             refuse_unfit(experiment, data.aimed(experiment.data.target))
         assert refused.value.field == field
-    asked = ["data.target=impression", "data.input_sections=[findings]"]
-    experiment = resolve("baseline", "tiny", [*OVERRIDES, *asked])
+    options = ["data.target=impression", "data.input_sections=[findings]"]
+    experiment = resolve("baseline", "tiny", [*OVERRIDES, *options])
     refuse_unfit(experiment, dataset.aimed(experiment.data.target))
 
 
@@ -174,9 +176,9 @@ class Parrot:
 
 
 @pytest.mark.parametrize("with_scores", [True, False])
-def test_what_is_taken_out_of_a_draft_leaves_its_parts_apart(told: Run, with_scores: bool) -> None:
+def test_removed_sentences_leave_the_sections_apart(context_run: Run, with_scores: bool) -> None:
     """The first sentence of a part goes, and with it the heading went: the rest stood in the part before."""
-    own = Predictor.of(told)
+    own = Predictor.of(context_run)
 
     def draft(text: str) -> tuple[str, list[tuple[str, str]], tuple[str, ...]]:
         parrot = Parrot(own, text, with_scores=with_scores)

@@ -62,11 +62,11 @@ def test_fresh_adapters_are_left_out_and_the_losses_are_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without, computed = Writer(), Writer()
-    ours = trained(without, tmp_path / "without", "base")
+    skipped = trained(without, tmp_path / "without", "base")
     monkeypatch.setattr(loop, "says_nothing", lambda part: False)
-    theirs = trained(computed, tmp_path / "computed", "base")
+    computed_losses = trained(computed, tmp_path / "computed", "base")
     assert (without.computed, computed.computed) == (0, 2 * STEPS)
-    assert ours == theirs
+    assert skipped == computed_losses
     for name, value in computed.state_dict().items():
         torch.testing.assert_close(without.state_dict()[name], value, atol=0, rtol=0)
 
@@ -80,6 +80,6 @@ def test_adapters_that_train_or_have_learned_are_computed(tmp_path: Path) -> Non
     assert model.computed == 4 * STEPS
 
 
-def test_a_model_without_adapters_does_not_count_as_one_whose_adapters_say_nothing() -> None:
+def test_a_model_without_adapters_is_not_one_with_silent_adapters() -> None:
     assert says_nothing(Writer())
     assert not says_nothing(nn.Linear(2, 2))

@@ -1,4 +1,4 @@
-"""What an optimiser is given: matrices decay, vectors do not, frozen parts are not there."""
+"""The optimiser: matrices decay, vectors do not, frozen parts are left out."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_matrices_decay_and_vectors_do_not() -> None:
     }
 
 
-def test_the_optimiser_has_the_numbers_of_its_record() -> None:
+def test_the_optimiser_has_the_values_of_its_record() -> None:
     model = nn.Linear(2, 2)
     optimiser = build_optimizer(model, OptimizerConfig(learning_rate=0.25, betas=(0.3, 0.6)))
     assert {(group["lr"], group["betas"]) for group in optimiser.param_groups} == {(0.25, (0.3, 0.6))}

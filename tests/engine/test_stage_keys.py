@@ -156,7 +156,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_the_run_reads_is_in_the_key(training: Training, change: Callable[[Training], Training]) -> None:
+def test_all_inputs_of_the_run_are_in_the_key(training: Training, change: Callable[[Training], Training]) -> None:
     assert key_of(change(training), "report") != key_of(training, "report")
     assert key_of(replace(training, folder=Path("elsewhere")), "report") == key_of(training, "report")
 
@@ -174,7 +174,7 @@ def test_code_libraries_and_arithmetic_are_in_the_key(
     assert key_of(training, "vision") != before
 
 
-def test_what_the_parts_hold_is_in_the_key_if_a_loss_reads_them(training: Training) -> None:
+def test_weights_of_parts_are_in_the_key_if_a_loss_reads_them(training: Training) -> None:
     """A checkpoint that was replaced under its name, or a stage before that came out otherwise."""
     vision, report = key_of(training, "vision"), key_of(training, "report")
     weight = next(training.model.language_model.parameters())  # type: ignore[union-attr]

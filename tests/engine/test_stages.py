@@ -1,4 +1,4 @@
-"""What the engine does around a stage: features of a frozen encoder, kept stages, memories from training data."""
+"""Around a stage: features of a frozen encoder, cached stages, memories from training data."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def notes_of(dataset: Dataset, out: Path, overrides: list[str]) -> list[str]:
     return [note for note in notes if "cache" in note]
 
 
-def test_runs_that_share_a_stage_train_it_once_and_end_as_if_they_had_not(dataset: Dataset, tmp_path: Path) -> None:
+def test_runs_that_share_a_stage_train_it_once_and_end_in_the_same_weights(dataset: Dataset, tmp_path: Path) -> None:
     assert notes_of(dataset, tmp_path / "first", TWO_STAGES) == []
     other = [*TWO_STAGES, "model.connector={kind: mlp, input_norm: batch}"]
     assert notes_of(dataset, tmp_path / "shared", other) == ["stage 'vision' is taken from the data set's cache"]
@@ -115,7 +115,7 @@ def test_runs_that_share_a_stage_train_it_once_and_end_as_if_they_had_not(datase
 @pytest.mark.parametrize(
     "change", ["seed=1", "stages.vision.optimizer.learning_rate=2e-3", "model.vision_encoder.embedding_size=4"]
 )
-def test_a_stage_is_trained_again_when_what_it_reads_changes(dataset: Dataset, tmp_path: Path, change: str) -> None:
+def test_a_stage_is_trained_again_when_its_inputs_change(dataset: Dataset, tmp_path: Path, change: str) -> None:
     notes_of(dataset, tmp_path / "first", TWO_STAGES)
     assert notes_of(dataset, tmp_path / "second", [*TWO_STAGES, change]) == []
 
@@ -135,23 +135,23 @@ def test_a_stage_is_trained_again_when_an_image_was_replaced_and_not_when_it_was
 
 def test_a_damaged_artefact_is_trained_again(dataset: Dataset, tmp_path: Path) -> None:
     notes_of(dataset, tmp_path / "first", TWO_STAGES)
-    (kept,) = (dataset.path / ".cache" / "stages").glob("*/model.safetensors")
-    data = bytearray(kept.read_bytes())
+    (artefact,) = (dataset.path / ".cache" / "stages").glob("*/model.safetensors")
+    data = bytearray(artefact.read_bytes())
     data[-1] ^= 1
-    kept.write_bytes(bytes(data))
+    artefact.write_bytes(bytes(data))
     assert notes_of(dataset, tmp_path / "second", TWO_STAGES) == []
 
 
 class Remembering:
     """Hooks to put on the baseline: one bank with the study ids it was shown, or with one more."""
 
-    stranger: str | None = None
-    given: Mapping[str, Bank] | None = None
+    foreign_row: str | None = None
+    banks: Mapping[str, Bank] | None = None
 
     @classmethod
     def build(cls, model: nn.Module, stage: str, training: TrainingView) -> dict[str, Bank]:
         assert not model.training
-        names = [study.study_id for study in training.studies] + ([cls.stranger] if cls.stranger else [])
+        names = [study.study_id for study in training.studies] + ([cls.foreign_row] if cls.foreign_row else [])
         pooled = torch.cat([batch.class_labels.float() for batch in training.batches(5)])  # type: ignore[union-attr]
         assert len(pooled) == len(training) == len(training.reports)
         vectors = torch.cat([pooled, pooled[:1]])[: len(names)]
@@ -160,15 +160,17 @@ class Remembering:
 
     @classmethod
     def take(cls, model: nn.Module, banks: Mapping[str, Bank]) -> None:
-        cls.given = banks
+        cls.banks = banks
 
 
 @pytest.fixture
 def remembering(monkeypatch: pytest.MonkeyPatch) -> type[Remembering]:
-    monkeypatch.setattr(BaselineModel, "build_memories", lambda *given: Remembering.build(*given), raising=False)
-    monkeypatch.setattr(BaselineModel, "set_memories", lambda *given: Remembering.take(*given), raising=False)
-    monkeypatch.setattr(Remembering, "stranger", None)
-    monkeypatch.setattr(Remembering, "given", None)
+    monkeypatch.setattr(
+        BaselineModel, "build_memories", lambda *arguments: Remembering.build(*arguments), raising=False
+    )
+    monkeypatch.setattr(BaselineModel, "set_memories", lambda *arguments: Remembering.take(*arguments), raising=False)
+    monkeypatch.setattr(Remembering, "foreign_row", None)
+    monkeypatch.setattr(Remembering, "banks", None)
     return Remembering
 
 
@@ -176,14 +178,14 @@ def test_a_memory_sees_the_training_split_only_and_is_part_of_the_run(
     dataset: Dataset, tmp_path: Path, remembering: type[Remembering]
 ) -> None:
     run = train("baseline", dataset.path, tmp_path / "run", overrides=[*SIZES, "stages.report.epochs=1"])
-    built = remembering.given
+    built = remembering.banks
     assert built is not None
     assert set(built["seen"].study_ids) == {study.study_id for study in dataset.studies("train")}
     assert "memories/seen/rows.jsonl" in json.loads((run / "run.json").read_text())["files"]
-    remembering.given = None
+    remembering.banks = None
     restore(run)
-    assert remembering.given is not None
-    assert remembering.given["seen"].rows == built["seen"].rows
+    assert remembering.banks is not None
+    assert remembering.banks["seen"].rows == built["seen"].rows
     rows = run / "memories" / "seen" / "rows.jsonl"
     rows.write_text(rows.read_text().replace("s000", "s999"))
     with pytest.raises(InputError, match="changed after training"):
@@ -191,11 +193,11 @@ def test_a_memory_sees_the_training_split_only_and_is_part_of_the_run(
 
 
 @pytest.mark.parametrize("split", ["val", "test"])
-def test_a_planted_study_of_another_split_is_refused(
+def test_a_bank_with_a_study_of_another_split_is_refused(
     dataset: Dataset, tmp_path: Path, remembering: type[Remembering], split: str
 ) -> None:
-    remembering.stranger = next(study.study_id for study in dataset.studies() if study.split == split)
-    with pytest.raises(InputError, match=f"leak: 1 rows of the bank 'seen'.*{remembering.stranger}"):
+    remembering.foreign_row = next(study.study_id for study in dataset.studies() if study.split == split)
+    with pytest.raises(InputError, match=f"leak: 1 rows of the bank 'seen'.*{remembering.foreign_row}"):
         train("baseline", dataset.path, tmp_path / "run", overrides=[*SIZES, "stages.report.epochs=1"])
     assert not (tmp_path / "run" / "run.json").exists()
 

@@ -38,7 +38,7 @@ def test_a_split_is_read_in_one_call_and_goes_through_torch_s_loader(toy_dataset
     assert len(radweave.Dataset(str(toy_dataset.path), image_size=32)) == 22
 
 
-def test_it_goes_to_the_workers_of_a_loader(toy_dataset: Dataset) -> None:
+def test_the_data_set_goes_to_the_workers_of_a_loader(toy_dataset: Dataset) -> None:
     data = radweave.Dataset(toy_dataset.path, split="val", image_size=32)
     copy = pickle.loads(pickle.dumps(data))  # what a worker that is started anew gets
     assert torch.equal(copy[1]["images"], data[1]["images"])
@@ -60,7 +60,7 @@ def test_scans_are_read_too(toy_ct_dataset: Dataset) -> None:
         ({"limit": -1}, "'limit'"),
     ],
 )
-def test_what_cannot_be_is_named(toy_dataset: Dataset, tmp_path: Path, named: dict[str, Any], says: str) -> None:
+def test_invalid_arguments_are_named(toy_dataset: Dataset, tmp_path: Path, named: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError, match=says):
         radweave.Dataset(toy_dataset.path, **named)
     with pytest.raises(InputError, match="no such dataset folder"):

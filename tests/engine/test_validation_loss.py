@@ -39,9 +39,7 @@ class ByNumber(nn.Module):
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3, 4, 5, 7])
-def test_a_last_batch_that_is_not_full_weighs_as_its_studies_do(
-    toy_dataset: Dataset, tmp_path: Path, batch_size: int
-) -> None:
+def test_a_last_batch_weighs_by_its_studies(toy_dataset: Dataset, tmp_path: Path, batch_size: int) -> None:
     experiment = resolve("baseline", "tiny", [])
     tokenizer = BpeTokenizerConfig(vocab_size=300).build(["There is an opacity."] * 4)
     pixels = np.zeros((7, 8, 8), np.uint8)
@@ -101,7 +99,7 @@ def test_validation_changes_nothing_of_a_model_whose_prior_moves_in_training() -
     assert first == second
 
 
-def test_a_model_that_writes_its_state_in_validation_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_writes_its_state_in_validation_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     model, experiment, context = adaptive()
     loss = type(model).loss
 
@@ -114,7 +112,7 @@ def test_a_model_that_writes_its_state_in_validation_is_found_out(monkeypatch: p
         validated(model, experiment, studies(context, 3))
 
 
-def test_the_report_loss_alone_decides_and_the_other_terms_are_told_beside_it() -> None:
+def test_the_report_loss_selects_and_other_terms_are_logged() -> None:
     model, experiment, context = adaptive()
     report = experiment.named_stages()["report"]
     figures = validated(model, experiment, studies(context, 5))

@@ -209,7 +209,7 @@ def test_nothing_is_written_when_a_later_file_is_bad(tmp_path: Path) -> None:
     ("options", "says"),
     [
         ({"protocol": "fulll"}, "did you mean 'full'"),
-        ({"beside": "nope"}, "no protocol 'nope'"),
+        ({"second": "nope"}, "no protocol 'nope'"),
         ({"ontology": "icd10"}, "labeler"),
         ({"resamples": -1}, "resamples"),
         ({"seed": -1}, "seed"),

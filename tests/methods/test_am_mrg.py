@@ -161,9 +161,9 @@ def test_a_draw_holds_its_cap_and_gives_each_the_same_chance() -> None:
         draw: CappedDraw[int] = CappedDraw(10, [seed, 0])
         for number in range(30):
             draw.offer(number)
-            assert len(draw.kept()) == min(number + 1, 10)
-        assert draw.kept() == sorted(set(draw.kept())), "in the order of the split"
-        for number in draw.kept():
+            assert len(draw.drawn()) == min(number + 1, 10)
+        assert draw.drawn() == sorted(set(draw.drawn())), "in the order of the split"
+        for number in draw.drawn():
             counts[number] += 1
     # 400 draws of a third each: standard deviation 9.4.
     assert all(abs(count - 400 / 3) < 5 * 9.5 for count in counts)

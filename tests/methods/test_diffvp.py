@@ -341,7 +341,7 @@ def test_the_prompt_has_the_order_of_equation_9(model: DiffvpModel, monkeypatch:
     study = Forward(model, batch, STUDY_DRAW)
     model.diagnosis.thresholds.fill_(0.5 * float(study.logits.detach().sigmoid().max()))  # type: ignore[operator, union-attr]
     model.loss(batch, ("report",))
-    words, word_mask = model.diagnosis_text.tokens(model.diagnosis.found(study.logits))  # type: ignore[operator]
+    words, word_mask = model.diagnosis_text.tokens(model.diagnosis.findings(study.logits))  # type: ignore[operator]
     assert word_mask.any()
     embed = model.language_model.embed
     image = model.connector(latents.tokens, torch.zeros(2, dtype=torch.long))

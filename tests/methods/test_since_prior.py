@@ -86,7 +86,7 @@ def test_neither_regression_reads_the_reports_of_the_fold_that_it_speaks_of() ->
     assert np.array_equal(first[0], second[0])
     assert not np.array_equal(first[1], second[1])
     still = [
-        replace(one.pairs, seen=np.zeros_like(one.pairs.seen), seen_before=np.zeros_like(one.pairs.seen))
+        replace(one.pairs, vectors=np.zeros_like(one.pairs.vectors), prior_vectors=np.zeros_like(one.pairs.vectors))
         for one in (followed, other)
     ]
     said = [
@@ -104,7 +104,9 @@ def test_a_study_is_seen_the_same_alone_and_in_any_batch() -> None:
     together = part.states(followed.pairs, asked)
     for row in (0, 7):
         pairs = followed.pairs
-        alone = Pairs(*(getattr(pairs, name)[[row]] for name in ("now", "before", "reported", "seen", "seen_before")))
+        alone = Pairs(
+            *(getattr(pairs, name)[[row]] for name in ("now", "before", "reported", "vectors", "prior_vectors"))
+        )
         assert np.array_equal(part.states(alone, asked[[row]])[0], together[row])
 
 

@@ -13,7 +13,7 @@ from radweave.core.study import Study
 from radweave.data.loader import Example, collate
 from radweave.methods.descriptors import DescriptorsConfig
 from radweave.methods.model import TrainingView
-from radweave.methods.neighbours import BAGS, DescribedStudies, bags_of, beside, fit_neighbours, kept_bags
+from radweave.methods.neighbours import BAGS, DescribedStudies, bags_of, fit_neighbours, kept_bags, with_bags
 from radweave.nn.memory.bank import Bank
 
 LOOKS = DescriptorsConfig(aligned=False)
@@ -54,12 +54,12 @@ def test_a_bag_does_not_depend_on_order_or_padding_and_nothing_is_empty() -> Non
 def test_the_same_words_are_nearer_than_others_and_nothing_is_between() -> None:
     bags = bags_of(collate(studies([(5, 9), (5, 9), (7,), ()]), pad_id=0))
     assert bags is not None
-    apart = beside(np.ones((4, 4)), bags, bags)
+    apart = with_bags(np.ones((4, 4)), bags, bags)
     same, other, nothing = apart[0, 1], apart[0, 2], apart[0, 3]
     assert same < nothing < other
     assert other == pytest.approx(1.0)
     assert np.array_equal(apart, apart.T)
-    assert np.array_equal(beside(np.ones((1, 4)), bags[:1], bags), apart[:1]), "alone as in a batch"
+    assert np.array_equal(with_bags(np.ones((1, 4)), bags[:1], bags), apart[:1]), "alone as in a batch"
 
 
 def test_who_was_told_the_same_speaks_more_and_one_that_is_told_nothing_has_no_part_in_it() -> None:

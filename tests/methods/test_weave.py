@@ -36,8 +36,8 @@ from radweave.methods import load_method, resolve
 from radweave.methods.experiment import BuildContext
 from radweave.methods.prior_change import Change, Pairs
 from radweave.methods.weave import stack as stack_module
-from radweave.methods.weave.members import Folds, asked_members, cross_fitted, mean_of_asked, voices
-from radweave.methods.weave.model import KINDS, LEARNED, SOURCES, WeaveModel, say
+from radweave.methods.weave.members import Folds, cross_fitted, mean_of_members, unbiased_members, votes_of
+from radweave.methods.weave.model import KINDS, LEARNED, SOURCES, WeaveModel, score_sources
 from radweave.methods.weave.recall import CaseDifferences, MemberMemory
 from radweave.methods.weave.stack import (
     EqualWeightsConfig,
@@ -139,17 +139,17 @@ def test_a_member_that_sees_none_of_a_batch_gets_a_gradient_of_zero() -> None:
 
 def test_a_new_study_is_asked_of_all_members_and_a_training_patient_s_of_one() -> None:
     barred = np.array([[False, False, False], [False, True, False]])
-    asked = asked_members(barred, torch.tensor([0, 2, 1]), 3)
+    asked = unbiased_members(barred, torch.tensor([0, 2, 1]), 3)
     assert asked.tolist() == [[True, True, True], [False, False, True]]
 
 
 def test_the_full_member_counts_as_much_as_those_of_the_folds_together() -> None:
     asked = torch.tensor([[True, True, True, True], [False, True, False, False]])
-    counted = voices(asked, 3)
+    counted = votes_of(asked, 3)
     assert counted.tolist() == [[1, 1, 1, 3], [0, 1, 0, 0]]
     logits = torch.tensor([3.0, 6.0, 9.0, 12.0])[:, None, None].expand(4, 2, 1)
-    assert mean_of_asked(logits, counted).flatten().tolist() == [9.0, 6.0]
-    assert voices(asked[:, :3], 3).tolist() == [[1, 1, 1], [0, 1, 0]], "without one each member counts once"
+    assert mean_of_members(logits, counted).flatten().tolist() == [9.0, 6.0]
+    assert votes_of(asked[:, :3], 3).tolist() == [[1, 1, 1], [0, 1, 0]], "without one each member counts once"
 
 
 def test_what_is_said_of_a_training_study_does_not_depend_on_its_own_labels(
@@ -174,7 +174,7 @@ def test_what_is_said_of_a_training_study_does_not_depend_on_its_own_labels(
 
 def raw_scores(model: WeaveModel, example: Example) -> np.ndarray[Any, Any]:
     assert model.memory is not None
-    (one,) = say(model, model.memory, collate([example], pad_id=0))
+    (one,) = score_sources(model, model.memory, collate([example], pad_id=0))
     return one.scores
 
 
@@ -407,7 +407,7 @@ def test_the_full_member_is_trained_on_every_fold_and_asked_of_new_patients_alon
     cross_fitted(Batch(["s0", "s1"], ["p0", "p1"]), torch.tensor([0, 1]), list(model.encoder.each), of)
     assert trained_on == {0: ["p1"], 1: ["p0"], 2: ["p0", "p1"]}
     barred = np.array([[False, False], [False, True]])
-    asked = asked_members(barred, torch.tensor([0, 1]), len(model.encoder))
+    asked = unbiased_members(barred, torch.tensor([0, 1]), len(model.encoder))
     assert asked.tolist() == [[True, True, True], [False, True, False]]
     assert model.memory is not None
     assert model.memory.members[2] is not None
@@ -505,7 +505,7 @@ def test_a_study_with_a_prior_is_compared_and_without_it_is_as_if_there_were_non
     assert other.changes is None
     assert "changes" not in other.shown
     assert np.array_equal(one.weights, other.weights)
-    (raw,) = say(model, model.memory, collate([later], pad_id=0))  # type: ignore[arg-type]
+    (raw,) = score_sources(model, model.memory, collate([later], pad_id=0))  # type: ignore[arg-type]
     assert np.array_equal(model.stack.as_fitted(raw.scores), other.scores), "the stack as it is"
     assert not np.array_equal(one.scores, other.scores)
     together = list(Predictor.of(followed).reports(examples))

@@ -58,16 +58,16 @@ def gathered(model: WeaveModel) -> Gathered:
 
 def test_no_source_tells_of_a_study_from_another_one_of_its_patient(model: WeaveModel, gathered: Gathered) -> None:
     flipped = gather(model, view(flip=1))
-    assert np.array_equal(flipped.seen.scores[0], gathered.seen.scores[0])
-    assert not np.allclose(flipped.seen.scores[2:], gathered.seen.scores[2:]), "to strangers it speaks"
+    assert np.array_equal(flipped.out_of_fold.scores[0], gathered.out_of_fold.scores[0])
+    assert not np.allclose(flipped.out_of_fold.scores[2:], gathered.out_of_fold.scores[2:]), "to strangers it speaks"
     assert not gathered.weights[0][:2].any()
-    assert gathered.seen.patients[0] == gathered.seen.patients[1]
+    assert gathered.out_of_fold.patients[0] == gathered.out_of_fold.patients[1]
 
 
 def test_members_are_asked_of_their_own_fold_and_folds_are_of_patients(model: WeaveModel, gathered: Gathered) -> None:
-    assert gathered.seen.folds.tolist() == model.folds.of(PATIENTS).tolist()
-    assert np.array_equal(gathered.seen.withheld, gathered.seen.folds)
-    assert set(gathered.seen.folds.tolist()) == {0, 1}
+    assert gathered.out_of_fold.folds.tolist() == model.folds.of(PATIENTS).tolist()
+    assert np.array_equal(gathered.out_of_fold.withheld, gathered.out_of_fold.folds)
+    assert set(gathered.out_of_fold.folds.tolist()) == {0, 1}
 
 
 def test_the_dense_heads_take_their_words_from_what_their_members_train_on(
@@ -146,7 +146,7 @@ def test_no_finding_is_never_asserted_and_a_threshold_is_met_from_it_on() -> Non
 
 def test_a_new_study_is_asked_of_the_bank_without_its_patient(model: WeaveModel, gathered: Gathered) -> None:
     model.set_memories({STUDIES: gathered.bank})
-    model.stack.fit(gathered.seen, model.weighing, np.ones(2, dtype=bool))
+    model.stack.fit(gathered.out_of_fold, model.weighing, np.ones(2, dtype=bool))
     example = view().examples[0]
     (own,) = model.evidence_for(collate([example], pad_id=0))
     assert not own.weights[:2].any()
@@ -164,7 +164,7 @@ def test_a_member_that_remembers_next_to_nothing_words_nothing(model: WeaveModel
     states = [(1, 2), (2, 1), (1, 1), (2, 2)]
     for patients in ([alone, other, other, other], [other, other, other, alone]):
         found = gather(model, made_view(patients, states))
-        assert np.isfinite(found.seen.scores).all()
+        assert np.isfinite(found.out_of_fold.scores).all()
         assert [weights.sum() for weights in found.weights] == pytest.approx([1.0] * 4)
 
 
@@ -172,11 +172,11 @@ def test_in_training_a_patient_whom_nobody_remembers_is_asked_of_the_member_that
     strangers = [*of_fold(model, 0, 1), *of_fold(model, 1, 1)]
     batch = collate(made_view(strangers, [(1, 2), (2, 1)]).examples, pad_id=0)
     model.train()
-    asked = Forward(model, batch).asked
+    asked = Forward(model, batch).members
     model.eval()
     assert asked[:, :2].tolist() == [[True, False], [False, True]]
     assert not asked[:, 2:].any(), "the full member saw them"
-    assert Forward(model, batch).asked.all(), "in use they are new"
+    assert Forward(model, batch).members.all(), "in use they are new"
 
 
 def test_who_was_really_asked_is_what_the_stack_is_told(model: WeaveModel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,8 +210,8 @@ def test_who_asserts_is_the_stack_where_studies_are_remembered_and_the_bare_one_
     monkeypatch.setattr(WeaveModel, "asserted", watched)
     monkeypatch.setattr("radweave.methods.weave.model.shown_sources", lambda *_: {})
     batch = collate(view().examples[:3], pad_id=0)
-    model.stack.fit(gathered.seen, model.weighing, np.ones(2, dtype=bool))
-    learned = gathered.seen.of([number for number, name in enumerate(model.sources) if name in evidence.LEARNED])
+    model.stack.fit(gathered.out_of_fold, model.weighing, np.ones(2, dtype=bool))
+    learned = gathered.out_of_fold.of([number for number, name in enumerate(model.sources) if name in evidence.LEARNED])
     model.bare.fit(learned, model.weighing, np.ones(2, dtype=bool))
     kept = {name: value.clone() for name, value in model.state_dict().items() if "threshold" in name}
     model.stack.threshold.fill_(2.0)
@@ -263,7 +263,7 @@ def test_priors_are_scored_by_a_stack_that_was_fitted_without_their_patient(
     monkeypatch.setattr("radweave.methods.weave.model.learn_changes", watched)
     model.build_memories("report", replace(training, examples=examples))
     ((before, stacks),) = used
-    out_of_fold = gather(model, training).seen
+    out_of_fold = gather(model, training).out_of_fold
     learned = out_of_fold.of([number for number, name in enumerate(model.sources) if name in evidence.LEARNED])
     folds = model.folds.of(examples[row].patient_id for row in before.rows).numpy()
     assert len(set(folds.tolist())) == 2

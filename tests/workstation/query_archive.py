@@ -60,7 +60,7 @@ class QueryArchive:
     def held(self) -> list[Dataset]:
         return [dcmread(file) for file in self.files]
 
-    def found(self, level: str, keys: dict[str, str]) -> list[Dataset]:
+    def matches(self, level: str, keys: dict[str, str]) -> list[Dataset]:
         """One answer for each study, series or instance that fits the keys."""
         unique, more = LEVELS[level]
         answers: dict[str, Dataset] = {}
@@ -106,7 +106,7 @@ def web(archive: QueryArchive) -> Iterator[QueryArchive]:
             if not archive.note(level):
                 self.send_error(503)
                 return
-            rows = [answer.to_json_dict() for answer in archive.found(level, keys)]
+            rows = [answer.to_json_dict() for answer in archive.matches(level, keys)]
             self._answer("application/dicom+json", json.dumps(rows).encode())
 
         def _objects(self, keys: dict[str, str]) -> None:
@@ -152,7 +152,7 @@ def dicom(archive: QueryArchive, *, heeds_cancel: bool = True, **more: Any) -> I
         if not archive.note(level):
             yield 0xA700, None
             return
-        for answer in archive.found(level, keys):
+        for answer in archive.matches(level, keys):
             if heeds_cancel and event.is_cancelled:
                 archive.cancelled += 1
                 yield 0xFE00, None

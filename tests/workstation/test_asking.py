@@ -69,18 +69,18 @@ def soon(most: int = 100, seconds: float = 60.0) -> QueryLimits:
     return QueryLimits(time.monotonic() + seconds, most)
 
 
-def test_a_study_is_found_and_comes_as_it_lies_there(way: Way, tmp_path: Path) -> None:
+def test_a_study_is_found_and_fetched_unchanged(way: Way, tmp_path: Path) -> None:
     one = dicom_image(tmp_path / "a.dcm", PatientName="Müller^Jörg", SpecificCharacterSet="ISO_IR 192")
     way.archive.files += [one, dicom_image(tmp_path / "b.dcm", PatientID="another")]
-    (found,) = way.asks.studies({"PatientID": CANARY, "StudyDate": "19991201-20000101"}, soon())
+    (prior,) = way.asks.studies({"PatientID": CANARY, "StudyDate": "19991201-20000101"}, soon())
     held = dcmread(one)
-    assert (found.study_instance_uid, found.patient_name) == (held.StudyInstanceUID, "Müller^Jörg")
-    assert (found.patient_birth_date, found.study_date, found.instances) == ("19010203", "19991231", 1)
-    assert CANARY not in repr(found)
-    (series,) = way.asks.series(found.study_instance_uid, soon())
+    assert (prior.study_instance_uid, prior.patient_name) == (held.StudyInstanceUID, "Müller^Jörg")
+    assert (prior.patient_birth_date, prior.study_date, prior.instances) == ("19010203", "19991231", 1)
+    assert CANARY not in repr(prior)
+    (series,) = way.asks.series(prior.study_instance_uid, soon())
     assert (series.modality, series.body_part) == ("CR", "CHEST")
     (tmp_path / "to").mkdir()
-    assert way.asks.fetch(found.study_instance_uid, series.uid, tmp_path / "to", soon()) == 1
+    assert way.asks.fetch(prior.study_instance_uid, series.uid, tmp_path / "to", soon()) == 1
     (file,) = (tmp_path / "to").iterdir()
     came = dcmread(file)
     assert came.PixelData == held.PixelData
@@ -90,7 +90,7 @@ def test_a_study_is_found_and_comes_as_it_lies_there(way: Way, tmp_path: Path) -
     assert not list((tmp_path / "incoming").rglob("*.dcm"))  # nobody takes it for one to be drafted
 
 
-def test_an_archive_that_fails_or_is_away_is_said_in_words_without_names(way: Way, tmp_path: Path) -> None:
+def test_errors_of_an_archive_name_no_patient(way: Way, tmp_path: Path) -> None:
     way.archive.files.append(dicom_image(tmp_path / "a.dcm"))
     way.archive.fails |= {"STUDY"}
     with pytest.raises(NotAnsweredError, match=r"HTTP 503|status 0xA700") as failed:
@@ -101,7 +101,7 @@ def test_an_archive_that_fails_or_is_away_is_said_in_words_without_names(way: Wa
         way.asks.studies({"PatientID": CANARY}, soon(seconds=0))
 
 
-def test_an_archive_that_is_too_slow_is_left(way: Way, tmp_path: Path) -> None:
+def test_a_slow_archive_is_abandoned(way: Way, tmp_path: Path) -> None:
     way.archive.files.append(dicom_image(tmp_path / "a.dcm"))
     way.archive.wait_s = 0.6
     with pytest.raises(NotAnsweredError):
@@ -109,7 +109,7 @@ def test_an_archive_that_is_too_slow_is_left(way: Way, tmp_path: Path) -> None:
     assert way.counted["archive_failures"] == 1
 
 
-def test_more_answers_than_may_be_are_cancelled(tmp_path: Path) -> None:
+def test_answers_over_the_limit_are_cancelled(tmp_path: Path) -> None:
     archive, counted = QueryArchive(*(dicom_image(tmp_path / f"{n}.dcm") for n in range(5))), Counter[str]()
     archive.pending = 0xFF01
     with dicom(archive):
@@ -120,7 +120,7 @@ def test_more_answers_than_may_be_are_cancelled(tmp_path: Path) -> None:
     assert counted["archive_warnings"] >= 2
 
 
-def test_what_comes_after_a_move_is_refused(tmp_path: Path) -> None:
+def test_late_objects_of_a_move_are_refused(tmp_path: Path) -> None:
     """An archive that goes on sending a prior that nobody waits for does not make a new study of it."""
     counted = Counter[str]()
     plan = Receive(ae_title="RADWEAVE", port=free_port(), peers={"SCANNER": "127.0.0.1"})
@@ -140,7 +140,7 @@ def test_what_comes_after_a_move_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "kept"),
+    ("answer", "expected"),
     [
         ({"StudyInstanceUID": "1.2/../3"}, None),
         ({"StudyInstanceUID": "1." + "2" * 64}, None),
@@ -150,10 +150,10 @@ def test_what_comes_after_a_move_is_refused(tmp_path: Path) -> None:
         ({"StudyInstanceUID": "1.2", "PatientName": "M\ufffdller"}, ("", "", None)),
     ],
 )
-def test_an_answer_that_is_none_of_its_kind_is_not_taken(said: dict[str, str], kept: tuple[Any, ...] | None) -> None:
-    found = found_study(said)
-    assert (found and (found.study_date, found.study_time, found.instances)) == kept
-    assert not (found and found.patient_name)  # one that cannot be read says nothing
+def test_invalid_values_of_an_answer_are_dropped(answer: dict[str, str], expected: tuple[Any, ...] | None) -> None:
+    study = found_study(answer)
+    assert (study and (study.study_date, study.study_time, study.instances)) == expected
+    assert not (study and study.patient_name)  # one that cannot be read says nothing
 
 
 class Shelf:
@@ -163,21 +163,21 @@ class Shelf:
         self.files, self.says = files, dict[str, Any]()
         self.keys: list[dict[str, str]] = []
 
-    def studies(self, keys: dict[str, str], asked: QueryLimits) -> list[FoundStudy]:
+    def studies(self, keys: dict[str, str], limits: QueryLimits) -> list[FoundStudy]:
         self.keys.append(dict(keys))
-        found = [found_study({name: str(row.get(name, "")) for name in (
+        studies = [found_study({name: str(row.get(name, "")) for name in (
             "StudyInstanceUID", "PatientID", "IssuerOfPatientID", "PatientName", "PatientBirthDate", "PatientSex",
             "StudyDate", "StudyTime")} | self.says) for row in map(dcmread, self.files)]  # fmt: skip
-        return [one for one in dict.fromkeys(found) if one is not None]
+        return [one for one in dict.fromkeys(studies) if one is not None]
 
-    def series(self, study: str, asked: QueryLimits) -> Any:
+    def series(self, study: str, limits: QueryLimits) -> Any:
         from radweave.workstation.archive import found_series
 
         rows = [row for row in map(dcmread, self.files) if row.StudyInstanceUID == study]
         return [found_series({name: str(row.get(name, "")) for name in (
             "SeriesInstanceUID", "Modality", "BodyPartExamined")}) for row in rows]  # fmt: skip
 
-    def fetch(self, study: str, series: str, folder: Path, asked: QueryLimits) -> int:
+    def fetch(self, study: str, series: str, folder: Path, limits: QueryLimits) -> int:
         for number, file in enumerate(self.files):
             if dcmread(file).SeriesInstanceUID == series:
                 (folder / f"{number}.dcm").write_bytes(file.read_bytes())
@@ -210,15 +210,15 @@ def test_the_newest_fitting_study_is_the_prior_with_its_signed_report(tmp_path: 
         reports.append(tmp_path / f"report{number}.dcm")
         reports[-1].write_bytes(FORMATS["sr-basic"].bytes_of(report))
     shelf = Shelf(old, side, front, hand, after, now, *reports)
-    found, counted = prior_of(now, shelf, tmp_path)
-    assert (found.outcome, found.days) == ("found", 181)
-    assert [dcmread(file).SOPInstanceUID for file in found.files] == [
+    prior, counted = prior_of(now, shelf, tmp_path)
+    assert (prior.outcome, prior.days) == ("found", 181)
+    assert [dcmread(file).SOPInstanceUID for file in prior.files] == [
         dcmread(file).SOPInstanceUID for file in (front, side)
     ]
-    assert found.report is not None
-    assert "The heart is enlarged." in found.report
-    assert "Small left effusion." in found.report
-    assert "Nobody" not in found.report
+    assert prior.report is not None
+    assert "The heart is enlarged." in prior.report
+    assert "Small left effusion." in prior.report
+    assert "Nobody" not in prior.report
     assert counted == {}
     assert shelf.keys == [{"PatientID": CANARY, "StudyDate": "19950627-20000630"}]
 
@@ -233,7 +233,7 @@ def test_the_newest_fitting_study_is_the_prior_with_its_signed_report(tmp_path: 
     ],
 )
 @pytest.mark.parametrize("index_is_right", [True, False])
-def test_another_patients_study_is_no_prior_whatever_the_index_says(
+def test_another_patients_study_is_no_prior_despite_the_index(
     before: dict[str, str], reason: str, index_is_right: bool, tmp_path: Path
 ) -> None:
     mine = {"PatientSex": "F", "IssuerOfPatientID": "HOUSE"}
@@ -242,25 +242,25 @@ def test_another_patients_study_is_no_prior_whatever_the_index_says(
     if not index_is_right:
         own = dcmread(now)
         shelf.says = {name: str(own[name].value) for name in before}
-    found, counted = prior_of(now, shelf, tmp_path)
-    assert (found.outcome, found.reason, found.files) == ("refused", reason, ())
+    prior, counted = prior_of(now, shelf, tmp_path)
+    assert (prior.outcome, prior.reason, prior.files) == ("refused", reason, ())
     assert counted == {f"priors_refused_{reason}": 1}
-    assert CANARY not in " ".join(found.warnings)
+    assert CANARY not in " ".join(prior.warnings)
 
 
-def test_an_id_that_would_ask_for_others_too_is_not_asked(tmp_path: Path) -> None:
+def test_an_id_with_wildcards_is_not_queried(tmp_path: Path) -> None:
     for name in ("A*", "A?", "UNKNOWN", ""):
         shelf = Shelf()
-        found, _ = prior_of(dicom_image(tmp_path / "now.dcm", PatientID=name, **LATER), shelf, tmp_path)
-        assert (found.outcome, shelf.keys) == ("none", [])
+        prior, _ = prior_of(dicom_image(tmp_path / "now.dcm", PatientID=name, **LATER), shelf, tmp_path)
+        assert (prior.outcome, shelf.keys) == ("none", [])
 
 
 def test_a_damaged_report_leaves_the_prior_without_one(tmp_path: Path) -> None:
     now, old = dicom_image(tmp_path / "now.dcm", **LATER), dicom_image(tmp_path / "old.dcm")
     report = dcmread(old)
     report.Modality, report.SeriesInstanceUID, report.VerificationFlag = "SR", "1.2.3", "VERIFIED"
-    found, _ = prior_of(now, Shelf(old, save(report, tmp_path / "report.dcm")), tmp_path)
-    assert (found.outcome, found.report) == ("found", None)
+    prior, _ = prior_of(now, Shelf(old, save(report, tmp_path / "report.dcm")), tmp_path)
+    assert (prior.outcome, prior.report) == ("found", None)
 
 
 def test_the_prior_of_a_scan_is_the_series_with_most_slices(tmp_path: Path) -> None:
@@ -271,9 +271,9 @@ def test_the_prior_of_a_scan_is_the_series_with_most_slices(tmp_path: Path) -> N
     scout = {"SeriesInstanceUID": "1.2.5.3", "ImageType": ["ORIGINAL", "PRIMARY", "LOCALIZER"]}
     scouts = write_series(tmp_path / "scout", np.zeros((7, 4, 4)), **scout, **before)
     shelf = Shelf(*thick, *scouts, *thin, *now)
-    found, counted = prior_of(now[0], shelf, tmp_path, modality=["CT"])
-    assert (found.outcome, found.days, counted) == ("found", 181, {})
-    (scan,) = copied(found, tmp_path / "copy").files
+    prior, counted = prior_of(now[0], shelf, tmp_path, modality=["CT"])
+    assert (prior.outcome, prior.days, counted) == ("found", 181, {})
+    (scan,) = copied(prior, tmp_path / "copy").files
     assert sorted(str(dcmread(file).SOPInstanceUID) for file in Path(scan).iterdir()) == sorted(
         str(dcmread(file).SOPInstanceUID) for file in thin
     )
@@ -284,7 +284,7 @@ def test_the_prior_of_a_scan_is_the_series_with_most_slices(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("where", ["asked", "sent"])
-def test_nothing_goes_to_a_place_that_the_plan_does_not_name(where: str) -> None:
+def test_redirections_are_refused(where: str) -> None:
     """An archive that sends who asks elsewhere: neither a question nor a report goes there."""
     came: list[str] = []
 
@@ -320,7 +320,7 @@ def test_nothing_goes_to_a_place_that_the_plan_does_not_name(where: str) -> None
     assert came[0].startswith("/dicom-web/studies")
 
 
-def test_a_list_that_unpacks_to_more_than_may_be_is_not_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_compressed_list_over_the_limit_is_not_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("radweave.workstation.sending.ROW_BYTES", 1)
     with web(QueryArchive(dicom_image(tmp_path / "a.dcm"))) as archive:
         asks = WebArchive(Web(url=archive.url), lambda *_: None)

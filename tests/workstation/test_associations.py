@@ -1,4 +1,4 @@
-"""Who may hold a connection with the receiver: who says nothing, a part, or too much holds up nobody else."""
+"""Connections of the receiver: pending, silent, partial, oversized and too many ones."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from pynetdicom import AE
 from pynetdicom.dul import DULServiceProvider
 from reports import dicom_image
 
+from radweave.workstation import associations
 from radweave.workstation import associations as connections
-from radweave.workstation import associations as door
 from radweave.workstation.hospital_plan import Receive
 from radweave.workstation.receiver import OPEN, Receiver
 
@@ -39,10 +39,10 @@ class Listening:
         self.receiver.start()
         self.open = ExitStack()
 
-    def cut(self, *said: bytes) -> socket.socket:
+    def cut(self, *data: bytes) -> socket.socket:
         """A connection that says this and stays."""
         made = self.open.enter_context(socket.create_connection(("127.0.0.1", self.port)))
-        for part in said:
+        for part in data:
             made.sendall(part)
         return made
 
@@ -69,19 +69,17 @@ def start(tmp_path: Path) -> Iterator[Callable[[int], Listening]]:
         one.receiver.stop()
 
 
-def test_who_asks_for_half_an_association_holds_no_place(start: Callable[..., Listening]) -> None:
+def test_half_a_request_takes_no_slot(start: Callable[..., Listening]) -> None:
     one = start(2)
-    for said in (HEAD, b"", HEAD[:3], HEAD):
-        one.cut(said)
+    for data in (HEAD, b"", HEAD[:3], HEAD):
+        one.cut(data)
     time.sleep(0.1)
     assert one.ask().is_established
     assert one.ask("OTHER").is_established
 
 
-def test_half_an_association_ends_after_a_while(
-    start: Callable[..., Listening], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in (connections, door):
+def test_half_a_request_times_out(start: Callable[..., Listening], monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (connections, associations):
         monkeypatch.setattr(module, "PENDING_S", 0.3)
     one = start()
     held = [one.cut(HEAD), one.cut(b"")]
@@ -92,17 +90,19 @@ def test_half_an_association_ends_after_a_while(
     assert not one.counted.keys() - {"connections_without_request", "connections_late"}
 
 
-@pytest.mark.parametrize("said", [b"GET / HTTP/1.1\r\n\r\n", b"\x01\0\x7f\xff\xff\xff", b"\x04\0\0\0\0\x04abcd"])
-def test_what_is_no_request_is_closed_at_once(start: Callable[..., Listening], said: bytes) -> None:
+@pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n\r\n", b"\x01\0\x7f\xff\xff\xff", b"\x04\0\0\0\0\x04abcd"])
+def test_an_invalid_request_is_closed_at_once(start: Callable[..., Listening], data: bytes) -> None:
     one = start()
-    connection = one.cut(said)
+    connection = one.cut(data)
     connection.settimeout(5)
     with suppress(ConnectionResetError):  # closed with some of it unread
         assert connection.recv(1) == b""
     assert one.counted == {"connections_without_request": 1}
 
 
-def test_where_too_many_wait_the_oldest_goes(start: Callable[..., Listening], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_pending_connection_is_closed_at_the_limit(
+    start: Callable[..., Listening], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connections, "MOST_PENDING", 3)
     one = start()
     held = [one.cut(HEAD) for _ in range(5)]
@@ -117,7 +117,7 @@ def test_where_too_many_wait_the_oldest_goes(start: Callable[..., Listening], mo
     assert set(one.counted) == {"connections_crowded_out"}  # and not once more for another reason
 
 
-def test_of_two_addresses_the_one_that_holds_most_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_busiest_address_loses_a_pending_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "MOST_PENDING", 3)
     counted: list[str] = []
     held = connections.Connections(1, 1, counted.append)
@@ -136,7 +136,7 @@ def test_of_two_addresses_the_one_that_holds_most_gives_way(monkeypatch: pytest.
     assert counted == ["connections_crowded_out"]
 
 
-def test_overload_is_counted_apart_from_strangers(start: Callable[..., Listening]) -> None:
+def test_overload_is_counted_apart_from_unknown_peers(start: Callable[..., Listening]) -> None:
     one = start(1)
     assert one.ask("STRANGER").is_rejected
     assert one.counted == {"peers_refused": 1}
@@ -144,8 +144,8 @@ def test_overload_is_counted_apart_from_strangers(start: Callable[..., Listening
     assert first.is_established
     full = one.ask("OTHER")
     assert full.is_rejected
-    said = full.acceptor.primitive
-    assert (said.result, said.result_source, said.diagnostic) == (0x02, 0x03, 0x02)  # transient: try again
+    data = full.acceptor.primitive
+    assert (data.result, data.result_source, data.diagnostic) == (0x02, 0x03, 0x02)  # transient: try again
     assert one.counted == {"peers_refused": 1, "associations_full": 1}
     first.release()
     until(lambda: one.ask("OTHER").is_established)
@@ -166,14 +166,14 @@ def test_messages_out_of_turn_are_counted_and_print_nothing(
     assert "Traceback" not in "".join(capfd.readouterr())
 
 
-def test_no_peer_takes_the_last_place_of_another(start: Callable[..., Listening]) -> None:
+def test_no_peer_takes_the_reserved_slot_of_another(start: Callable[..., Listening]) -> None:
     one = start(3)
     assert [one.ask().is_established for _ in range(3)] == [True, True, False]
     assert one.ask("OTHER").is_established
     assert one.ask("OTHER").is_rejected
 
 
-def test_who_stops_within_a_message_is_cut_and_what_came_is_handed_on(
+def test_a_peer_that_stops_within_a_message_is_cut_and_its_objects_are_kept(
     start: Callable[..., Listening], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = start(3)
@@ -187,7 +187,7 @@ def test_who_stops_within_a_message_is_cut_and_what_came_is_handed_on(
     assert len(list(one.folder.rglob("*.dcm"))) == 1
 
 
-def test_an_object_without_end_is_cut(
+def test_an_endless_object_is_cut(
     start: Callable[..., Listening], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = start(3)
@@ -202,7 +202,7 @@ def test_an_object_without_end_is_cut(
     until(lambda: held.is_aborted)
 
 
-def test_an_object_whose_sender_goes_at_once_is_handed_on(
+def test_an_object_whose_sender_leaves_at_once_is_kept(
     start: Callable[..., Listening], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The connection ends while the last object is on its way to the disk."""
@@ -225,7 +225,7 @@ def test_an_object_whose_sender_goes_at_once_is_handed_on(
     assert len(list(one.folder.rglob("*.dcm"))) == 1
 
 
-def test_what_the_library_cannot_do_is_counted_and_named_and_what_it_says_is_not_told(
+def test_errors_of_the_library_are_counted_and_named_without_their_text(
     start: Callable[..., Listening],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -244,5 +244,7 @@ def test_what_the_library_cannot_do_is_counted_and_named_and_what_it_says_is_not
     entity.add_requested_context("1.2.840.10008.1.1")
     assert not entity.associate("127.0.0.1", one.port, ae_title="RADWEAVE").is_established
     until(lambda: one.counted["connections_failed"] == 1)
-    assert [vars(record)["kind"] for record in caplog.records if record.name == door.__name__] == ["LookupError"]
+    assert [vars(record)["kind"] for record in caplog.records if record.name == associations.__name__] == [
+        "LookupError"
+    ]
     assert "Jane" not in caplog.text + "".join(capfd.readouterr())

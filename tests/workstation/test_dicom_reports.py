@@ -27,7 +27,7 @@ from radweave.workstation.finished import CAUTION, Finding, FinishedReport, Mode
 from radweave.workstation.formats import FORMATS
 from radweave.workstation.structured_reports import PRIVATE_SCHEME, Code, code_of, free_code_of
 
-DICOM = [name for name, found in FORMATS.items() if found.suffix == ".dcm"]
+DICOM = [name for name, kind in FORMATS.items() if kind.suffix == ".dcm"]
 SR = ["sr-basic", "sr-tid1500"]
 
 
@@ -37,8 +37,8 @@ def written(name: str, report: FinishedReport) -> Dataset:
 
 def texts(dataset: Dataset) -> list[str]:
     """All text of a tree, in order."""
-    found = [str(dataset.TextValue)] if "TextValue" in dataset else []
-    return found + [text for item in dataset.get("ContentSequence", ()) for text in texts(item)]
+    rows = [str(dataset.TextValue)] if "TextValue" in dataset else []
+    return rows + [text for item in dataset.get("ContentSequence", ()) for text in texts(item)]
 
 
 @pytest.mark.parametrize("name", DICOM)
@@ -53,7 +53,7 @@ def test_a_report_belongs_to_the_study_of_its_images(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DICOM)
-def test_a_report_says_that_it_is_for_research_and_what_wrote_it(name: str) -> None:
+def test_a_report_states_research_use_and_its_model(name: str) -> None:
     dataset = written(name, finished())
     assert dataset.SeriesDescription == CAUTION == "CAUTION: Not for Diagnostic Use, for research use only."
     assert name == "map-dicom" or dataset.VerificationFlag == "UNVERIFIED"
@@ -108,11 +108,11 @@ def test_each_finding_names_the_images_it_is_about() -> None:
 
 
 @pytest.mark.parametrize("name", SR)
-def test_a_structured_report_has_the_text_and_says_first_what_it_is_worth(name: str) -> None:
-    found = texts(written(name, finished()))
-    assert found.index(FINDINGS) < found.index(IMPRESSION)
-    assert found.index("Warning: UNTRAINED WEIGHTS: this text is noise") < found.index(FINDINGS)
-    assert 'To be looked at: "No pneumothorax." (contradicted)' in found
+def test_a_structured_report_begins_with_its_cautions(name: str) -> None:
+    rows = texts(written(name, finished()))
+    assert rows.index(FINDINGS) < rows.index(IMPRESSION)
+    assert rows.index("Warning: UNTRAINED WEIGHTS: this text is noise") < rows.index(FINDINGS)
+    assert 'To be looked at: "No pneumothorax." (contradicted)' in rows
 
 
 @pytest.mark.parametrize("name", SR)
@@ -121,15 +121,15 @@ def test_a_structured_report_refers_to_every_image(name: str) -> None:
                     for series in (1, 2) for number in range(10))  # fmt: skip
     (study,) = written(name, finished(sources=sources)).CurrentRequestedProcedureEvidenceSequence
     assert study.StudyInstanceUID == STUDY
-    found = {
+    rows = {
         (series.SeriesInstanceUID, item.ReferencedSOPInstanceUID)
         for series in study.ReferencedSeriesSequence
         for item in series.ReferencedSOPSequence
     }
-    assert found == {(source.series_instance_uid, source.sop_instance_uid) for source in sources}
+    assert rows == {(source.series_instance_uid, source.sop_instance_uid) for source in sources}
 
 
-def test_findings_are_codes_with_what_is_said_of_them_and_their_probability() -> None:
+def test_findings_are_codes_with_their_state_and_probability() -> None:
     dataset = written("sr-tid1500", finished())
     assert dataset.ContentTemplateSequence[0].TemplateIdentifier == "1500"
     (measurements,) = [item for item in dataset.ContentSequence if _name(item) == "126010"]
@@ -166,14 +166,14 @@ def test_no_two_sections_have_one_heading() -> None:
         assert len(headings) == len(set(headings.values())) == 5
 
 
-def test_no_two_items_run_into_one_another_where_a_viewer_shows_them() -> None:
+def test_items_are_shown_separately() -> None:
     def containers(item: Dataset) -> list[str]:
         own = [str(item.ContinuityOfContent)] if "ContinuityOfContent" in item else []
         return own + [word for inside in item.get("ContentSequence", ()) for word in containers(inside)]
 
-    found = containers(written("sr-tid1500", finished()))
-    assert len(found) > 5
-    assert set(found) == {"SEPARATE"}
+    rows = containers(written("sr-tid1500", finished()))
+    assert len(rows) > 5
+    assert set(rows) == {"SEPARATE"}
 
 
 def test_the_pdf_is_in_its_object_whole() -> None:
@@ -185,7 +185,7 @@ def test_the_pdf_is_in_its_object_whole() -> None:
 
 
 @pytest.mark.parametrize("name", DICOM)
-def test_the_same_report_is_the_same_instance_and_another_is_another(name: str) -> None:
+def test_a_report_determines_its_instance(name: str) -> None:
     first = written(name, finished())
     assert FORMATS[name].bytes_of(finished()) == FORMATS[name].bytes_of(finished())
     changed: list[dict[str, Any]] = [
@@ -235,20 +235,20 @@ def test_an_image_that_cannot_be_referred_to_is_refused(name: str, field: str) -
 
 
 @pytest.mark.parametrize("name", DICOM)
-def test_no_library_logs_whose_report_it_is(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_library_logs_the_patient(name: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     FORMATS[name].bytes_of(finished(sources=(identity(patient_name=CANARY),)))
     assert CANARY not in caplog.text
 
 
-def test_every_code_that_is_not_ours_is_in_the_standard() -> None:
+def test_every_code_that_is_not_private_is_in_the_standard() -> None:
     used = [value for value in vars(structured_reports).values() if isinstance(value, Code)]
     used += [
         *structured_reports.PRESENCE.values(),
         *structured_reports._STANDARD.values(),
         *map(structured_reports.modality, structured_reports._MODALITIES),
     ]
-    listed = {(scheme, code) for scheme, words in concepts.items() for found in words.values() for code in found}
+    listed = {(scheme, code) for scheme, words in concepts.items() for rows in words.values() for code in rows}
     foreign = {(code.scheme, code.value) for code in used if code.scheme not in (PRIVATE_SCHEME, "RFC5646")}
     # The text of PS3.16 has it in TID 1500; pydicom's dictionary does not hold it.
     assert foreign - listed <= {("UMLS", "C0034375")}
@@ -258,9 +258,9 @@ def test_every_code_that_is_not_ours_is_in_the_standard() -> None:
 def test_every_class_of_every_label_set_has_a_code_of_its_own() -> None:
     for names in CLASSES.values():
         for give in (code_of, free_code_of):
-            found = [give(name) for name in names]
-            assert len({code.value for code in found}) == len(names)
-            assert all(len(code.value) <= 16 and len(code.meaning) <= 64 for code in found)
+            rows = [give(name) for name in names]
+            assert len({code.value for code in rows}) == len(names)
+            assert all(len(code.value) <= 16 and len(code.meaning) <= 64 for code in rows)
         assert all(free_code_of(name).scheme != "SCT" for name in names)
 
 
@@ -288,19 +288,19 @@ def test_an_addendum_follows_the_report_that_an_archive_has(name: str) -> None:
         assert after.InstanceNumber == 2 + number, "viewers sort a series by it"
         assert after.SeriesInstanceUID == before.SeriesInstanceUID
         assert f"{after.ContentDate}{after.ContentTime}" > f"{before.ContentDate}{before.ContentTime}"
-        found = texts(after)
-        assert set(texts(before)) - set(found) == {texts(before)[texts(before).index(_status(texts(before)))]}
-        assert found.index(FINDINGS) < found.index(ADDED[number - 1].text)
-        assert f"With {number} addend" in _status(found)
+        rows = texts(after)
+        assert set(texts(before)) - set(rows) == {texts(before)[texts(before).index(_status(texts(before)))]}
+        assert rows.index(FINDINGS) < rows.index(ADDED[number - 1].text)
+        assert f"With {number} addend" in _status(rows)
         observers = [str(one.VerifyingObserverName) for one in after.VerifyingObserverSequence]
         assert observers == [one.name for one in reversed((SIGNED, *(one.signature for one in ADDED[:number])))]
 
 
-def _status(found: list[str]) -> str:
-    return next(text for text in found if text.startswith("Signed by"))
+def _status(rows: list[str]) -> str:
+    return next(text for text in rows if text.startswith("Signed by"))
 
 
-def test_a_report_without_an_addendum_is_the_instance_that_it_was_before_there_were_any() -> None:
+def test_a_report_without_an_addendum_keeps_its_instance() -> None:
     """An archive that has one, and gets it again after an update of the software, keeps one."""
     reports = (finished(), finished(signature=SIGNED), finished(signature=SIGNED, predecessor=finished()))
     assert [str(written("sr-basic", one).SOPInstanceUID) for one in reports] == [
@@ -311,7 +311,7 @@ def test_a_report_without_an_addendum_is_the_instance_that_it_was_before_there_w
 
 
 @pytest.mark.parametrize("name", [*SR, "pdf-dicom"])
-def test_the_notice_of_a_rejected_draft_follows_it_and_says_nothing_of_it(name: str) -> None:
+def test_the_notice_of_a_rejected_draft_follows_it_without_its_text(name: str) -> None:
     text = "The draft of this study was rejected by a reader and is no report. Reason: no chest"
     notice = finished(
         text=text, sections=(Section("impression", text),), findings=(), flagged=(), maps=(), rejected=SIGNED,
@@ -327,7 +327,7 @@ def test_the_notice_of_a_rejected_draft_follows_it_and_says_nothing_of_it(name: 
     assert (dataset.PreliminaryFlag, "VerifyingObserverSequence" in dataset) == ("PRELIMINARY", False)
     (item,) = dataset.PredecessorDocumentsSequence[0].ReferencedSeriesSequence[0].ReferencedSOPSequence
     assert (item.ReferencedSOPClassUID, item.ReferencedSOPInstanceUID) == (draft.SOPClassUID, draft.SOPInstanceUID)
-    assert any(found.startswith("Rejected by Dr. Jana Weber") for found in texts(dataset))
+    assert any(rows.startswith("Rejected by Dr. Jana Weber") for rows in texts(dataset))
     assert FINDINGS not in str(dataset)
 
 
@@ -342,9 +342,9 @@ def test_a_validator_finds_no_error_in_addenda_and_notices(name: str, tmp_path: 
         assert "Error" not in done.stderr + done.stdout, done.stderr
 
 
-def test_the_text_of_a_prior_has_its_addenda_and_not_who_signed_them(tmp_path: Path) -> None:
+def test_the_text_of_a_prior_has_its_addenda_without_their_signers(tmp_path: Path) -> None:
     path = tmp_path / "prior.dcm"
     for name in SR:
         path.write_bytes(FORMATS[name].bytes_of(added(2)))
-        found, _ = parse_signed({"path": str(path)})
-        assert found["text"] == f"{' '.join(FINDINGS.split())} {IMPRESSION} {ADDED[0].text} {ADDED[1].text}"
+        rows, _ = parse_signed({"path": str(path)})
+        assert rows["text"] == f"{' '.join(FINDINGS.split())} {IMPRESSION} {ADDED[0].text} {ADDED[1].text}"

@@ -96,7 +96,7 @@ def asks(kind: str, port: int, counted: Counter[str]) -> Any:
 
 
 def ended(work: Callable[[], Any]) -> tuple[BaseException | None, bool]:
-    """How some work ends, and whether it does within 10 seconds."""
+    """The error of some work, and True if it ends within 10 seconds."""
     outcome: list[BaseException | None] = []
 
     def run() -> None:
@@ -115,13 +115,13 @@ def ended(work: Callable[[], Any]) -> tuple[BaseException | None, bool]:
 @pytest.mark.parametrize("why", ["late", "stopped"])
 @pytest.mark.parametrize("kind", ["web", "dicom"])
 @pytest.mark.parametrize("say", PEERS)
-def test_a_question_ends_in_time_and_with_the_server_whatever_its_peer_does(say: str, kind: str, why: str) -> None:
+def test_a_query_ends_in_time_and_with_the_server_despite_its_peer(say: str, kind: str, why: str) -> None:
     begun = time.monotonic()
     deadline = begun + (0.5 if why == "late" else 600)
-    asked = QueryLimits(deadline, 500, lambda: why == "stopped" and time.monotonic() > begun + 0.5)
+    limits = QueryLimits(deadline, 500, lambda: why == "stopped" and time.monotonic() > begun + 0.5)
     with peer(PEERS[say]) as port:
         counted = Counter[str]()
-        error, is_done = ended(lambda: asks(kind, port, counted).studies({"PatientID": "1"}, asked))
+        error, is_done = ended(lambda: asks(kind, port, counted).studies({"PatientID": "1"}, limits))
     assert is_done
     assert isinstance(error, NotAnsweredError)
     assert counted["archive_failures"] == 1
@@ -129,7 +129,7 @@ def test_a_question_ends_in_time_and_with_the_server_whatever_its_peer_does(say:
 
 @pytest.mark.parametrize("kind", ["web", "dicom"])
 @pytest.mark.parametrize("say", ["silent", "dripping head", "dripping body", "dripping acceptance"])
-def test_sending_ends_with_the_server_whatever_its_peer_does(say: str, kind: str) -> None:
+def test_sending_ends_with_the_server_despite_its_peer(say: str, kind: str) -> None:
     data, begun = FORMATS["sr-basic"].bytes_of(finished()), time.monotonic()
     with peer(PEERS[say]) as port:
         way: dict[str, Any] = (
@@ -143,9 +143,9 @@ def test_sending_ends_with_the_server_whatever_its_peer_does(say: str, kind: str
     assert isinstance(error, NotStoredError)
 
 
-def rows(*found: Any) -> Say:
+def rows(*studies: Any) -> Say:
     def say(connection: socket.socket) -> None:
-        body = json.dumps(found).encode()
+        body = json.dumps(studies).encode()
         connection.recv(1 << 16)
         connection.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
 
@@ -166,29 +166,29 @@ def soon(most: int) -> QueryLimits:
     return QueryLimits(time.monotonic() + 60, most)
 
 
-def test_a_malformed_row_costs_that_row() -> None:
+def test_a_malformed_row_is_skipped() -> None:
     counted = Counter[str]()
     with peer(rows(study("1.2.1"), *MALFORMED, study("1.2.2"))) as port:
-        found = asks("web", port, counted).studies({}, soon(500))
-    assert [one.study_instance_uid for one in found] == ["1.2.1", "1.2.2"]
+        studies = asks("web", port, counted).studies({}, soon(500))
+    assert [one.study_instance_uid for one in studies] == ["1.2.1", "1.2.2"]
     assert counted["archive_rows_unreadable"] == len(MALFORMED)
 
 
-@pytest.mark.parametrize(("number", "kept", "cut"), [(3, 3, 0), (4, 3, 1)])
-def test_no_more_rows_are_taken_than_were_asked_for(number: int, kept: int, cut: int) -> None:
+@pytest.mark.parametrize(("number", "taken", "cut"), [(3, 3, 0), (4, 3, 1)])
+def test_rows_over_the_limit_are_dropped(number: int, taken: int, cut: int) -> None:
     counted = Counter[str]()
     with peer(rows(*(study(f"1.2.{n}") for n in range(number)))) as port:
-        assert len(asks("web", port, counted).studies({}, soon(3))) == kept
+        assert len(asks("web", port, counted).studies({}, soon(3))) == taken
     assert counted["archive_answers_cut"] == cut
 
 
-def test_a_list_without_end_is_left_after_its_limit_of_rows() -> None:
+def test_an_endless_list_is_abandoned_at_the_limit_of_rows() -> None:
     """It goes on whatever is cancelled."""
     counted, sent = Counter[str](), [0]
-    found: list[Any] = []
+    studies: list[Any] = []
 
     class Endless(QueryArchive):
-        def found(self, level: str, keys: dict[str, str]) -> Any:
+        def matches(self, level: str, keys: dict[str, str]) -> Any:
             while sent[0] < 20_000:
                 sent[0] += 1
                 one = Dataset()
@@ -197,28 +197,28 @@ def test_a_list_without_end_is_left_after_its_limit_of_rows() -> None:
 
     archive = Endless()
     with dicom(archive, heeds_cancel=False):
-        error, is_done = ended(lambda: found.extend(asks("dicom", archive.port, counted).studies({}, soon(20))))
+        error, is_done = ended(lambda: studies.extend(asks("dicom", archive.port, counted).studies({}, soon(20))))
     assert is_done
     assert error is None
-    assert len(found) == 20
+    assert len(studies) == 20
     assert counted["archive_answers_cut"] == 1
     assert sent[0] < 20_000
 
 
-def test_a_row_of_c_find_that_cannot_be_read_costs_that_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_row_of_c_find_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     from pynetdicom import association
 
     counted, number = Counter[str](), [0]
     honest = association.decode
 
-    def decode(*given: Any, **named: Any) -> Dataset:
+    def decode(*arguments: Any, **named: Any) -> Dataset:
         number[0] += 1
         if number[0] == 2:
             raise ValueError("damaged")
-        return honest(*given, **named)
+        return honest(*arguments, **named)
 
     class Three(QueryArchive):
-        def found(self, level: str, keys: dict[str, str]) -> Any:
+        def matches(self, level: str, keys: dict[str, str]) -> Any:
             for last in (1, 2, 3):
                 one = Dataset()
                 one.StudyInstanceUID = f"1.2.{last}"

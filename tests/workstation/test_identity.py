@@ -1,4 +1,4 @@
-"""Whose images they are: taken over as it is, or refused by the name of the field; nothing is guessed or cut."""
+"""Identities of images: read as they are, or refused by the name of the field."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ NAMES = {
 
 
 def read(path: Path) -> tuple[dict[str, object], list[str]]:
-    """What the reading process says, in this process."""
-    found, _ = parse_identity({"path": str(path)})
-    return found, found.pop("warnings")
+    """The answer of the parser, in this process."""
+    identities, _ = parse_identity({"path": str(path)})
+    return identities, identities.pop("warnings")
 
 
 def raw(path: Path, keyword_tag: int, vr: str, value: bytes) -> Path:
@@ -43,20 +43,24 @@ def raw(path: Path, keyword_tag: int, vr: str, value: bytes) -> Path:
 @pytest.mark.parametrize(("charset", "name"), NAMES.items())
 def test_names_of_every_script_are_read(tmp_path: Path, charset: str, name: str) -> None:
     path = dicom_image(tmp_path / "a.dcm", SpecificCharacterSet=charset.split("\\"), PatientName=name)
-    found, warnings = read(path)
-    assert found["PatientName"] == name
+    identities, warnings = read(path)
+    assert identities["PatientName"] == name
     assert warnings == []
 
 
-def test_what_images_say_is_taken_over(tmp_path: Path) -> None:
+def test_identities_are_read_from_images(tmp_path: Path) -> None:
     path = dicom_image(tmp_path / "a.dcm", PatientSex="F", StudyDate="1999.12.31", StudyTime="10:11:12.5")
-    (found,), warnings = read_identities([path])
-    assert (found.patient_name, found.patient_id) == (f"{CANARY}^Ann", CANARY)
-    assert (found.study_date, found.study_time, found.patient_birth_date) == ("19991231", "101112.5", "19010203")
-    assert (found.modality, found.rows, found.columns) == ("CR", 96, 80)
+    (identities,), warnings = read_identities([path])
+    assert (identities.patient_name, identities.patient_id) == (f"{CANARY}^Ann", CANARY)
+    assert (identities.study_date, identities.study_time, identities.patient_birth_date) == (
+        "19991231",
+        "101112.5",
+        "19010203",
+    )
+    assert (identities.modality, identities.rows, identities.columns) == ("CR", 96, 80)
     assert warnings == ()
-    assert CANARY not in repr(found)
-    assert CANARY not in str(found)
+    assert CANARY not in repr(identities)
+    assert CANARY not in str(identities)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +76,7 @@ def test_what_images_say_is_taken_over(tmp_path: Path) -> None:
         (0x00080050, "SH", CANARY.encode() * 2, "AccessionNumber", "longer than DICOM allows"),
     ],
 )
-def test_what_identifies_is_refused_where_it_is_no_valid_value(
+def test_invalid_identifying_values_are_refused(
     tmp_path: Path, tag: int, vr: str, value: bytes, field: str, word: str
 ) -> None:
     path = raw(dicom_image(tmp_path / "a.dcm"), tag, vr, value)
@@ -82,13 +86,13 @@ def test_what_identifies_is_refused_where_it_is_no_valid_value(
     assert CANARY not in str(caught.value)
 
 
-def test_bytes_that_are_none_of_the_character_set_are_refused(tmp_path: Path) -> None:
+def test_bytes_outside_the_character_set_are_refused(tmp_path: Path) -> None:
     path = dicom_image(tmp_path / "a.dcm", SpecificCharacterSet="ISO_IR 192")
     with pytest.raises(InputError, match="character set that the file states"):
         read(raw(path, 0x00100010, "PN", CANARY.encode() + b"\xff\xfe"))
 
 
-def test_a_character_set_that_there_is_not_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_character_set_is_refused(tmp_path: Path) -> None:
     path = raw(dicom_image(tmp_path / "a.dcm"), 0x00080005, "CS", b"ISO_IR 999")
     with pytest.raises(InputError, match="none that DICOM defines") as caught:
         read(path)
@@ -96,8 +100,8 @@ def test_a_character_set_that_there_is_not_is_refused(tmp_path: Path) -> None:
 
 
 def test_names_beyond_ascii_without_a_character_set_come_with_a_warning(tmp_path: Path) -> None:
-    found, warnings = read(raw(dicom_image(tmp_path / "a.dcm"), 0x00100010, "PN", b"M\xfcller^J"))
-    assert found["PatientName"] == "Müller^J"
+    identities, warnings = read(raw(dicom_image(tmp_path / "a.dcm"), 0x00100010, "PN", b"M\xfcller^J"))
+    assert identities["PatientName"] == "Müller^J"
     assert warnings == ["the file states no character set for its names; they are taken as Latin-1"]
 
 
@@ -113,9 +117,11 @@ def test_names_beyond_ascii_without_a_character_set_come_with_a_warning(tmp_path
         (0x00080030, "TM", b"25", "StudyTime"),
     ],
 )
-def test_what_only_describes_is_left_out_and_named(tmp_path: Path, tag: int, vr: str, value: bytes, field: str) -> None:
-    found, warnings = read(raw(dicom_image(tmp_path / "a.dcm"), tag, vr, value))
-    assert found[field] == ""
+def test_invalid_describing_values_are_left_out_and_named(
+    tmp_path: Path, tag: int, vr: str, value: bytes, field: str
+) -> None:
+    identities, warnings = read(raw(dicom_image(tmp_path / "a.dcm"), tag, vr, value))
+    assert identities[field] == ""
     assert len(warnings) == 1
     assert warnings[0].startswith(f"{field} ")
     assert value.decode() not in warnings[0]
@@ -133,11 +139,11 @@ def test_images_of_two_patients_are_refused(tmp_path: Path) -> None:
     assert CANARY not in str(caught.value)
 
 
-def test_a_series_is_all_of_its_slices_and_other_files_are_nobodys(tmp_path: Path) -> None:
+def test_a_series_has_all_its_slices_and_other_files_no_identity(tmp_path: Path) -> None:
     write_series(tmp_path / "scan")
     (tmp_path / "x.png").write_bytes(b"\x89PNG\r\n\x1a\n")
-    found, _ = read_identities([tmp_path / "scan"])
-    assert len(found) == 24
-    assert len({one.sop_instance_uid for one in found}) == 24
-    assert len({one.series_instance_uid for one in found}) == 1
+    identities, _ = read_identities([tmp_path / "scan"])
+    assert len(identities) == 24
+    assert len({one.sop_instance_uid for one in identities}) == 24
+    assert len({one.series_instance_uid for one in identities}) == 1
     assert read_identities([tmp_path / "x.png"]) == ((), ())

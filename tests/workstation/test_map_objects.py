@@ -27,7 +27,7 @@ def written(**changes: Any) -> Dataset:
     return dcmread(io.BytesIO(FORMATS[MAPS].bytes_of(finished(**changes))))
 
 
-def test_maps_of_radiographs_are_pictures_that_say_what_they_are() -> None:
+def test_maps_of_radiographs_are_captioned_pictures() -> None:
     one = finished().maps[0]
     dataset = written(maps=(one, one))
     assert dataset.SOPClassUID.name == "Multi-frame True Color Secondary Capture Image Storage"
@@ -59,11 +59,11 @@ def test_maps_of_a_scan_lie_in_its_frame_of_reference() -> None:
     shared = dataset.SharedFunctionalGroupsSequence[0]
     across = np.array(shared.PlaneOrientationSequence[0].ImageOrientationPatient, dtype=float).reshape(2, 3)
     spacing = [float(value) for value in shared.PixelMeasuresSequence[0].PixelSpacing]
-    found = corner + across[0] * spacing[1] * column + across[1] * spacing[0] * row
-    assert np.allclose(found, (-150 + 7 * 5, -160 + 5 * 5, -200 + 2 * 6))
+    place = corner + across[0] * spacing[1] * column + across[1] * spacing[0] * row
+    assert np.allclose(place, (-150 + 7 * 5, -160 + 5 * 5, -200 + 2 * 6))
 
 
-def test_maps_without_a_place_or_that_are_none_are_refused() -> None:
+def test_missing_maps_and_maps_without_a_frame_of_reference_are_refused() -> None:
     with pytest.raises(InputError, match="maps have no place") as caught:
         written(sources=(identity(**CT),), maps=(placed("Lung nodule"),))
     assert caught.value.field == "FrameOfReferenceUID"
@@ -79,14 +79,14 @@ def test_a_map_lies_over_the_part_of_its_picture_that_the_model_saw() -> None:
         "views": [{"covers": [(0.0, 1.0), (-0.5, 2.0)]}],
     }
     rows = [Finding(name, 0.9, 0.5, LabelState.POSITIVE) for name in ("Mass", "Odd")]
-    (found,) = heat_maps(evidence, [("View 1", picture)], rows)
-    (panel,) = found.panels
+    (place,) = heat_maps(evidence, [("View 1", picture)], rows)
+    (panel,) = place.panels
     assert panel.heat is not None
     row, column = np.unravel_index(int(panel.heat.argmax()), panel.heat.shape)
     height, width = panel.heat.shape
     assert abs((row + 0.5) / height - 1.5 / 4) < 0.01
     assert abs((column + 0.5) / width - (1.5 / 4 * 2 - 0.5)) < 0.02
-    assert found.peak == 4
+    assert place.peak == 4
 
 
 def test_a_map_of_a_scan_is_placed_by_the_scans_own_geometry() -> None:
@@ -97,11 +97,11 @@ def test_a_map_of_a_scan_is_placed_by_the_scans_own_geometry() -> None:
     weights = np.zeros((2, 2, 2))
     weights[1, 0, 1] = 1
     evidence = {"attention_maps": {"Mass": [weights.tolist()]}, "views": [{"covers": [(0.0, 1.0)] * 3}]}
-    (found,) = heat_maps(evidence, [("CT", volume)], [Finding("Mass", 0.9, 0.5, LabelState.POSITIVE)])
-    assert found.placed is not None
-    assert found.placed.values.shape == (FINE, FINE, FINE)
-    first, last = (found.placed.affine_lps @ (n, n, n, 1) for n in (-0.5, FINE - 0.5))
+    (place,) = heat_maps(evidence, [("CT", volume)], [Finding("Mass", 0.9, 0.5, LabelState.POSITIVE)])
+    assert place.placed is not None
+    assert place.placed.values.shape == (FINE, FINE, FINE)
+    first, last = (place.placed.affine_lps @ (n, n, n, 1) for n in (-0.5, FINE - 0.5))
     assert np.allclose(first[:3], (-10.5, -21.0, -31.5)), "the corner of the first voxel"
     assert np.allclose(last[:3], (29.5, 39.0, 28.5)), "the corner of the last"
-    assert found.placed.values[-1, 0, -1] == 1
-    assert found.placed.values[0, -1, 0] == 0
+    assert place.placed.values[-1, 0, -1] == 1
+    assert place.placed.values[0, -1, 0] == 0

@@ -30,17 +30,17 @@ def resources(name: str, report: FinishedReport) -> dict[str, list[dict[str, Any
     """Resources of a bundle by type, after the validator of its release has read it."""
     data = FORMATS[name].bytes_of(report)
     (BundleR4 if name == "fhir" else Bundle).model_validate_json(data)
-    found: dict[str, list[dict[str, Any]]] = {}
+    entries: dict[str, list[dict[str, Any]]] = {}
     for entry in json.loads(data)["entry"]:
         assert entry["fullUrl"] == f"urn:uuid:{entry['resource']['id']}"
-        found.setdefault(entry["resource"]["resourceType"], []).append(entry["resource"])
-    return found
+        entries.setdefault(entry["resource"]["resourceType"], []).append(entry["resource"])
+    return entries
 
 
 @pytest.mark.parametrize("name", ["fhir", "fhir-r5"])
-def test_a_bundle_is_valid_and_hangs_together(name: str) -> None:
-    found = resources(name, finished())
-    (report,), (study,), (patient,) = (found[kind] for kind in ("DiagnosticReport", "ImagingStudy", "Patient"))
+def test_a_bundle_is_valid_and_consistent(name: str) -> None:
+    entries = resources(name, finished())
+    (report,), (study,), (patient,) = (entries[kind] for kind in ("DiagnosticReport", "ImagingStudy", "Patient"))
     assert report["status"] == "preliminary"
     assert report["code"]["coding"][0]["code"] == "18748-4"
     assert report["subject"]["reference"] == f"urn:uuid:{patient['id']}"
@@ -51,18 +51,18 @@ def test_a_bundle_is_valid_and_hangs_together(name: str) -> None:
     assert pdf.startswith(b"%PDF-")
     assert FINDINGS in text.decode()
     named = {row["reference"] for row in report["result"]}
-    assert named == {f"urn:uuid:{row['id']}" for row in found["Observation"]}
-    assert [row["valueQuantity"]["value"] for row in found["Observation"]] == [0.91, 0.62]
-    assert [row["interpretation"][0]["coding"][0]["code"] for row in found["Observation"]] == ["POS", "NEG"]
-    assert "snomed" not in json.dumps(found)
+    assert named == {f"urn:uuid:{row['id']}" for row in entries["Observation"]}
+    assert [row["valueQuantity"]["value"] for row in entries["Observation"]] == [0.91, 0.62]
+    assert [row["interpretation"][0]["coding"][0]["code"] for row in entries["Observation"]] == ["POS", "NEG"]
+    assert "snomed" not in json.dumps(entries)
 
 
 @pytest.mark.parametrize("name", ["fhir", "fhir-r5"])
-def test_a_signed_bundle_names_who_signed_it(name: str) -> None:
-    found = resources(name, finished(signature=SIGNED))
-    assert found["DiagnosticReport"][0]["status"] == "final"
-    assert found["Practitioner"][0]["name"][0]["family"] == "Weber"
-    assert all(row["status"] == "final" for row in found["Observation"])
+def test_a_signed_bundle_names_its_signer(name: str) -> None:
+    entries = resources(name, finished(signature=SIGNED))
+    assert entries["DiagnosticReport"][0]["status"] == "final"
+    assert entries["Practitioner"][0]["name"][0]["family"] == "Weber"
+    assert all(row["status"] == "final" for row in entries["Observation"])
 
 
 @pytest.mark.parametrize("name", ["fhir", "fhir-r5"])
@@ -80,14 +80,14 @@ def test_a_final_bundle_is_the_same_report_as_its_draft(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["fhir", "fhir-r5"])
 @pytest.mark.parametrize("missing", ["study_instance_uid", "series_instance_uid", "sop_instance_uid", "sop_class_uid"])
-def test_a_bundle_about_images_without_a_uid_names_what_it_can(name: str, missing: str) -> None:
-    found = resources(name, finished(sources=(identity(**{missing: ""}),)))
-    assert found["Patient"][0]["identifier"][0]["value"] == CANARY
-    (study,) = found["ImagingStudy"]
+def test_a_bundle_of_images_without_a_uid_names_the_others(name: str, missing: str) -> None:
+    entries = resources(name, finished(sources=(identity(**{missing: ""}),)))
+    assert entries["Patient"][0]["identifier"][0]["value"] == CANARY
+    (study,) = entries["ImagingStudy"]
     assert len(study["identifier"]) == (1 if missing == "study_instance_uid" else 2), "and the accession number"
     assert len(study.get("series", ())) == (missing == "study_instance_uid")
-    assert '""' not in json.dumps(found)
-    assert 'urn:oid:"' not in json.dumps(found)
+    assert '""' not in json.dumps(entries)
+    assert 'urn:oid:"' not in json.dumps(entries)
 
 
 @pytest.mark.parametrize("name", ["fhir", "fhir-r5"])
@@ -103,33 +103,33 @@ def test_a_bundle_about_images_without_a_uid_names_what_it_can(name: str, missin
 def test_each_part_of_a_name_has_its_own_field(
     name: str, dicom: str, parts: tuple[str | None, list[str] | None, list[str] | None, list[str] | None]
 ) -> None:
-    found = resources(name, finished(sources=(identity(patient_name=dicom),)))
-    (human,) = found["Patient"][0]["name"]
+    entries = resources(name, finished(sources=(identity(patient_name=dicom),)))
+    (human,) = entries["Patient"][0]["name"]
     assert tuple(human.get(field) for field in ("family", "given", "prefix", "suffix")) == parts
 
 
 def test_every_reference_of_a_bundle_is_to_a_resource_in_it() -> None:
     def references(value: Any) -> list[str]:
         if isinstance(value, list):
-            return [found for one in value for found in references(one)]
+            return [entries for one in value for entries in references(one)]
         if not isinstance(value, dict):
             return []
         own = [value["reference"]] if "reference" in value else []
-        return own + [found for one in value.values() for found in references(one)]
+        return own + [entries for one in value.values() for entries in references(one)]
 
     for name in ("fhir", "fhir-r5"):
         for changes in ({}, {"signature": SIGNED}, {"sources": ()}, {"findings": ()}):
             bundle = json.loads(FORMATS[name].bytes_of(finished(**changes)))
-            there = [entry["fullUrl"] for entry in bundle["entry"]]
-            assert len(set(there)) == len(there)
-            assert set(references(bundle)) <= set(there)
+            urls = [entry["fullUrl"] for entry in bundle["entry"]]
+            assert len(set(urls)) == len(urls)
+            assert set(references(bundle)) <= set(urls)
 
 
 @pytest.mark.parametrize("name", ["fhir", "fhir-r5"])
-def test_a_bundle_about_images_without_a_patient_names_nobody(name: str) -> None:
-    found = resources(name, finished(sources=()))
-    assert set(found) == {"DiagnosticReport", "Device", "Observation"}
-    assert "subject" not in found["DiagnosticReport"][0]
+def test_a_bundle_of_images_without_a_patient_names_none(name: str) -> None:
+    entries = resources(name, finished(sources=()))
+    assert set(entries) == {"DiagnosticReport", "Device", "Observation"}
+    assert "subject" not in entries["DiagnosticReport"][0]
 
 
 @pytest.mark.parametrize("name", ["fhir", "fhir-r5", "hl7", "pdf", "text"])
@@ -137,7 +137,7 @@ def test_the_same_report_gives_the_same_bytes(name: str) -> None:
     assert FORMATS[name].bytes_of(finished()) == FORMATS[name].bytes_of(finished())
 
 
-def test_a_message_parses_and_says_what_the_report_says() -> None:
+def test_a_message_parses_and_has_the_content_of_the_report() -> None:
     message = hl7.parse(FORMATS["hl7"].bytes_of(finished()).decode())
     assert str(message.segment("MSH")[9]) == "ORU^R01^ORU_R01"
     assert str(message.segment("MSH")[18]) == "UNICODE UTF-8"
@@ -152,7 +152,7 @@ def test_a_message_parses_and_says_what_the_report_says() -> None:
     assert FINDINGS in texts
 
 
-def test_a_signed_message_is_final_and_names_who_signed_it() -> None:
+def test_a_signed_message_is_final_and_names_its_signer() -> None:
     message = hl7.parse(FORMATS["hl7"].bytes_of(finished(signature=SIGNED)).decode())
     assert str(message.segment("OBR")[25]) == "F"
     assert str(message.segment("OBR")[32]) == "&Weber&Jana&&&Dr."
@@ -181,7 +181,7 @@ def test_no_two_observations_of_a_message_have_one_name() -> None:
     assert ("NOTE^Note^L", "2") in names
 
 
-def test_a_message_about_nobody_or_no_study_is_refused_or_says_less() -> None:
+def test_a_message_without_patient_is_refused_and_without_study_shorter() -> None:
     with pytest.raises(InputError, match="nobody") as caught:
         FORMATS["hl7"].bytes_of(finished(sources=(identity(patient_id=""),)))
     assert caught.value.field == "PatientID"
@@ -217,7 +217,7 @@ def test_no_text_breaks_out_of_its_field() -> None:
         ("GB18030", "Wang^XiaoDong=王^小东", ["Wang^XiaoDong^^^^^^A", "王^小东^^^^^^I"]),
     ],
 )  # fmt: skip
-def test_a_message_has_the_name_of_every_script_and_says_its_character_set(
+def test_a_message_has_names_of_every_script_and_its_character_set(
     tmp_path: Path, charset: str, name: str, groups: list[str]
 ) -> None:
     path = dicom_image(tmp_path / "a.dcm", SpecificCharacterSet=charset.split("\\"), PatientName=name)
@@ -269,7 +269,7 @@ def test_signs_that_the_font_lacks_become_boxes_and_are_counted() -> None:
     assert pen.missing == {"山", "田"}
 
 
-def test_writing_that_runs_from_right_to_left_is_no_writing_in_the_wrong_order() -> None:
+def test_scripts_from_right_to_left_are_not_drawn_in_the_wrong_order() -> None:
     pen = _Pen(*_fonts())
     assert pen.drawable("קבא 12 باني") == f"{BOX * 3} 12 {BOX * 4}"
     assert len(pen.missing) == 7
@@ -305,7 +305,7 @@ def test_an_empty_draft_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_report_that_would_be_nobodys_is_refused_where_that_matters(name: str) -> None:
+def test_a_report_without_a_patient_is_refused_by_formats_that_need_one(name: str) -> None:
     report = finished(sources=())
     if FORMATS[name].needs_dicom:
         with pytest.raises(InputError, match="would be nobody's"):
@@ -317,7 +317,7 @@ def test_a_report_that_would_be_nobodys_is_refused_where_that_matters(name: str)
 
 @pytest.mark.filterwarnings("always")
 @pytest.mark.parametrize("name", FORMATS)
-def test_no_writer_says_or_shows_whose_report_it_is(
+def test_no_writer_prints_or_logs_the_patient(
     name: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -325,8 +325,8 @@ def test_no_writer_says_or_shows_whose_report_it_is(
               "referring_physician_name", "deidentification_method")  # fmt: skip
     report = finished(sources=(identity(**dict.fromkeys(fields, CANARY)),), signature=SIGNED, predecessor=finished())
     assert FORMATS[name].bytes_of(report)
-    said = [caplog.text, *capfd.readouterr(), *(str(one.message) for one in recwarn), repr(report), str(report)]
-    assert CANARY not in "".join(said)
+    printed = [caplog.text, *capfd.readouterr(), *(str(one.message) for one in recwarn), repr(report), str(report)]
+    assert CANARY not in "".join(printed)
 
 
 @pytest.mark.parametrize(
@@ -339,11 +339,11 @@ def test_no_writer_says_or_shows_whose_report_it_is(
         ("=山田^太郎", "太郎 山田"),
     ],
 )
-def test_names_are_shown_as_people_read_them(name: str, spoken: str) -> None:
+def test_names_are_shown_in_reading_order(name: str, spoken: str) -> None:
     assert spoken_name(name) == spoken
 
 
-def test_what_needs_no_extra_is_written_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_formats_without_extra_need_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("radweave.core.extras.EXTRAS", {"hospital": ("no_such_package",)})
     for name, chosen in FORMATS.items():
         if chosen.needs_extra:
@@ -366,11 +366,11 @@ def test_a_bundle_with_addenda_is_the_same_report_appended(name: str) -> None:
     (replaces,) = after["extension"]
     assert replaces["valueReference"]["identifier"]["value"] == f"urn:uuid:{before['id']}"
     assert after["issued"] == ADDED[1].signature.time.isoformat()
-    found = resources(name, added(2))
-    assert [row["name"][0]["family"] for row in found["Practitioner"]] == ["Weber", "Ahn", "Okoro"]
-    named = [row["reference"] for row in found["DiagnosticReport"][0]["resultsInterpreter"]]
-    assert named == [f"urn:uuid:{row['id']}" for row in found["Practitioner"]]
-    assert all(row["status"] == "final" for row in found["Observation"])
+    entries = resources(name, added(2))
+    assert [row["name"][0]["family"] for row in entries["Practitioner"]] == ["Weber", "Ahn", "Okoro"]
+    named = [row["reference"] for row in entries["DiagnosticReport"][0]["resultsInterpreter"]]
+    assert named == [f"urn:uuid:{row['id']}" for row in entries["Practitioner"]]
+    assert all(row["status"] == "final" for row in entries["Observation"])
 
 
 def test_a_message_with_addenda_is_a_correction_of_the_same_order() -> None:
@@ -385,8 +385,8 @@ def test_a_message_with_addenda_is_a_correction_of_the_same_order() -> None:
     assert [str(row[4]) for row in rows] == ["1", "2"]
     assert [str(row[16]) for row in rows] == ["^Ahn^Min", "^Okoro^Ada^^^Dr."]
     assert str(rows[1][5]).endswith("\\.br\\Not seen in the CT \\F\\ of today.")
-    kept = [str(row[5]) for row in before.segments("OBX") if str(row[3]).startswith(("59776-5", "19005-8"))]
-    assert kept == [str(row[5]) for row in after.segments("OBX") if str(row[3]).startswith(("59776-5", "19005-8"))]
+    unchanged = [str(row[5]) for row in before.segments("OBX") if str(row[3]).startswith(("59776-5", "19005-8"))]
+    assert unchanged == [str(row[5]) for row in after.segments("OBX") if str(row[3]).startswith(("59776-5", "19005-8"))]
 
 
 def test_text_and_pages_have_the_report_and_then_its_addenda() -> None:

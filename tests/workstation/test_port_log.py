@@ -19,9 +19,9 @@ import sys, threading
 from pathlib import Path
 from radweave.workstation.hospital_plan import Receive
 from radweave.workstation.receiver import Receiver
-from radweave.workstation.events import quiet
+from radweave.workstation.events import silence_loggers
 from radweave.workstation.hospital import _QUOTING
-quiet(*_QUOTING)
+silence_loggers(*_QUOTING)
 plan = Receive(ae_title="RADWEAVE", port=int(sys.argv[1]), peers={"SCANNER": "127.0.0.1"})
 receiver = Receiver(plan, Path(sys.argv[2]), lambda name: None)
 receiver.start()

@@ -1,4 +1,4 @@
-"""What we write, in the hands of programs that others wrote: a validator, DCMTK, an archive. ``make test-hospital``."""
+"""Reports in other programs: validators, viewers, archives."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from radweave.workstation.identity import read_identities
 
 pytestmark = pytest.mark.programs
 
-DICOM = [name for name, found in FORMATS.items() if found.suffix == ".dcm"]
+DICOM = [name for name, kind in FORMATS.items() if kind.suffix == ".dcm"]
 SR = ["sr-basic", "sr-tid1500"]
 KINDS = ("BasicTextSR", "Comprehensive3DSR", "EncapsulatedPDF", "MultiframeTrueColorSCImage", "ParametricMap")
 CR = "1.2.840.10008.5.1.4.1.1.1"
@@ -68,12 +68,12 @@ REPORTS: dict[str, dict[str, Any]] = {
 
 
 def call(*words: object) -> str:
-    """What a program prints, which must end well."""
+    """The output of a program, which must succeed."""
     needs(str(words[0]))
     done = subprocess.run([str(word) for word in words], capture_output=True, timeout=60)
-    said = (done.stdout + done.stderr).decode(errors="replace")
-    assert done.returncode == 0, said
-    return said
+    output = (done.stdout + done.stderr).decode(errors="replace")
+    assert done.returncode == 0, output
+    return output
 
 
 def written(name: str, report: FinishedReport, folder: Path) -> Path:
@@ -88,9 +88,9 @@ def test_a_validator_finds_no_error(name: str, kind: str, tmp_path: Path) -> Non
     needs("dciodvfy")
     path = written(name, finished(**REPORTS[kind]), tmp_path)
     done = subprocess.run(["dciodvfy", "-new", str(path)], capture_output=True, text=True, timeout=60)
-    said = (done.stdout + done.stderr).splitlines()
-    assert [line for line in said if line.startswith(("Error", "Abort"))] == []
-    assert any(line in KINDS for line in said)
+    output = (done.stdout + done.stderr).splitlines()
+    assert [line for line in output if line.startswith(("Error", "Abort"))] == []
+    assert any(line in KINDS for line in output)
 
 
 @pytest.mark.parametrize("name", SR)
@@ -112,7 +112,7 @@ def test_dcmtk_gives_the_pdf_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", REPORTS)
-def test_the_pages_say_what_the_report_says(kind: str, tmp_path: Path) -> None:
+def test_the_pages_have_the_content_of_the_report(kind: str, tmp_path: Path) -> None:
     report = finished(**REPORTS[kind])
     path = written("pdf", report, tmp_path)
     text = " ".join(call("pdftotext", "-layout", path, "-").split())
@@ -142,28 +142,32 @@ def study(archive: Archive, tmp_path: Path, request: pytest.FixtureRequest) -> F
 
 
 def modalities(archive: Archive, report: FinishedReport) -> list[str]:
-    """What QIDO says lies under the report's study."""
-    found = archive.web().search_for_series(study_instance_uid=report.patient.study_instance_uid)
-    return sorted(row["00080060"]["Value"][0] for row in found)
+    """The series of the report's study by QIDO."""
+    series = archive.web().search_for_series(study_instance_uid=report.patient.study_instance_uid)
+    return sorted(row["00080060"]["Value"][0] for row in series)
 
 
-def test_reports_stored_by_the_web_lie_under_their_study(
+def test_reports_stored_by_dicomweb_are_filed_under_their_study(
     archive: Archive, study: FinishedReport, tmp_path: Path
 ) -> None:
     for _ in range(2):  # sent twice, each is there once
         archive.web().store_instances([dcmread(written(name, study, tmp_path)) for name in DICOM])
     assert modalities(archive, study) == ["CR", "DOC", "OT", "SR", "SR"]
-    (found,) = archive.web().search_for_studies(search_filters={"PatientID": study.patient.patient_id})
-    assert found["00201206"]["Value"] == [5]  # series
-    assert found["00201208"]["Value"] == [5]  # instances
+    (series,) = archive.web().search_for_studies(search_filters={"PatientID": study.patient.patient_id})
+    assert series["00201206"]["Value"] == [5]  # series
+    assert series["00201208"]["Value"] == [5]  # instances
     for name in SR:
-        kept = dcmread(written(name, study, tmp_path))
-        back = archive.web().retrieve_instance(kept.StudyInstanceUID, kept.SeriesInstanceUID, kept.SOPInstanceUID)
+        original = dcmread(written(name, study, tmp_path))
+        back = archive.web().retrieve_instance(
+            original.StudyInstanceUID, original.SeriesInstanceUID, original.SOPInstanceUID
+        )
         back.save_as(tmp_path / "back.dcm", enforce_file_format=True)
         assert IMPRESSION in call("dsrdump", "+Pl", tmp_path / "back.dcm")
 
 
-def test_reports_sent_by_dcmtk_lie_under_their_study(archive: Archive, study: FinishedReport, tmp_path: Path) -> None:
+def test_reports_sent_by_dcmtk_are_filed_under_their_study(
+    archive: Archive, study: FinishedReport, tmp_path: Path
+) -> None:
     call("storescu", "-aec", AET, "127.0.0.1", archive.dicom, written("sr-basic", study, tmp_path))
     paths = [written(name, study, tmp_path) for name in DICOM]
     call("dcmsend", "-aec", AET, "127.0.0.1", archive.dicom, *paths)

@@ -39,7 +39,7 @@ class Received(Receiver):
         return self._store(sent)
 
 
-def test_success_is_answered_for_what_lies_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_success_means_that_the_object_lies_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     receiver = Received(tmp_path)
     assert receiver.answer(event()) == 0x0000
     assert [file.read_bytes() for file in tmp_path.rglob("*.dcm")] == [b"object"]
@@ -55,7 +55,7 @@ def test_success_is_answered_for_what_lies_on_the_disk(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize("sent", [event("STRANGER"), event(address="192.0.2.7"), event(address="nowhere")])
-def test_an_object_of_a_stranger_is_not_kept(sent: Any, tmp_path: Path) -> None:
+def test_an_object_of_an_unknown_peer_is_not_stored(sent: Any, tmp_path: Path) -> None:
     assert Received(tmp_path).answer(sent) == 0x0124
     assert not list(tmp_path.rglob("*.dcm"))
 
@@ -70,6 +70,6 @@ def test_an_object_of_a_stranger_is_not_kept(sent: Any, tmp_path: Path) -> None:
         ("::1", "127.0.0.1", 0x0124),
     ],
 )
-def test_an_address_is_one_however_it_is_written(stated: str, comes_from: str, status: int, tmp_path: Path) -> None:
+def test_addresses_are_compared_in_normal_form(stated: str, comes_from: str, status: int, tmp_path: Path) -> None:
     plan = PLAN.model_copy(update={"peers": {"SCANNER": stated}})
     assert Received(tmp_path, plan).answer(event(address=comes_from)) == status

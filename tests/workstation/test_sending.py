@@ -1,4 +1,4 @@
-"""What is sent counts as kept only with the archive's receipt for it."""
+"""An object counts as stored only with a receipt of the archive."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def data() -> bytes:
     return FORMATS["sr-basic"].bytes_of(finished())
 
 
-def receipt_for(*kept: str) -> Dataset:
+def receipt_for(*stored: str) -> Dataset:
     answer = Dataset()
     answer.ReferencedSOPSequence = []
-    for uid in kept:
+    for uid in stored:
         item = Dataset()
         item.ReferencedSOPInstanceUID = uid
         answer.ReferencedSOPSequence.append(item)
@@ -42,16 +42,16 @@ def receipt_for(*kept: str) -> Dataset:
 def test_a_receipt_of_the_web_names_the_instance(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     own = str(dcmread(io.BytesIO(data)).SOPInstanceUID)
 
-    def answering(*kept: str) -> None:
+    def answering(*stored: str) -> None:
         client = SimpleNamespace(
-            set_http_retry_params=lambda retry: None, store_instances=lambda objects: receipt_for(*kept)
+            set_http_retry_params=lambda retry: None, store_instances=lambda objects: receipt_for(*stored)
         )
         monkeypatch.setattr(sending, "DICOMwebClient", lambda url, session: client)
 
     answering(own)
     assert send(WEB, data) == "STOW-RS: kept"
-    for kept in ((), ("1.2.3",)):
-        answering(*kept)
+    for stored in ((), ("1.2.3",)):
+        answering(*stored)
         with pytest.raises(NotStoredError, match="did not keep it"):
             send(WEB, data)
 
@@ -62,7 +62,7 @@ def test_a_receipt_of_c_store_is_a_status(
 ) -> None:
     answer = {} if status is None else {"Status": status}
     association = SimpleNamespace(is_established=True, send_c_store=lambda dataset: answer, release=lambda: None)
-    monkeypatch.setattr(sending.AE, "associate", lambda *given, **named: association)
+    monkeypatch.setattr(sending.AE, "associate", lambda *arguments, **named: association)
     if is_kept:
         assert send(PEER, data) == f"C-STORE: status 0x{status:04X}"
     else:
@@ -73,17 +73,17 @@ def test_a_receipt_of_c_store_is_a_status(
 def test_a_session_uses_no_proxy_of_the_environment_and_the_plan_s_authority(tmp_path: Any) -> None:
     (tmp_path / "password").write_text("secret\n")
     web = Web(url="https://a", user="u", password_file=tmp_path / "password", authority=tmp_path / "ca.pem")
-    asked = QueryLimits(time.monotonic() + 60, 1)
-    with session_for(web, asked) as session:
+    limits = QueryLimits(time.monotonic() + 60, 1)
+    with session_for(web, limits) as session:
         assert not session.trust_env
         assert session.verify == str(tmp_path / "ca.pem")
         assert session.auth == ("u", "secret")
     without = web.model_copy(update={"password_file": tmp_path / "none"})
-    with pytest.raises(NotStoredError, match="password file"), session_for(without, asked):
+    with pytest.raises(NotStoredError, match="password file"), session_for(without, limits):
         pass
 
 
-def test_both_sides_of_a_connection_must_bear_a_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_sides_of_a_connection_need_a_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same with certificates and connections: `tests/workstation/test_tls.py`."""
     monkeypatch.setattr(sending, "_loaded", lambda context, tls: context)
     none = Tls(certificate=Path("a"), key=Path("b"), authority=Path("c"))

@@ -19,61 +19,23 @@ from radweave.core.study import Modality
 NO_FINDING = "No Finding"
 
 CHEXPERT14: tuple[str, ...] = (
-    "Enlarged Cardiomediastinum",
-    "Cardiomegaly",
-    "Lung Opacity",
-    "Lung Lesion",
-    "Edema",
-    "Consolidation",
-    "Pneumonia",
-    "Atelectasis",
-    "Pneumothorax",
-    "Pleural Effusion",
-    "Pleural Other",
-    "Fracture",
-    "Support Devices",
-    NO_FINDING,
-)
+    "Enlarged Cardiomediastinum", "Cardiomegaly", "Lung Opacity", "Lung Lesion", "Edema", "Consolidation", "Pneumonia",
+    "Atelectasis", "Pneumothorax", "Pleural Effusion", "Pleural Other", "Fracture", "Support Devices", NO_FINDING,
+)  # fmt: skip
 
 CHEXPERT5: tuple[str, ...] = ("Cardiomegaly", "Edema", "Consolidation", "Atelectasis", "Pleural Effusion")
 
 CT18: tuple[str, ...] = (
-    "Medical material",
-    "Arterial wall calcification",
-    "Cardiomegaly",
-    "Pericardial effusion",
-    "Coronary artery wall calcification",
-    "Hiatal hernia",
-    "Lymphadenopathy",
-    "Emphysema",
-    "Atelectasis",
-    "Lung nodule",
-    "Lung opacity",
-    "Pulmonary fibrotic sequela",
-    "Pleural effusion",
-    "Mosaic attenuation pattern",
-    "Peribronchial thickening",
-    "Consolidation",
-    "Bronchiectasis",
-    "Interlobular septal thickening",
-)
+    "Medical material", "Arterial wall calcification", "Cardiomegaly", "Pericardial effusion",
+    "Coronary artery wall calcification", "Hiatal hernia", "Lymphadenopathy", "Emphysema", "Atelectasis",
+    "Lung nodule", "Lung opacity", "Pulmonary fibrotic sequela", "Pleural effusion", "Mosaic attenuation pattern",
+    "Peribronchial thickening", "Consolidation", "Bronchiectasis", "Interlobular septal thickening",
+)  # fmt: skip
 
 NIH14: tuple[str, ...] = (
-    "Atelectasis",
-    "Cardiomegaly",
-    "Effusion",
-    "Infiltration",
-    "Mass",
-    "Nodule",
-    "Pneumonia",
-    "Pneumothorax",
-    "Consolidation",
-    "Edema",
-    "Emphysema",
-    "Fibrosis",
-    "Pleural_Thickening",
-    "Hernia",
-)
+    "Atelectasis", "Cardiomegaly", "Effusion", "Infiltration", "Mass", "Nodule", "Pneumonia", "Pneumothorax",
+    "Consolidation", "Edema", "Emphysema", "Fibrosis", "Pleural_Thickening", "Hernia",
+)  # fmt: skip
 
 LabelSetName = Literal["chexpert14", "ct18", "nih14"]
 

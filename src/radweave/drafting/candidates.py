@@ -55,12 +55,8 @@ class Candidate:
         return join_sentences((sentence.part, sentence.text) for sentence in self.sentences)
 
     @property
-    def is_whole(self) -> bool:
-        """Tell if it is a training report, perhaps without some of its sentences."""
-        return not self.is_composed
-
-    @property
     def is_composed(self) -> bool:
+        """Tell if it is no training report, not even one without some of its sentences."""
         return any(sentence.kind != "report" for sentence in self.sentences)
 
 
@@ -353,7 +349,9 @@ def bleu_point(candidates: Sequence[Candidate], reports: Sequence[str], neighbou
 
     ``neighbours`` (J,) are rows of the reports.
     """
-    of_row = {candidate.sentences[0].row: number for number, candidate in enumerate(candidates) if candidate.is_whole}
+    of_row = {
+        candidate.sentences[0].row: number for number, candidate in enumerate(candidates) if not candidate.is_composed
+    }
     pairs = [(of_row[near], row) for row, near in enumerate(neighbours) if near in of_row]
     return _wording(candidates, reports).bleu_point(np.array(pairs)) if pairs else None
 

@@ -84,7 +84,7 @@ class ExpectedUtility:
         Args:
             probabilities: (K,) of the classes.
             weights: (J,) of the training reports.
-            barred: (J,) reports of the study's own patient: they neither speak for a wording, nor lend a sentence.
+            barred: (J,) reports of the study's own patient: they have no weight and lend no sentence.
             refused: (M,) candidates that the evidence does not bear; one of them only where there is no other.
         """
         wording = self.wording @ np.where(barred, 0, weights).astype(np.float32)

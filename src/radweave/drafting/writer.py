@@ -176,7 +176,9 @@ class Proposals:
 
         ``further``: they state findings beside those of the draft, which count ``FURTHER``.
         """
-        candidates = list(dict.fromkeys([draft.candidate, *self._allowed(others)]))
+        if self.consistent:
+            others = [candidate for candidate in map(without_contradictions, others) if candidate.sentences]
+        candidates = list(dict.fromkeys([draft.candidate, *others]))
         if len(candidates) == 1:
             return draft
         texts = [candidate.text for candidate in candidates]
@@ -204,12 +206,6 @@ class Proposals:
             compared[best],
             float(change[best]),
         )
-
-    def _allowed(self, others: Sequence[Candidate]) -> Sequence[Candidate]:
-        """Without sentences that deny what they state; as they are, where that is not asked."""
-        if not self.consistent:
-            return others
-        return [one for one in map(without_contradictions, others) if one.sentences]
 
     def _candidate(self, text: str, *, compares: bool) -> Candidate | None:
         sections = split_sections(text) if NO_SECTION not in self.parts else {NO_SECTION: text}

@@ -30,11 +30,7 @@ from radweave.labels import LABELER_OF, get_labeler
 from radweave.labels.comparisons import Edit, remove_comparisons, without_marks
 from radweave.labels.contradictions import contradictions_of
 from radweave.labels.labeler import Labeler, Mention
-from radweave.methods.model import (
-    ReportModel,
-    device_of,
-    generations,
-)
+from radweave.methods.model import ReportModel, device_of, generations
 from radweave.nn.decoding import DecodingConfig
 
 if TYPE_CHECKING:

@@ -327,9 +327,7 @@ def build_on_meta(experiment: Experiment, tokenizer: PreTrainedTokenizerBase | N
 
 
 def part_sizes(
-    model: ReportModel,
-    finetune: Mapping[str, Trainability],
-    quantizations: Mapping[str, Quantization] | None = None,
+    model: ReportModel, finetune: Mapping[str, Trainability], quantizations: Mapping[str, Quantization] | None = None
 ) -> dict[str, PartSize]:
     """Sizes of the parts, with what trains as a stage would have it; parts without parameters are left out."""
     apply_finetune(model, finetune)

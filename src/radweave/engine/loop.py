@@ -244,10 +244,11 @@ class StageTrainer:
             raise InputError("nothing trains in this stage", field=f"stages.{self.name}.finetune")
         self.replica = make_replica(self.model, self.stage.losses, self.ranks, self.parallel)
         self.optimizer = build_optimizer(self.replica.model, self.stage.optimizer)
-        self._refuse_sharded_networks()
+        if self.stage.compiled != "nothing":
+            self._refuse_sharded("networks that are spread over processes are not compiled", "compiled", "nothing")
         self.compiled = CompiledNetworks.of(self.replica.model, self.stage.compiled)
         if self.stage.ema:
-            self._refuse_sharded_average()
+            self._refuse_sharded("weights that are spread over processes are not averaged over updates", "ema", "0")
             self.average = AveragedWeights(self.model, self.stage.ema)
         self._resume()
         self._find_silent_adapters()
@@ -269,7 +270,7 @@ class StageTrainer:
                     at_end = self.progress.step >= self.total_steps or self.progress.step % per_epoch == 0
                     if at_end:
                         break
-                    stop = self._asked(stop_signal())
+                    stop = self._stop_signal(stop_signal())
                     if stop or self.progress.step % self.stage.checkpoint_every == 0:
                         self._save()
                     if stop:
@@ -277,7 +278,7 @@ class StageTrainer:
                 self._end_of_epoch(epoch)
                 self._save()
                 # Also after the last update, since the next stage may take hours.
-                if stop := self._asked(stop_signal()):
+                if stop := self._stop_signal(stop_signal()):
                     raise StoppedError(stop)
         self.ranks.wait()
         if self.stage.selected_by is not None and self.progress.best is not None:
@@ -300,21 +301,14 @@ class StageTrainer:
                 off.enter_context(adapters_off(part))
             yield
 
-    def _refuse_sharded_networks(self) -> None:
-        if self.stage.compiled != "nothing" and self.ranks.size > 1 and self.parallel == "fsdp":
-            raise InputError(
-                "networks that are spread over processes are not compiled",
-                field=f"stages.{self.name}.compiled", got=self.stage.compiled, expected="nothing, or --parallel ddp",
-            )  # fmt: skip
-
-    def _refuse_sharded_average(self) -> None:
+    def _refuse_sharded(self, reason: str, option: str, default: str) -> None:
         if self.ranks.size > 1 and self.parallel == "fsdp":
             raise InputError(
-                "weights that are spread over processes are not averaged over updates",
-                field=f"stages.{self.name}.ema", got=self.stage.ema, expected="0, or --parallel ddp",
+                reason, field=f"stages.{self.name}.{option}", got=getattr(self.stage, option),
+                expected=f"{default}, or --parallel ddp",
             )  # fmt: skip
 
-    def _asked(self, number: int) -> int:
+    def _stop_signal(self, number: int) -> int:
         """The signal received by any rank; 0 for none."""
         return max(self.ranks.gather(number)) if self.ranks.any(number > 0) else 0
 

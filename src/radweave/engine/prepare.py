@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from radweave.core.ontology import LABEL_SETS
 from radweave.core.provenance import code_hash
@@ -17,6 +17,7 @@ from radweave.data.tokenizer import label_states, token_ids
 from radweave.labels import get_labeler
 from radweave.labels.labeler import states
 from radweave.methods.experiment import Experiment
+from radweave.methods.model import TrainingView
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -55,6 +56,17 @@ def prepare(
         context=ContextSections(data.input_sections).of,
         max_context_tokens=data.input_tokens,
     )
+
+
+def split_view(
+    dataset: Dataset, prepared: PreparedSplit, *, classes: tuple[str, ...], pad_id: int, seed: int, **options: Any
+) -> TrainingView:
+    """A prepared split as methods see it; ``options`` are further fields of ``TrainingView``."""
+    studies = {study.study_id: study for study in dataset.studies(options.get("split", "train"))}
+    return TrainingView(
+        studies=tuple(studies[example.study_id] for example in prepared.examples),
+        examples=tuple(prepared.examples), classes=classes, pad_id=pad_id, seed=seed, **options,
+    )  # fmt: skip
 
 
 def _reasons(prepared: PreparedSplit) -> str:

@@ -24,7 +24,7 @@ from radweave.data.tokenizer import load_tokenizer
 from radweave.drafting.calibration import load_calibration
 from radweave.engine.checkpoint import load_weights, refuse_other_classes, refuse_other_shapes
 from radweave.engine.expected_utility import FOLDER, Drafting
-from radweave.engine.prepare import prepare
+from radweave.engine.prepare import prepare, split_view
 from radweave.engine.run_folder import RunCard, read_card
 from radweave.methods import load_method
 from radweave.methods.experiment import BuildContext, Experiment
@@ -175,10 +175,9 @@ def view_of(run: Run, dataset: Dataset, folder: str | None, split: Split) -> Tra
     data = run.experiment.data
     cache = build_cache(source, size=data.image_size, ct=data.ct)
     prepared = prepare(source, split, run.experiment, run.tokenizer, cache, need_text=True)
-    studies = {study.study_id: study for study in source.studies(split)}
-    return TrainingView(
-        studies=tuple(studies[example.study_id] for example in prepared.examples),
-        examples=tuple(prepared.examples),
+    return split_view(
+        source,
+        prepared,
         classes=run.card.classes,
         pad_id=int(run.tokenizer.pad_token_id),
         seed=run.experiment.seed,

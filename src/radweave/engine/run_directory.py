@@ -243,20 +243,20 @@ def _before(out: Path) -> Path:
     return out.with_name(f".{out.name}.before")
 
 
-def _exchange(one: Path, other: Path) -> None:
+def _exchange(folder: Path, other: Path) -> None:
     """Exchange the names of two folders in one step (Linux, renameat2(2)), else by three renames.
 
-    A process killed between the three leaves ``one`` unchanged and ``other`` with the suffix ``.before``.
+    A process killed between the three leaves ``folder`` unchanged and ``other`` with the suffix ``.before``.
     """
     library = ctypes.CDLL(None, use_errno=True)
     with contextlib.suppress(AttributeError):
-        names = os.fsencode(one), os.fsencode(other)
+        names = os.fsencode(folder), os.fsencode(other)
         if library.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0:
             return
     before = _before(other)
     other.rename(before)
-    one.rename(other)
-    before.rename(one)
+    folder.rename(other)
+    before.rename(folder)
 
 
 # The options of a training, stored for ``--resume RUN``. An export leaves the file out, since it names local paths.

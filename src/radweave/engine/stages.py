@@ -32,16 +32,10 @@ from radweave.engine.distributed import Parallel, Ranks
 from radweave.engine.drafts import Drafter
 from radweave.engine.loop import Progress, StageTrainer, Watch
 from radweave.engine.plan import is_skipped
+from radweave.engine.prepare import split_view
 from radweave.engine.restore import set_memories
 from radweave.methods.experiment import Experiment
-from radweave.methods.model import (
-    LearnsTargets,
-    ReportModel,
-    TrainingView,
-    device_of,
-    encoder_name,
-    named_parts,
-)
+from radweave.methods.model import LearnsTargets, ReportModel, TrainingView, device_of, encoder_name, named_parts
 from radweave.methods.stage import StageConfig, total_loss
 from radweave.nn.memory.backends import stated_recalls
 from radweave.nn.memory.bank import save_bank
@@ -129,11 +123,7 @@ def _open(place: Path, rows: Sequence[int]) -> Features | None:
 
 @torch.no_grad()
 def _compute(
-    encoder: nn.Module,
-    source: Any,
-    rows: Sequence[int],
-    place: Path,
-    progress: Callable[[int, int], None] | None,
+    encoder: nn.Module, source: Any, rows: Sequence[int], place: Path, progress: Callable[[int, int], None] | None
 ) -> None:
     device = device_of(encoder)
     was_training = encoder.training
@@ -281,6 +271,11 @@ class Training:
         """The stage that writes reports."""
         return list(self.experiment.named_stages().values())[-1]
 
+    def view(self, dataset: Dataset, prepared: PreparedSplit, **options: Any) -> TrainingView:
+        """A training split as methods see it."""
+        seed = self.experiment.seed
+        return split_view(dataset, prepared, classes=self.classes, pad_id=self.pad_id, seed=seed, **options)
+
 
 def run_stages(training: Training) -> tuple[dict[str, int], dict[str, Any]]:
     """Run all stages of the experiment; return updates and validation figures of each."""
@@ -399,19 +394,13 @@ def _build_memories(training: Training, name: str, features: Features | None) ->
     mixture = training.experiment.named_stages()[name].mixture
 
     def view_of(dataset: Dataset, prepared: PreparedSplit, origin: str | None = None) -> TrainingView:
-        studies = {study.study_id: study for study in dataset.studies("train")}
-        own = [study_id for study_id, study in studies.items() if not mixture or study.origin in mixture]
-        view = TrainingView(
-            studies=tuple(studies[example.study_id] for example in prepared.examples),
-            examples=tuple(prepared.examples),
-            classes=training.classes,
-            pad_id=training.pad_id,
-            seed=training.experiment.seed,
-            features=features if origin is None else None,
-            origin=origin,
-            open_other=open_other if origin is None else None,
-        )
-        allowed.update(view.row_id(study_id) for study_id in (own if origin is None else studies))
+        if origin is None:
+            view = training.view(dataset, prepared, features=features, open_other=open_other)
+        else:
+            view = training.view(dataset, prepared, origin=origin)
+        for study in dataset.studies("train"):
+            if origin is not None or not mixture or study.origin in mixture:
+                allowed.add(view.row_id(study.study_id))
         return view
 
     def open_other(path: Path) -> TrainingView:
@@ -440,15 +429,7 @@ def _build_memories(training: Training, name: str, features: Features | None) ->
 
 def training_view(training: Training) -> TrainingView:
     """The training split of the last stage."""
-    studies = {study.study_id: study for study in training.dataset.studies("train")}
-    examples = training.splits["train"].of(training.last_stage.mixture).examples
-    return TrainingView(
-        studies=tuple(studies[example.study_id] for example in examples),
-        examples=tuple(examples),
-        classes=training.classes,
-        pad_id=training.pad_id,
-        seed=training.experiment.seed,
-    )
+    return training.view(training.dataset, training.splits["train"].of(training.last_stage.mixture))
 
 
 def _parts_read(training: Training, stage: StageConfig) -> set[str]:

@@ -26,7 +26,6 @@ from radweave.data.square import PREPROCESSING_VERSION
 from radweave.data.tokenizer import save_tokenizer, tokenizer_fingerprint
 from radweave.engine.checkpoint import refuse_checkpoints_of_others, save_weights
 from radweave.engine.distributed import Parallel, Ranks, joined_ranks
-from radweave.engine.expected_utility import save_for_drafting
 from radweave.engine.loop import use_deterministic_kernels
 from radweave.engine.plan import plan_training, refuse_misfit
 from radweave.engine.prepare import _reasons, prepare
@@ -40,6 +39,7 @@ from radweave.engine.run_directory import (
     write_started,
 )
 from radweave.engine.run_folder import DatasetFacts, RunCard, hash_files, keep_licences, write_card
+from radweave.engine.save_drafting import save_for_drafting
 from radweave.engine.stages import Training, TrainingWatch, run_stages, training_view
 from radweave.methods import resolve
 from radweave.methods.experiment import BuildContext, Experiment

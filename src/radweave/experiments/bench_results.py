@@ -398,7 +398,7 @@ def count(value: float | None) -> str:
     return f"{value / 1e6:.2f} M" if value >= 1e6 else f"{value:,.0f}"
 
 
-def megabytes(value: int | None) -> str:
+def megabytes(value: float | None) -> str:
     return DASH if value is None else f"{value / 1e6:,.0f} MB" if value >= 1e7 else f"{value / 1e6:.1f} MB"
 
 
@@ -427,7 +427,7 @@ def choice_table(results: SetResults) -> TextTable:
     costs = results.costs
     for need, values, shown in (
         ("least training (CPU)", {name: cost.cpu_s for name, cost in costs.items()}, duration),
-        ("least memory in training", {name: cost.peak_memory for name, cost in costs.items()}, _megabytes),
+        ("least memory in training", {name: cost.peak_memory for name, cost in costs.items()}, megabytes),
         ("fewest parameters", {name: cost.parameters for name, cost in costs.items()}, count),
     ):
         rows.append(_extreme(need, values, shown, smallest=True))
@@ -439,10 +439,6 @@ def choice_table(results: SetResults) -> TextTable:
     )
     head = ("need", "best here", "figure", "not told apart from it")
     return TextTable(f"Which for what: {results.suite.kind.title}", head, tuple(rows), notes)
-
-
-def _megabytes(value: float | None) -> str:
-    return megabytes(None if value is None else int(value))
 
 
 def _best_by_score(metric: str, systems: Mapping[str, SystemScores]) -> tuple[str, ...]:

@@ -66,7 +66,8 @@ def short_table(results: SetResults) -> TextTable:
         "findings F1: micro, uncertain is negative, No Finding left out; training: CPU time of all stages, one seed"
         " (wall: where that was not noted; updates: where no run trained all its stages in one go)",
     )
-    return TextTable(f"{_title(results)}", (*head, "training"), tuple(rows), notes)
+    title = results.suite.kind.title
+    return TextTable(f"{title[0].upper()}{title[1:]}", (*head, "training"), tuple(rows), notes)
 
 
 def training_time(cost: MethodCost) -> str:
@@ -390,7 +391,3 @@ def runs_table(results: SetResults) -> TextTable:
     notes.append(f"versions: {', '.join(f'{name} {text}' for name, text in results.record['versions'].items())}")
     head = ("method", "config", "seeds", "taken over", "code", "training and writing, all runs")
     return TextTable("Runs", head, tuple(rows), tuple(notes))
-
-
-def _title(results: SetResults) -> str:
-    return f"{results.suite.kind.title[0].upper()}{results.suite.kind.title[1:]}"

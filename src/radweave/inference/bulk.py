@@ -150,7 +150,7 @@ def generate_files(
 
     Raises:
         UnusableModelError: if the model fails, which no other group would change.
-        InputError: if sections are told and there are several groups.
+        InputError: if context is given and there are several groups.
     """
     if predictor.refusal is not None:
         raise InputError(predictor.refusal)
@@ -403,7 +403,7 @@ def _identity(run: Run, predictor: Predictor, dataset: Dataset, split: Split, ba
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The rows of a shard's reports, by study id. ``count`` is told of each."""
+    """The rows of a shard's reports, by study id. ``count`` is called with each."""
 
     predictor: Predictor
     examples: Mapping[str, Example]
@@ -442,7 +442,7 @@ def _merged(
 
 
 def _counted(rows: Iterator[dict[str, Any]], counts: Counter[str]) -> Iterator[dict[str, Any]]:
-    """The same rows, counting what a user is told at the end."""
+    """The same rows, counting for the summary."""
     for row in rows:
         counts["unlike"] += is_unlike(row["evidence"])
         counts["compared"] += len(row["evidence"].get(COMPARISONS, ()))

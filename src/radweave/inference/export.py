@@ -227,7 +227,7 @@ class TrainingContent:
 
     @property
     def sentence(self) -> str:
-        """In words, for who is about to pass it on."""
+        """Statement for users who pass the export on."""
         if not self.studies:
             return f"it holds no report of {self.dataset}, but for words of them in its tokenizer"
         of = f"{self.reports} training reports" if self.reports else f"features of {self.studies} training studies"

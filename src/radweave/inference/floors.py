@@ -1,6 +1,6 @@
 """Floors: what a system would score that looks at nothing, or at raw pixels only. Training split only.
 
-``constant``: one training report for everybody, chosen for its score on the validation split.
+``constant``: one training report for every study, chosen for its score on the validation split.
 ``constant_findings``, ``constant_wording``: the same, chosen for one score alone on the training split
 (``evaluation.constants``).
 ``nearest_neighbour``: the report of the training study whose frontal image is nearest in 32 x 32 grey values, or whose

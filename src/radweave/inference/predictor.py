@@ -109,7 +109,7 @@ def judge(test: OutOfDistribution | None, example: Example) -> list[Judgement]:
 
 
 def evidence_of(test: OutOfDistribution, judgements: Sequence[Judgement]) -> dict[str, Any]:
-    """The scores with the thresholds they are held against, or why there are none."""
+    """Scores with their thresholds, or the reason for none."""
     if test.reason is not None:
         return {"not judged": test.reason}
     doubt, refuse = test.thresholds
@@ -288,7 +288,7 @@ class Predictor:
         ``views`` states which view the images are ("frontal", "lateral", "pa", "ap"): one for all, or one for each.
         Without, it is what the file says, or else what a rule sees; a warning then says so.
 
-        ``indication``, ``technique`` and ``findings`` are told to a run that was trained with them
+        ``indication``, ``technique`` and ``findings`` are context for a run that was trained with them
         (``data.input_sections``), without what names the patient; a warning says where the run does not read one.
 
         ``force`` lets an image through whose integrity is doubtful, or that is unlike those the run was trained on; the

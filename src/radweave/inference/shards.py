@@ -125,7 +125,7 @@ def compute_on_ray(plan: Plan, recipe: Recipe, *, workers: int, finished: Callab
     """Compute the missing shards with Ray Data: ``workers`` processes that each open the recipe once.
 
     It joins the cluster that RAY_ADDRESS names, or starts one on this machine. All machines see the same disk.
-    ``finished`` is told the number of each shard that is there.
+    ``finished`` is called with the number of each finished shard.
 
     Raises:
         InputError: if the extra is not installed.

@@ -344,13 +344,13 @@ class _Reader:
         matches = list(self.book.matches(sentence))
         if _NOTHING_ELSE.fullmatch(text):
             yield _claim(text, "chest", 0, len(text), denied=True)
-        organs = dict.fromkeys(organ for one in matches for organ in _SPOKEN_OF.get(one.what, ()))
-        spoken = [one for one in matches if one.what in _SPOKEN_OF]
+        organs = dict.fromkeys(organ for one in matches for organ in _SPOKEN_OF.get(one.value, ()))
+        spoken = [one for one in matches if one.value in _SPOKEN_OF]
         for one in matches:
             start, end = sentence.starts[one.first], sentence.ends[one.last]
-            if one.what == "well" and not (spoken or _NOT.search(text[:start])):
+            if one.value == "well" and not (spoken or _NOT.search(text[:start])):
                 yield _claim(text, "chest", start, end, denied=True)
-            elif one.what == "anything" and self.rules.state_at(text, one.last) is LabelState.NEGATIVE:
+            elif one.value == "anything" and self.rules.state_at(text, one.last) is LabelState.NEGATIVE:
                 for organ in organs if spoken else ("chest",):
                     yield _claim(text, organ, start, end, denied=True)
 

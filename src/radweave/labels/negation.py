@@ -168,28 +168,28 @@ def read_scope(sentence: Sentence, book: PhraseBook[Cue], findings: Sequence[Mat
     """Find the cues of a sentence and mark what they govern. ``findings`` are joined by "or" into doubt."""
     tokens = sentence.tokens
     cues = longest(book.matches(sentence))
-    parts = frozenset(index for cue in cues if cue.what is Cue.PARTS for index in range(cue.first, cue.last + 1))
+    parts = frozenset(index for cue in cues if cue.value is Cue.PARTS for index in range(cue.first, cue.last + 1))
     scope = Scope(bytearray(len(tokens)), parts)
     for cue in cues:
-        if cue.what is Cue.NEGATES:
+        if cue.value is Cue.NEGATES:
             _mark(scope, cue.last + 1, _forward_end(tokens, cue.last + 1, parts), _NEGATED)
-        elif cue.what is Cue.NEGATES_NEXT:
+        elif cue.value is Cue.NEGATES_NEXT:
             _mark(scope, cue.last + 1, _list_end(tokens, cue.last + 1, parts), _NEGATED)
-        elif cue.what is Cue.NO_MORE:
+        elif cue.value is Cue.NO_MORE:
             end = _phrase_end(tokens, cue.last + 1, parts, stops=JOINS)
             if not MEASURES.isdisjoint(tokens[cue.last + 1 : end]):
                 _mark(scope, cue.first + 1, end, _NEGATED)
-        elif cue.what is Cue.NEGATES_LAST:
+        elif cue.value is Cue.NEGATES_LAST:
             _mark(scope, _phrase_start(tokens, cue.first, parts), cue.first, _NEGATED)
-        elif cue.what is Cue.NEGATED:
+        elif cue.value is Cue.NEGATED:
             _mark(scope, _backward_start(tokens, cue.first, parts), cue.first, _NEGATED)
-        elif cue.what is Cue.DOUBTS:
+        elif cue.value is Cue.DOUBTS:
             _mark(scope, cue.last + 1, _forward_end(tokens, cue.last + 1, parts), _DOUBTED)
-        elif cue.what is Cue.DOUBTS_NEXT:
+        elif cue.value is Cue.DOUBTS_NEXT:
             _mark(scope, cue.last + 1, _phrase_end(tokens, cue.last + 1, parts), _DOUBTED)
-        elif cue.what is Cue.DOUBTED:
+        elif cue.value is Cue.DOUBTED:
             _mark(scope, _backward_start(tokens, cue.first, parts), cue.first, _DOUBTED)
-        elif cue.what is Cue.EITHER:
+        elif cue.value is Cue.EITHER:
             _mark(scope, _phrase_start(tokens, cue.first, parts), cue.first, _DOUBTED)
             _mark(scope, cue.last + 1, _phrase_end(tokens, cue.last + 1, parts), _DOUBTED)
     _mark_alternatives(scope, tokens, findings)

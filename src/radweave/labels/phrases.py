@@ -33,11 +33,11 @@ _MAX_KNOWN_WORDS = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Match(Generic[T]):
-    """Tokens [first, last] say ``what``."""
+    """Tokens [first, last] match a phrase with this value."""
 
     first: int
     last: int
-    what: T
+    value: T
 
 
 def _word_pattern(word: str) -> str:
@@ -64,25 +64,25 @@ def phrase_pattern(phrase: str) -> tuple[str, str]:
 
 
 class PhraseBook(Generic[T]):
-    """Many phrases with what each says."""
+    """Many phrases, each with a value."""
 
     def __init__(self, entries: Iterable[tuple[str, T]]) -> None:
         self._by_first: dict[str, list[tuple[re.Pattern[str], T]]] = {}
         self._open: list[tuple[re.Pattern[str], re.Pattern[str], T]] = []
-        for phrase, what in entries:
+        for phrase, value in entries:
             first, whole = phrase_pattern(phrase)
             compiled = re.compile(whole)
             choices = phrase.split()[0].split("|")
             if any("*" in choice for choice in choices):
-                self._open.append((re.compile(first), compiled, what))
+                self._open.append((re.compile(first), compiled, value))
             else:
                 for choice in choices:
-                    self._by_first.setdefault(choice, []).append((compiled, what))
+                    self._by_first.setdefault(choice, []).append((compiled, value))
         self._known: dict[str, tuple[tuple[re.Pattern[str], T], ...]] = {}
 
     def _candidates(self, word: str) -> tuple[tuple[re.Pattern[str], T], ...]:
         candidates = self._by_first.get(word, [])
-        candidates = candidates + [(whole, what) for first, whole, what in self._open if first.fullmatch(word)]
+        candidates = candidates + [(whole, value) for first, whole, value in self._open if first.fullmatch(word)]
         if len(self._known) >= _MAX_KNOWN_WORDS:
             self._known.clear()
         self._known[word] = tuple(candidates)
@@ -96,14 +96,14 @@ class PhraseBook(Generic[T]):
             candidates = known.get(token)
             if candidates is None:
                 candidates = self._candidates(token)
-            for pattern, what in candidates:
+            for pattern, value in candidates:
                 match = pattern.match(words, at[index])
                 if match is not None:
-                    yield Match(index, sentence.token_at(match.end() - 2), what)
+                    yield Match(index, sentence.token_at(match.end() - 2), value)
 
 
 def longest(matches: Iterable[Match[T]]) -> list[Match[T]]:
-    """From left to right, the longest match at each place; what overlaps it is dropped. First given wins a tie."""
+    """From left to right, the longest match at each place, without overlapping ones; of two equal ones the first."""
     ordered = sorted(matches, key=lambda match: (match.first, -match.last))
     chosen: list[Match[T]] = []
     for match in ordered:

@@ -124,18 +124,18 @@ class RuleLabeler:
         sentence = tokenize(text)
         matches = list(self._book.matches(sentence))
         findings = _claims(matches)
-        nouns = [match for match in matches if match.what.role is _Role.NOUN]
+        nouns = [match for match in matches if match.value.role is _Role.NOUN]
         if not findings and not nouns:
             return ()
         scope = read_scope(sentence, self._cues, findings)
         readings = []
         for match in findings:
             state = scope.state(match.last)
-            if match.what.role is _Role.HINT and state is LabelState.NEGATIVE:
+            if match.value.role is _Role.HINT and state is LabelState.NEGATIVE:
                 continue
-            if match.what.role is not _Role.FINDING and state is LabelState.POSITIVE:
+            if match.value.role is not _Role.FINDING and state is LabelState.POSITIVE:
                 state = LabelState.UNCERTAIN
-            readings.append(_reading(sentence, match.what.label, state, match.first, match.last))
+            readings.append(_reading(sentence, match.value.label, state, match.first, match.last))
         readings.extend(_structures(sentence, scope, matches, nouns))
         return tuple(readings)
 
@@ -206,15 +206,15 @@ _CLAIMS = frozenset({_Role.FINDING, _Role.DOUBTFUL, _Role.HINT, _Role.LOOK_ALIKE
 def _claims(matches: Sequence[Match[_Entry]]) -> list[Match[_Entry]]:
     """Finding mentions, the longest of each class at each place, without look-alikes and findings elsewhere."""
     by_label: dict[str, list[Match[_Entry]]] = {}
-    at_home = {match.what.label for match in matches if match.what.role is _Role.HOME}
-    away = {match.what.label for match in matches if match.what.role is _Role.ELSEWHERE} - at_home
+    at_home = {match.value.label for match in matches if match.value.role is _Role.HOME}
+    away = {match.value.label for match in matches if match.value.role is _Role.ELSEWHERE} - at_home
     for match in matches:
-        if match.what.role in _CLAIMS and match.what.label not in away:
-            by_label.setdefault(match.what.label, []).append(match)
+        if match.value.role in _CLAIMS and match.value.label not in away:
+            by_label.setdefault(match.value.label, []).append(match)
     claims = []
     for group in by_label.values():
-        fakes = [match for match in group if match.what.role is _Role.LOOK_ALIKE]
-        real = [match for match in group if match.what.role is not _Role.LOOK_ALIKE]
+        fakes = [match for match in group if match.value.role is _Role.LOOK_ALIKE]
+        real = [match for match in group if match.value.role is not _Role.LOOK_ALIKE]
         claims += [match for match in longest(real) if not any(_cancels(fake, match) for fake in fakes)]
     return claims
 
@@ -235,25 +235,27 @@ def _structures(
     """Statements about the structures that a sentence names."""
     by_structure: dict[int, list[Match[_Entry]]] = {}
     for noun in nouns:
-        by_structure.setdefault(id(noun.what.structure), []).append(noun)
+        by_structure.setdefault(id(noun.value.structure), []).append(noun)
     for group in by_structure.values():
-        structure = group[0].what.structure
+        structure = group[0].value.structure
         assert structure is not None
         shared = None if structure.denied_by_normal else structure
         predicates = longest(
-            match for match in matches if match.what.role in _PREDICATES and match.what.structure in (shared, structure)
+            match
+            for match in matches
+            if match.value.role in _PREDICATES and match.value.structure in (shared, structure)
         )
         for noun in longest(group):
             chosen = _predicate_of(sentence, scope, noun, predicates)
             if chosen is None:
                 if structure.bare is not LabelState.BLANK:
                     state = scope.state(noun.last)
-                    yield _reading(sentence, noun.what.label, state, noun.first, noun.last)
+                    yield _reading(sentence, noun.value.label, state, noun.first, noun.last)
                 continue
             state = _predicate_state(sentence, scope, chosen, structure)
             if state is not LabelState.BLANK:
                 first, last = min(noun.first, chosen.first), max(noun.last, chosen.last)
-                yield _reading(sentence, noun.what.label, state, first, last)
+                yield _reading(sentence, noun.value.label, state, first, last)
 
 
 _PREDICATES = frozenset({_Role.ABNORMAL, _Role.UNSURE, _Role.NORMAL, _Role.UNCHANGED})
@@ -272,7 +274,7 @@ def _predicate_of(
     close = [match for match in before if _attached(sentence.tokens[match.last + 1 : noun.first])]
     near = [match for match in before if _reaches(sentence.tokens, match, noun)]
     for group in (overlapping, close[::-1], behind, near[::-1]):
-        telling = [match for match in group if match.what.role is not _Role.UNCHANGED]
+        telling = [match for match in group if match.value.role is not _Role.UNCHANGED]
         if telling or group:
             return (telling or group)[0]
     return None
@@ -288,13 +290,13 @@ def _applies_to(tokens: Sequence[str], noun: Match[_Entry], quality: Match[_Entr
     """True if an abnormal quality behind a noun is its own: not "heart and large vessels are normal"."""
     between = tokens[noun.last + 1 : quality.first]
     has_join = any(token in JOINS for token in between)
-    return quality.what.role is not _Role.ABNORMAL or not has_join or any(token in FINITE_VERBS for token in between)
+    return quality.value.role is not _Role.ABNORMAL or not has_join or any(token in FINITE_VERBS for token in between)
 
 
 def _reaches(tokens: Sequence[str], quality: Match[_Entry], noun: Match[_Entry]) -> bool:
     """True if a quality further before a noun applies to it: not "the heart is normal, interstitial markings"."""
     between = tokens[quality.last + 1 : noun.first]
-    of_another = quality.what.role is _Role.NORMAL and any(
+    of_another = quality.value.role is _Role.NORMAL and any(
         token in COPULAS for token in tokens[max(0, quality.first - 3) : quality.first]
     )
     return _same_phrase(between) and not (of_another and any(token in JOINS for token in between))
@@ -313,7 +315,7 @@ def _same_phrase(between: Sequence[str]) -> bool:
 
 def _predicate_state(sentence: Sentence, scope: Scope, predicate: Match[_Entry], structure: Structure) -> LabelState:
     state = scope.state(predicate.last)
-    role = predicate.what.role
+    role = predicate.value.role
     if role is _Role.UNCHANGED:
         return structure.unchanged
     if role is _Role.NORMAL:

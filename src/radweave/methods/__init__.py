@@ -1,9 +1,9 @@
 """One folder per method. A new folder here is a new method; nothing else has to be edited.
 
-Another package brings a method by an entry point (``radweave.methods.outside``). A method's ``__init__`` holds ``PRESETS``
-(``tiny``, ``small``, ``paper``: experiments) and ``ABLATIONS`` (row of the paper's table -> overrides). ``TABLES``
-(name -> ``radweave.methods.tables.Table``) is what ``radweave ablate`` runs. The first line of its docstring is what
-``radweave methods`` prints.
+Another package brings a method by an entry point (``radweave.methods.outside``). A method's ``__init__`` holds
+``PRESETS`` (``tiny``, ``small``, ``paper``: experiments) and ``ABLATIONS`` (row of the paper's table -> overrides).
+``radweave ablate`` runs its ``TABLES`` (name -> ``radweave.methods.tables.Table``), if it has some.
+``radweave methods`` prints the docstring's first line.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How studies look: the descriptors of their frontal and their lateral view, and distances between them."""
+"""Image descriptors: those of their frontal and their lateral view, and distances between them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SCALES = (0.9, 1.0, 1.1, 1.2)
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """How an image is laid over the mean: magnified by ``scale``, then moved by ``shift`` (rows, columns) cells."""
+    """Alignment of an image to the mean: magnified by ``scale``, then moved by ``shift`` (rows, columns) cells."""
 
     scale: float = 1.0
     shift: tuple[int, int] = (0, 0)
@@ -69,7 +69,7 @@ def find_placements(images: Sequence[Floats], mean: Floats) -> list[Placement]:
     energy = np.conj(np.fft.rfft2(window, (pad, pad)))
     shifts = np.r_[0 : MAX_SHIFT + 1, -MAX_SHIFT:0]
     best = np.full(len(images), -np.inf)
-    found = [Placement()] * len(images)
+    placements = [Placement()] * len(images)
     for scale in SCALES:
         small = standardised(np.stack([place(image, Placement(scale), CELLS) for image in images]))
         spectra, squares = np.fft.rfft2(small, (pad, pad)), np.fft.rfft2(small**2, (pad, pad))
@@ -80,8 +80,8 @@ def find_placements(images: Sequence[Floats], mean: Floats) -> list[Placement]:
         for row in np.flatnonzero(score[np.arange(len(images)), top] > best):
             down, right = divmod(int(top[row]), len(shifts))
             best[row] = score[row, top[row]]
-            found[row] = Placement(scale, (-int(shifts[down]), -int(shifts[right])))
-    return found
+            placements[row] = Placement(scale, (-int(shifts[down]), -int(shifts[right])))
+    return placements
 
 
 def mean_image(images: Sequence[Floats], placements: Sequence[Placement]) -> Floats:
@@ -142,7 +142,7 @@ def describe(image: Floats, placement: Placement) -> dict[str, Floats]:
 
 
 def style(image: Floats) -> Floats:
-    """How the image was taken, of the image as it is: histogram, gradient energy, borders."""
+    """Acquisition style of the unaligned image: histogram, gradient energy, borders."""
     histogram = np.histogram(image, bins=16, range=(0.0, 1.0))[0] / image.size
     down, right = np.gradient(image)
     energy = np.log1p(100 * np.array([np.abs(down).mean(), np.abs(right).mean(), (down**2).mean(), (right**2).mean()]))
@@ -158,7 +158,7 @@ Singles = NDArray[np.float32]
 NUM_VIEWS = 2
 """Frontal and lateral. A view of unknown kind counts as frontal, which most are."""
 UNSEEN = 0.5
-"""What a view that is not there adds to a squared distance. A view that is there lies about as far from the mean, so
+"""Contribution of a missing view to a squared distance. A view that is there lies about as far from the mean, so
 that two studies of which one lacks it are about 1 apart, which is typical.
 """
 STYLE_LIMIT = 3.0
@@ -178,7 +178,7 @@ NAMES = tuple(SIZES)
 
 
 class DescriptorsConfig(Config):
-    """How images are described.
+    """Settings of the descriptors.
 
     ``aligned`` lays them over their mean first. ``style`` is what the style of the acquisition counts in the distance
     that decides the wording; the distance that decides findings does without it.
@@ -291,18 +291,18 @@ def views_of(batch: Batch) -> list[dict[int, Singles]]:
     assert batch.view_mask is not None
     assert batch.view_ids is not None
     pixels = batch.pixel_values[:, :, 0].float().cpu().numpy()
-    found: list[dict[int, Singles]] = []
+    studies: list[dict[int, Singles]] = []
     for row, (mask, kinds) in enumerate(zip(batch.view_mask.tolist(), batch.view_ids.tolist(), strict=True)):
         views: dict[int, Singles] = {}
-        for place, (there, kind) in enumerate(zip(mask, kinds, strict=True)):
-            if there:
+        for place, (present, kind) in enumerate(zip(mask, kinds, strict=True)):
+            if present:
                 views.setdefault(1 if kind == 2 else 0, pixels[row, place])
-        found.append(views)
-    return found
+        studies.append(views)
+    return studies
 
 
 def parts() -> list[slice]:
-    """Where each descriptor stands in a vector."""
+    """Position of each descriptor in a vector."""
     ends = np.cumsum(list(SIZES.values())).tolist()
     return [slice(end - size, end) for end, size in zip(ends, SIZES.values(), strict=True)]
 
@@ -363,7 +363,7 @@ def distances(
 
 
 def _from_the_mean(vectors: Singles, present: NDArray[np.bool_], middle: Singles, scale: float) -> Doubles:
-    """How far (N,) each study is from the mean by a view that the other lacks; that of a missing view is ``UNSEEN``."""
+    """Distance (N,) of each study from the mean by a view that the other lacks; a missing view has ``UNSEEN``."""
     apart = ((vectors.astype(np.float64) - middle) ** 2).sum(axis=1) / scale
     # The other one, which lacks the view, adds its own ``UNSEEN``.
     return np.where(present, apart, UNSEEN)

@@ -1,4 +1,4 @@
-"""What a run is made of: one record that says everything, written resolved into the run folder."""
+"""The experiment: one record of everything that makes a run, written resolved into the run folder."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Part = TypeVar("Part")
 
 
 class DataConfig(Config):
-    """How studies become batches.
+    """Settings of data and batches.
 
     Radiographs are fitted into squares of ``image_size`` pixels. ``ct`` says how scans are prepared; an experiment with
     ``ct.size`` reads CT volumes instead of radiographs.
@@ -99,7 +99,7 @@ class DataConfig(Config):
 
     @property
     def modality(self) -> Modality:
-        """What the experiment reads."""
+        """Modality of the images."""
         return "xray" if self.ct.size is None else "ct"
 
 
@@ -119,7 +119,7 @@ class Words(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class BuildContext:
-    """What a model needs from outside its configuration to be built.
+    """Input to build a model from outside its configuration to be built.
 
     ``parts`` is set when a run is restored: the folder with the shapes of its pretrained parts. ``seed`` decides how
     parts start that are made from nothing. ``volume_size`` (D, H, W) is set where the model reads scans.
@@ -149,7 +149,7 @@ class BuildContext:
 
     @property
     def words(self) -> Words:
-        """What a language model must know to be built."""
+        """Vocabulary of a language model that is built."""
         tokenizer = self.tokenizer
         return {
             "vocab_size": len(tokenizer),
@@ -241,7 +241,7 @@ class Experiment(Config):
 
     @classmethod
     def had_former_keys(cls) -> bool:
-        """Whether the keys of ``radweave.methods.renamed`` are former ones of this method: it is of this package."""
+        """True for methods of this package: ``radweave.methods.renamed`` has their former keys."""
         return cls.__module__.startswith("radweave.methods.")
 
     @property
@@ -250,8 +250,8 @@ class Experiment(Config):
         path: str | None = getattr(getattr(self.model, "language_model", None), "path", None)
         return path
 
-    def fitted(self, preset: Self, said: Collection[str]) -> Self:
-        """What follows from the parts that were brought, in place of what the preset had; ``said`` fields stay.
+    def fitted(self, preset: Self, fields: Collection[str]) -> Self:
+        """The experiment adapted to pretrained parts in place of the preset's; ``fields`` set by the user stay.
 
         A pretrained language model brings its tokenizer, and its chat template where the preset had none that is
         pretrained; a vision encoder that knows the size of its images brings that.
@@ -260,13 +260,13 @@ class Experiment(Config):
         model: dict[str, Any] = {}
         if self.language_checkpoint is not None:
             tokenizer = self.data.tokenizer
-            if tokenizer.kind == "bpe" and not tokenizer.force and "data.tokenizer" not in said:
+            if tokenizer.kind == "bpe" and not tokenizer.force and "data.tokenizer" not in fields:
                 data["tokenizer"] = PretrainedTokenizerConfig()
-            brought = preset.language_checkpoint is None and "model.prompt_format" not in said
+            brought = preset.language_checkpoint is None and "model.prompt_format" not in fields
             if brought and "prompt_format" in type(self.model).model_fields:
                 model["prompt_format"] = "auto"
         encoder = getattr(self.model, "vision_encoder", None)
-        if isinstance(encoder, AnyVisionConfig) and "data.image_size" not in said:
+        if isinstance(encoder, AnyVisionConfig) and "data.image_size" not in fields:
             data["image_size"] = encoder.image_size() or self.data.image_size
         return self.model_copy(
             update={
@@ -277,7 +277,7 @@ class Experiment(Config):
 
     @property
     def stated_start(self) -> str | None:
-        """What must be said of the weights that the encoder starts from, where the package brings them."""
+        """Statement about the weights that the encoder starts from, where the package brings them."""
         return STATED if getattr(self.model.encoder, "start", "nothing") == "phantom" else None
 
     def named_stages(self) -> dict[str, StageConfig]:
@@ -304,7 +304,7 @@ class Experiment(Config):
         return {name: entries[name] for name in sorted(weighed)}
 
     def outside_code(self) -> dict[str, dict[str, str]]:
-        """What comes from other packages, the method or losses of it: name -> package, version, and hash of its code."""
+        """Code of other packages, of the method or of losses: name -> package, version, and hash of its code."""
         entry = outside_entry(self.method)
         entries = {**self._outside_losses(), **({} if entry is None else {self.method: entry})}
         return {name: code_of(entry) for name, entry in entries.items()}

@@ -46,7 +46,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """What the engine knows of a term: the parts that it reads.
+    """The parts that a loss term reads.
 
     No other part may change it: kept stages rely on that, and a contract test checks it. A ``common`` term is the same
     function in every method that has it, and reads nothing of the model's record but its parts.
@@ -63,30 +63,30 @@ class Term(Reads, Generic[PassT]):
     loss: Callable[[PassT], Tensor]
 
 
-def losses(known: Mapping[str, Term[PassT]], seen: PassT, asked: Sequence[str]) -> dict[str, Tensor]:
+def losses(known: Mapping[str, Term[PassT]], forward: PassT, names: Sequence[str]) -> dict[str, Tensor]:
     """The terms asked for, computed in the order of the table: random numbers are drawn in that order.
 
     Raises:
         InputError: for a term that the model does not have.
     """
-    refuse_unknown("losses", asked, known)
-    return {name: term.loss(seen) for name, term in known.items() if name in asked}
+    refuse_unknown("losses", names, known)
+    return {name: term.loss(forward) for name, term in known.items() if name in names}
 
 
-def refuse_unknown(field: str, asked: Sequence[str], known: Mapping[str, object]) -> None:
+def refuse_unknown(field: str, names: Sequence[str], known: Mapping[str, object]) -> None:
     """Refuse a name that a model does not have.
 
     Raises:
         InputError: naming those that exist.
     """
-    for name in asked:
+    for name in names:
         if name not in known:
             what = "loss" if field.endswith("losses") else "part"
             raise InputError(f"the model has no such {what}", field=field, got=name, expected=f"of {', '.join(known)}")
 
 
 class ReportModel(nn.Module, ABC):
-    """What the engine asks of a method's model. No number is computed here.
+    """Interface of a method's model to the engine. No number is computed here.
 
     One of its parts is a vision encoder; a model with none or several does not get past its first use.
     """
@@ -98,7 +98,7 @@ class ReportModel(nn.Module, ABC):
         # A dataclass sets its fields in ``__init__``; torch wants to be ready before the first part is set.
         model = super().__new__(cls)
         nn.Module.__init__(model)
-        model.register_load_state_dict_pre_hook(rename_parts)
+        model.register_load_state_dict_pre_hook(rename_parts)  # type: ignore[no-untyped-call]
         return model
 
     @property
@@ -124,15 +124,15 @@ class ReportModel(nn.Module, ABC):
         return {}
 
     def figures(self) -> Mapping[str, Mapping[str, float | None]]:
-        """What each of its sources of evidence is worth, by name, as its training found: shown with the run."""
+        """Figures of merit of each evidence source, by name, measured in training: shown with the run."""
         return {}
 
     def memory_layouts(self) -> Mapping[str, BankLayout]:
-        """What the banks that it cannot do without must look like, by name. A run that lacks one is refused."""
+        """Layouts of the banks that the model needs, by name. A run that lacks one is refused."""
         return {}
 
     def asks_priors(self) -> bool:
-        """Whether a study's prior is given to it; without, a draft compares with nothing."""
+        """True if the model reads a study's prior; else a draft compares with nothing."""
         return True
 
     def set_memories(self, banks: Mapping[str, Bank]) -> None:
@@ -146,7 +146,7 @@ class ReportModel(nn.Module, ABC):
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Where a model is. One that has nothing to train still has buffers."""
+    """Device of a model. One that has nothing to train still has buffers."""
     for parameter in model.parameters():
         return parameter.device
     return next(model.buffers()).device
@@ -163,7 +163,7 @@ def encoder_name(model: ReportModel) -> str:
 
 
 class Saves(Protocol):
-    """What writes itself into a folder as transformers does: a model's shape, a tokenizer."""
+    """An object that saves itself as transformers does: a model's shape, a tokenizer."""
 
     def save_pretrained(self, save_directory: str) -> object: ...
 
@@ -227,7 +227,7 @@ class Proposing(Protocol):
     draft is chosen from.
     """
 
-    def propose(self, batch: Batch, said: Sequence[Evidence], decoding: DecodingConfig) -> list[list[str]]: ...
+    def propose(self, batch: Batch, evidence: Sequence[Evidence], decoding: DecodingConfig) -> list[list[str]]: ...
 
 
 @runtime_checkable
@@ -244,7 +244,7 @@ class Varied(Protocol):
     def vary(self, settings: Any, look: Look) -> None: ...
 
 
-def given(value: Value | None) -> Value:
+def required(value: Value | None) -> Value:
     """A field of the batch that this loss cannot do without; the loader fills it in training."""
     assert value is not None
     return value
@@ -253,7 +253,7 @@ def given(value: Value | None) -> Value:
 def written(
     ids: list[list[int]], log_probs: list[list[float]], evidence: Sequence[Mapping[str, Any]] | None = None
 ) -> Generation:
-    """What a language model wrote for each study, with the evidence."""
+    """A language model's output for each study, with the evidence."""
     rows = [{}] * len(ids) if evidence is None else evidence
     shown = [{"token_log_probs": values, **row} for values, row in zip(log_probs, rows, strict=True)]
     return Generation(token_ids=ids, intermediates=shown)
@@ -283,8 +283,8 @@ class ForwardPass(Generic[ModelT]):
         return self.encoded
 
     @cached_property
-    def told(self) -> Slot | None:
-        """What the language model is told of each study beside its images; None where it is told nothing of any."""
+    def context(self) -> Slot | None:
+        """Embedded clinical context of each study; None where no study has any."""
         ids, mask = self.batch.context_ids, self.batch.context_mask
         if ids is None or mask is None:
             return None
@@ -293,7 +293,7 @@ class ForwardPass(Generic[ModelT]):
 
     def spliced(self, template: PromptTemplate, slots: Mapping[str, Slot]) -> Slot:
         """The prompt with these slots, after what is told of each study: every method's prompts come from here."""
-        return template.splice(cast(Writer, self.model).language_model.embed, slots, self.told)
+        return template.splice(cast(Writer, self.model).language_model.embed, slots, self.context)
 
 
 class Writer(Protocol):
@@ -337,26 +337,26 @@ class Viewed(Protocol):
     def encoded(self) -> ViewTokens: ...
 
 
-def report_loss(seen: Prompted) -> Tensor:
+def report_loss(forward: Prompted) -> Tensor:
     """The report, per token, after the prompt."""
-    return prompted_loss(seen, seen.prefix)
+    return prompted_loss(forward, forward.prefix)
 
 
-def prompted_loss(seen: Text, prefix: Slot) -> Tensor:
+def prompted_loss(forward: Text, prefix: Slot) -> Tensor:
     """The report, per token, after this prefix."""
-    batch = seen.batch
-    return seen.model.language_model.loss(*prefix, given(batch.input_ids), given(batch.labels))
+    batch = forward.batch
+    return forward.model.language_model.loss(*prefix, required(batch.input_ids), required(batch.labels))
 
 
-def text_loss(seen: Text) -> Tensor:
+def text_loss(forward: Text) -> Tensor:
     """The report, per token, after nothing."""
-    return seen.model.language_model.text_loss(given(seen.batch.input_ids), given(seen.batch.labels))
+    return forward.model.language_model.text_loss(required(forward.batch.input_ids), required(forward.batch.labels))
 
 
-def words_loss(seen: Viewed) -> Tensor:
-    """What the report says, off the image alone: its words, and with a dense head its classes too."""
-    views, batch = seen.encoded, seen.batch
-    return seen.model.word_head.loss(views.tokens, views.view_mask, given(batch.labels), batch.class_labels)
+def words_loss(forward: Viewed) -> Tensor:
+    """The report's content, from the image alone: its words, and with a dense head its classes too."""
+    views, batch = forward.encoded, forward.batch
+    return forward.model.word_head.loss(views.tokens, views.view_mask, required(batch.labels), batch.class_labels)
 
 
 WORDS_TERM: Term[Viewed] = Term(("vision_encoder", "word_head"), words_loss, common=True)
@@ -402,7 +402,7 @@ class TrainingView:
         )
 
     def row_id(self, study_id: str) -> str:
-        """What a bank's row calls a study: its id, after the data set's name where that is another one."""
+        """Name of a study in a bank's row: its id, after the data set's name where that is another one."""
         return study_id if self.origin is None else f"{self.origin}:{study_id}"
 
     @property
@@ -439,7 +439,7 @@ Look = Callable[[str | None, Split], TrainingView]
 
 @dataclass(frozen=True, slots=True)
 class ToWrite:
-    """What stands before the reports of a batch, and what makes reports with evidence of ids and log-probabilities."""
+    """Prefixes of the reports of a batch; ``finish`` makes reports with evidence of ids and log-probabilities."""
 
     prefixes: Prefixes
     finish: Callable[[list[list[int]], list[list[float]]], Generation]
@@ -462,7 +462,7 @@ class WritesByPrefix(Protocol):
 
 
 def generations(model: ReportModel, batches: Iterator[Batch], decoding: DecodingConfig) -> Iterator[Generation]:
-    """What ``model.generate`` gives for each batch, in order. The next batch may be asked for before one is given."""
+    """Results of ``model.generate`` for each batch, in order. The next batch may be read before a result is there."""
     if not isinstance(model, WritesByPrefix) or not isinstance(model.language_model, Writes):
         yield from (model.generate(batch, decoding) for batch in batches)
         return

@@ -1,4 +1,4 @@
-"""What training studies that look alike say: smoothers over classical descriptors, in closed form, kept as a bank."""
+"""Evidence of similar training studies: smoothers over classical descriptors, in closed form, kept as a bank."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COLUMN: Final = "told"
 BAGS: Final = 512
 """Tokens share places in a bag by their number; two rarely meet in texts that are a line long."""
 SHARE: Final = 0.25
-"""What is told counts this much beside how studies look. It was not tuned."""
+"""Weight of the clinical context beside the image distance. It was not tuned."""
 
 
 def bags_of(batch: Batch) -> Singles | None:
@@ -41,7 +41,7 @@ def bags_of(batch: Batch) -> Singles | None:
         return None
     bags = np.zeros((len(batch), BAGS), dtype=np.float32)
     for row, (ids, mask) in enumerate(zip(batch.context_ids.tolist(), batch.context_mask.tolist(), strict=True)):
-        for token in {number for number, there in zip(ids, mask, strict=True) if there}:
+        for token in {number for number, present in zip(ids, mask, strict=True) if present}:
             bags[row, token % BAGS] = 1
     return np.asarray(bags / np.maximum(np.linalg.norm(bags, axis=1, keepdims=True), 1))
 
@@ -61,7 +61,7 @@ def kept_bags(bank: Bank) -> Singles | None:
     return tensor.float().numpy()
 
 
-def beside(image: Doubles, left: Singles | None, right: Singles) -> Doubles:
+def with_bags(image: Doubles, left: Singles | None, right: Singles) -> Doubles:
     """Squared distances (N, J) with what was told of each, about 1 where two are told other things."""
     if left is None:
         left = np.zeros((len(image), BAGS), dtype=np.float32)
@@ -75,7 +75,7 @@ FOR_MEANS = 1000
 
 
 def neighbour_columns(num_classes: int) -> Mapping[str, Column]:
-    """What a bank must have of each study: its descriptors, its findings, and its row of the smoothers' inverses."""
+    """Columns of a bank for each study: its descriptors, its findings, and its row of the smoothers' inverses."""
     return {
         "descriptors": Column("float", (NUM_VIEWS, DIM)),
         "present": Column("flag", (NUM_VIEWS,)),
@@ -107,7 +107,7 @@ class DescribedStudies:
         return cls(described, smoothers, kept_bags(bank))
 
     def evidence_for(self, extractor: DescriptorExtractor, batch: Batch, barred: Mask) -> list[Evidence]:
-        """What they say of each study of a batch; those that are ``barred`` (B, J) say nothing."""
+        """Evidence for each study of a batch; those that are ``barred`` (B, J) say nothing."""
         apart = _with_context(
             distances(extractor, extractor.describe(batch), self.described), bags_of(batch), self.bags
         )
@@ -121,7 +121,7 @@ def _with_context(apart: Distances, left: NDArray[np.float32] | None, right: NDA
     """The distances with what was told of both sides; as they are where the training studies were told nothing."""
     if right is None:
         return apart
-    return Distances(beside(apart.findings, left, right), beside(apart.wording, left, right))
+    return Distances(with_bags(apart.findings, left, right), with_bags(apart.wording, left, right))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,17 +136,17 @@ class FittedNeighbours:
 def fit_neighbours(extractor: DescriptorExtractor, training: TrainingView) -> FittedNeighbours:
     """Describe the training studies, whose scales ``extractor`` takes, and fit the smoothers to them."""
     extractor.fit_means(training.spread(FOR_MEANS).batches(pixels=True))
-    seen = Described.empty(len(training))
+    described = Described.empty(len(training))
     rows: list[dict[str, Any]] = []
-    told: list[NDArray[np.float32]] = []
+    bags_of_batches: list[NDArray[np.float32]] = []
     for batch in training.batches(pixels=True):
-        extractor.read(batch, seen, len(rows))
+        extractor.read(batch, described, len(rows))
         rows += report_rows(batch)
         if (bags := bags_of(batch)) is not None:
-            told.append(bags)
-    extractor.fit_scales(seen)
-    every = np.concatenate(told) if told else None
-    apart = _with_context(among(extractor, seen), every, every)
+            bags_of_batches.append(bags)
+    extractor.fit_scales(described)
+    every = np.concatenate(bags_of_batches) if bags_of_batches else None
+    apart = _with_context(among(extractor, described), every, every)
     labels: Floats = (training.class_states == POSITIVE).double().numpy()
     smoothers = Smoothers.fit(apart.findings, apart.wording, labels)
     patients = np.array([row["patient"] for row in rows])
@@ -155,8 +155,8 @@ def fit_neighbours(extractor: DescriptorExtractor, training: TrainingView) -> Fi
         for row in range(len(rows))
     ]
     tensors = {
-        "descriptors": torch.from_numpy(seen.vectors).half(),
-        "present": torch.from_numpy(seen.present.astype(np.uint8)),
+        "descriptors": torch.from_numpy(described.vectors).half(),
+        "present": torch.from_numpy(described.present.astype(np.uint8)),
         "labels": torch.from_numpy(smoothers.labels.astype(np.uint8)),
         "inverses": torch.from_numpy(np.stack(smoothers.inverses, axis=1)).float(),
         **({COLUMN: torch.from_numpy(every)} if every is not None else {}),

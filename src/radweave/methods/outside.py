@@ -6,8 +6,8 @@
     [project.entry-points."radweave.losses"]
     "dast.entropy" = "my_package.entropy:TERM"
 
-A method is a module as ``radweave.methods`` describes it. A loss is a ``Term`` of one method, which a stage weighs by its
-name: ``stages.report.losses.entropy=0.1``. A package that cannot be used costs one line, and nothing else.
+A method is a module as ``radweave.methods`` describes it. A loss is a ``Term`` of one method, which a stage weighs:
+``stages.report.losses.entropy=0.1``. A package that cannot be used costs one line, and nothing else.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from functools import cache, lru_cache
 from hashlib import sha256
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 from radweave.core.errors import InputError
@@ -34,24 +35,24 @@ NEEDED: Final = ("PRESETS", "ABLATIONS")
 
 def outside_methods(own: Collection[str]) -> dict[str, EntryPoint]:
     """The methods of other packages by name; none has the name of one of our ``own``."""
-    found: dict[str, EntryPoint] = {}
+    entries: dict[str, EntryPoint] = {}
     for entry in _entries(METHODS, tuple(sys.path)):
         if not re.fullmatch("[a-z][a-z0-9_]*", entry.name):
             report_unusable(f"{package_of(entry)}: '{entry.name}' cannot name a method: use a-z, 0-9 and _")
-        elif entry.name in own or entry.name in found:
+        elif entry.name in own or entry.name in entries:
             report_unusable(f"{package_of(entry)}: there is a method '{entry.name}' already; this one is left out")
         else:
-            found[entry.name] = entry
-    return found
+            entries[entry.name] = entry
+    return entries
 
 
-def load_outside_method(entry: EntryPoint) -> Any:
+def load_outside_method(entry: EntryPoint) -> ModuleType:
     """Import a method's module.
 
     Raises:
         InputError: if it cannot be imported, or is no method.
     """
-    module = _load(entry, "method")
+    module: ModuleType = _load(entry, "method")
     for name in NEEDED:
         if not isinstance(getattr(module, name, None), Mapping):
             raise InputError(f"{package_of(entry)}: the method has no {name}", field="method", got=entry.name)
@@ -96,7 +97,7 @@ def load_loss(entry: EntryPoint) -> Any:
 
 
 def code_of(entry: EntryPoint) -> dict[str, str]:
-    """What identifies the code of an entry point: its package with version, and the SHA-256 of its Python files."""
+    """Identity of the code of an entry point: its package with version, and the SHA-256 of its Python files."""
     file = source_of(entry)
     files = sorted(file.parent.rglob("*.py")) if file.name == "__init__.py" else [file]
     digest = sha256()

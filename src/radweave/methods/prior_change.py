@@ -1,4 +1,4 @@
-"""What became of each finding since the study before: a study beside its prior, as probabilities of six states.
+"""Change of each finding from the prior study, as probabilities of six states.
 
     turn_c = A_c [v, v', v - v'],    logits = W_c [1, z_c, z'_c, turn_c, b_c, 1 - b_c],    p = softmax(logits)
 
@@ -54,14 +54,14 @@ def only_of_one_patient(patients: Sequence[str], of_priors: Sequence[str]) -> No
 @dataclass(frozen=True, slots=True)
 class Pairs:
     """P studies beside their priors: log-odds ``now`` and ``before`` (P, C), what the reports of the priors affirm
-    ``reported`` (P, C; 1 yes, 0 no, -1 not known), and vectors of both studies, ``seen`` and ``seen_before`` (P, K, V).
+    ``reported`` (P, C; 1 yes, 0 no, -1 not known), and ``vectors`` and ``prior_vectors`` (P, K, V).
     """
 
     now: Floats
     before: Floats
     reported: NDArray[np.int64]
-    seen: Floats
-    seen_before: Floats
+    vectors: Floats
+    prior_vectors: Floats
 
     def __len__(self) -> int:
         return len(self.now)
@@ -69,10 +69,10 @@ class Pairs:
     @property
     def compared(self) -> Floats:
         """[v, v', v - v'] of each member (P, K, 3 V)."""
-        return np.concatenate([self.seen, self.seen_before, self.seen - self.seen_before], axis=-1)
+        return np.concatenate([self.vectors, self.prior_vectors, self.vectors - self.prior_vectors], axis=-1)
 
     def features(self, turn: Floats) -> Floats:
-        """What W reads (P, C, 6), given ``turn`` (P, C)."""
+        """Features of W (P, C, 6), given ``turn`` (P, C)."""
         affirmed, denied = ((self.reported == value).astype(np.float64) for value in (1, 0))
         one = np.ones_like(self.now)
         bounded = [np.clip(each, -FURTHEST, FURTHEST) for each in (self.now, self.before)]
@@ -132,7 +132,7 @@ class Change(nn.Module):
         self.register_buffer("threshold", torch.ones((), dtype=double))
         self.register_buffer("fitted", torch.tensor(False))
 
-    def fit(self, pairs: Pairs, folds: NDArray[np.int64], allowed: Mask, said: Mask, counted: Mask) -> Floats | None:
+    def fit(self, pairs: Pairs, folds: NDArray[np.int64], allowed: Mask, stated: Mask, counted: Mask) -> Floats | None:
         """Learn from P training studies beside their priors; return their states (P, C, 6) as a regression W gives them
         that was fitted without their fold, None where the studies are too few.
 
@@ -140,7 +140,7 @@ class Change(nn.Module):
             pairs: the studies; log-odds are of members and stacks that never saw their patients.
             folds: (P,), of which fold each patient is: member k was not trained on fold k.
             allowed: (P, C, 6), the states that the reports leave open.
-            said: (P, C, 6), the states that the report says; the threshold is made of these.
+            stated: (P, C, 6), the states that the report says; the threshold is made of these.
             counted: (C,), the classes that are findings.
         """
         if len(pairs) < FEWEST:
@@ -153,32 +153,32 @@ class Change(nn.Module):
                 fitted = ridge_regression(compared[others, member], turned[others], self.ridge)
                 for name, value in zip(("centre", "spread", "effect"), fitted, strict=True):
                     getattr(self, name)[member] = torch.from_numpy(value)
-        asked = folds[:, None] == np.arange(len(self.effect))
-        features = pairs.features(self.turn(compared, asked))
+        members = folds[:, None] == np.arange(len(self.effect))
+        features = pairs.features(self.turn(compared, members))
         self.weights.copy_(torch.from_numpy(state_regressions(features, allowed, self.deviation)))
         states = np.zeros(allowed.shape)
         for fold in np.unique(folds):
             own = folds == fold
             without = state_regressions(features[~own], allowed[~own], self.deviation)
             states[own] = probabilities(features[own], without)
-        self.threshold.fill_(f1_threshold(states[:, counted, 1:], said[:, counted, 1:].astype(np.float64)))
+        self.threshold.fill_(f1_threshold(states[:, counted, 1:], stated[:, counted, 1:].astype(np.float64)))
         self.fitted.fill_(True)
         return states
 
-    def turn(self, compared: Floats, asked: Mask) -> Floats:
+    def turn(self, compared: Floats, members: Mask) -> Floats:
         """Mean over the members that are asked (P, K) of what they say of the direction (P, C)."""
         centre, spread, effect = (value.cpu().numpy() for value in (self.centre, self.spread, self.effect))
         # Each study by itself: alone and in any batch the same.
         return np.stack(
             [
                 np.mean([(row[k] - centre[k]) / spread[k] @ effect[k] for k in np.flatnonzero(own)], axis=0)
-                for row, own in zip(compared, asked, strict=True)
+                for row, own in zip(compared, members, strict=True)
             ]
         )
 
-    def states(self, pairs: Pairs, asked: Mask) -> Floats:
+    def states(self, pairs: Pairs, members: Mask) -> Floats:
         """Probabilities of the states (P, C, 6) as the members that are asked (P, K) see the studies."""
-        return probabilities(pairs.features(self.turn(pairs.compared, asked)), self.weights.cpu().numpy())
+        return probabilities(pairs.features(self.turn(pairs.compared, members)), self.weights.cpu().numpy())
 
     def changes(self, states: Floats) -> Changes:
         """The states (C, 6) of one study as evidence."""
@@ -246,5 +246,5 @@ def multinomial(values: Floats, allowed: Mask, mean: Floats, deviation: float) -
         share = raised / all_of[:, None] - raised * open_states / within[:, None]
         return misfit + 0.5 * float(apart @ apart), (values.T @ share).ravel() + apart / deviation
 
-    found = minimize(loss, mean.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": 300, "ftol": 1e-10})
-    return np.asarray(found.x.reshape(mean.shape))
+    solution = minimize(loss, mean.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": 300, "ftol": 1e-10})
+    return np.asarray(solution.x.reshape(mean.shape))

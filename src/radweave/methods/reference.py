@@ -53,22 +53,22 @@ def reference(experiments: Mapping[str, Iterable[type[Experiment]]]) -> str:
     for record in records:
         groups[_group(record)].append(record)
     lines = [INTRO]
-    for heading, found in groups.items():
-        if found:
+    for heading, listed in groups.items():
+        if listed:
             lines += [f"## {heading}", ""]
-        for record in found:
+        for record in listed:
             lines += [*_section(record), ""]
     return "\n".join(lines)
 
 
-def _collect(record: type[BaseModel], found: dict[type[BaseModel], None]) -> None:
+def _collect(record: type[BaseModel], records: dict[type[BaseModel], None]) -> None:
     """A record and all that its fields can hold, in the order of the fields."""
-    if record in found:
+    if record in records:
         return
-    found[record] = None
+    records[record] = None
     for field in record.model_fields.values():
         for inner in record_types(field):
-            _collect(inner, found)
+            _collect(inner, records)
 
 
 def _methods(experiments: Iterable[str]) -> list[str]:
@@ -123,7 +123,7 @@ def _prose(text: str) -> str:
 
 
 def _takes(annotation: Any, metadata: Iterable[Any] = ()) -> str:
-    """What values an annotation lets through, in words."""
+    """Values that an annotation accepts, in words."""
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _takes(inner[0], [*annotation.__metadata__, *metadata])
@@ -172,7 +172,7 @@ def _component(records: tuple[type[BaseModel], ...]) -> str:
 
 
 def _anchor(record: type[BaseModel]) -> str:
-    """What a page's heading is reached by: lower case, without punctuation, hyphens for blanks."""
+    """Anchor of a page's heading: lower case, without punctuation, hyphens for blanks."""
     title = next(_section(record)).removeprefix("### ")
     return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
 

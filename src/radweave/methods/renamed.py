@@ -64,7 +64,7 @@ def _renamed_override(text: str) -> str:
 
 
 def rename_stages(stages: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run card has of each stage, by the stages' present names."""
+    """Entries of a run card by the stages' present names."""
     return rename_keys({"stages": stages}, note=False)["stages"]  # type: ignore[no-any-return]
 
 

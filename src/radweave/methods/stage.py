@@ -1,4 +1,4 @@
-"""What a training stage is: what trains, on which losses, for how long."""
+"""A training stage: the parts that train, on which losses, for how long."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class StageConfig(Config):
 
     @property
     def lower_is_better(self) -> bool:
-        """Whether that figure is a loss."""
+        """True if that figure is a loss."""
         return self.selected_by in ("loss", REPORT)
 
     @property

@@ -140,11 +140,11 @@ class Table:
         return row if row.run_of is None else next(other for other in self.rows if other.label == row.run_of)
 
 
-OURS = "a table of our own: no paper prints these rows"
+NO_PAPER = "a table of our own: no paper prints these rows"
 
 
 def parts_table(method: str, ablations: Iterable[str]) -> Table:
     """A table of our own: the method as it is, and each of these ablations of it; ``full`` is the method."""
     rows = (Row(name, name) for name in ablations if name != "full")
     title = f"{method}: what its parts add"
-    return Table(title, (Row("full", headline=True), *rows), reference="full", note=OURS, kind="ours")
+    return Table(title, (Row("full", headline=True), *rows), reference="full", note=NO_PAPER, kind="ours")

@@ -724,17 +724,14 @@ def _by_id(
         names = (*known, *TEXT_FIELDS)
         return dict(read_texts(Path(texts), text_field=text_field, id_field=id_field, known=names))
     if isinstance(texts, Mapping):
-        return {_id(key, what): _text(value, what) for key, value in texts.items()}
+        for key in texts:
+            if not isinstance(key, (str, int)) or isinstance(key, bool):
+                raise InputError("not a study id", field=what, got=type(key).__name__, expected="a string or a number")
+        return {str(key): _text(value, what) for key, value in texts.items()}
     if isinstance(texts, Iterable) and not isinstance(texts, bytes):
         return {str(number): _text(value, what) for number, value in enumerate(texts, start=1)}
     expected = "a list of texts, a mapping of id to text, or a path"
     raise InputError("not texts", field=what, got=type(texts).__name__, expected=expected)
-
-
-def _id(key: object, what: str) -> str:
-    if not isinstance(key, (str, int)) or isinstance(key, bool):
-        raise InputError("not a study id", field=what, got=type(key).__name__, expected="a string or a number")
-    return str(key)
 
 
 def _text(value: object, what: str) -> str | tuple[str, ...]:

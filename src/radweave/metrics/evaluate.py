@@ -14,16 +14,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from radweave.core.errors import InputError
 from radweave.core.study import SECTIONS, without_headings
 from radweave.labels import Labeler
 from radweave.metrics.catalogue import MAIN_LANGUAGE_METRICS, definitions
 from radweave.metrics.clinical import LabelledPairs, clinical_statistics, label_pairs, sided_statistics, states_of
 from radweave.metrics.floors import FINDINGS, WORDING, Floor, best_candidate, build_floors, shuffled_pairing
-from radweave.metrics.heads import HeadTable, head_table
+from radweave.metrics.heads import head_table
 from radweave.metrics.honesty import honesty_rows
 from radweave.metrics.language import (
     ONE_STUDY_CIDER,
@@ -32,7 +29,7 @@ from radweave.metrics.language import (
     second_opinions,
 )
 from radweave.metrics.laterality import read_sides
-from radweave.metrics.long_tail import ClassFrequencies, LongTailTable, long_tail_table
+from radweave.metrics.long_tail import ClassFrequencies, long_tail_table
 from radweave.metrics.pairs import Pair, check_pairs
 from radweave.metrics.prepare import (
     PreparedTexts,
@@ -146,6 +143,11 @@ def _evaluate(
     intervals: dict[str, Interval] = {}
     if options.resamples:
         intervals = bootstrap({**statistics, **named}, clusters, resamples=options.resamples, seed=options.seed)
+    long_tail, heads = None, None
+    if labelled is not None:
+        heads = head_table(checked, labelled, clusters, resamples=options.resamples, seed=options.seed)
+    if labelled is not None and frequencies is not None:
+        long_tail = long_tail_table(labelled, frequencies, clusters, resamples=options.resamples, seed=options.seed)
     return Evaluation(
         protocol=ProtocolRecord(rules, vocabulary, labelled.labeler if labelled else None, versions),
         study_ids=tuple(pair.study_id for pair in checked),
@@ -158,8 +160,8 @@ def _evaluate(
         honesty=honesty_rows(checked, prepared, labelled, sides),
         clinical=clinical_table(labelled, clinical, intervals, rules) if labelled else None,
         sided=sided_table(sided, intervals),
-        long_tail=_long_tail(labelled, frequencies, clusters, options),
-        heads=_heads(checked, labelled, clusters, options),
+        long_tail=long_tail,
+        heads=heads,
         texts=prepared.effects,
         resampling=Resampling(
             unit="study" if all(patient is None for patient in patients) else "patient",
@@ -283,22 +285,6 @@ def _f1(texts: Sequence[str], labelled: LabelledPairs, labeler: Labeler) -> floa
     as_if = replace(labelled, hyp=states_of(texts, labeler))
     statistic = clinical_statistics(as_if).get(FINDING_F1)
     return None if statistic is None else number_or_none(statistic.corpus())
-
-
-def _long_tail(
-    labelled: LabelledPairs | None, frequencies: ClassFrequencies | None, clusters: NDArray[np.int64], options: Options
-) -> LongTailTable | None:
-    if labelled is None or frequencies is None:
-        return None
-    return long_tail_table(labelled, frequencies, clusters, resamples=options.resamples, seed=options.seed)
-
-
-def _heads(
-    pairs: Sequence[Pair], labelled: LabelledPairs | None, clusters: NDArray[np.int64], options: Options
-) -> HeadTable | None:
-    if labelled is None:
-        return None
-    return head_table(pairs, labelled, clusters, resamples=options.resamples, seed=options.seed)
 
 
 # The model and the floors that came with its predictions, scored by the same program, side by side.

@@ -197,10 +197,5 @@ def _alignment_sums(
 
 
 def score_line(hyp: str, refs: Sequence[str]) -> str:
-    """One pair as the program reads it."""
-    return " ||| ".join(["SCORE", *(_field(text) for text in (*refs, hyp))])
-
-
-def _field(text: str) -> str:
-    """A text as one field of the program's lines, which "|||" parts."""
-    return one_line(text.replace("|||", " "))
+    """One pair as the program reads it: fields separated by "|||"."""
+    return " ||| ".join(["SCORE", *(one_line(text.replace("|||", " ")) for text in (*refs, hyp))])

@@ -53,7 +53,8 @@ def prepare(pairs: Sequence[Pair], protocol: EvalProtocol, vocabulary: Vocabular
     hyps = _tokenized(raw_hyps, protocol.hypothesis)
     refs = _tokenized(raw_refs, protocol.reference)
     if vocabulary is not None:
-        refs = [_with_unknown_words(text, vocabulary) for text in refs]
+        words = vocabulary.words
+        refs = [" ".join(word if word in words else UNKNOWN_WORD for word in text.split()) for text in refs]
     hyps, effects.hypotheses_cut = _cut(hyps, protocol.hypothesis.max_tokens)
     refs, effects.references_cut = _cut(refs, protocol.reference.max_tokens)
     if vocabulary is not None:
@@ -91,10 +92,6 @@ def _split(text: str, rule: SideRule) -> str:
     if rule.tokenizer == "ptb_like":
         return " ".join(ptb_like_tokens(text))
     return " ".join(text.split()) if rule.tokenizer == "words" else text
-
-
-def _with_unknown_words(text: str, vocabulary: Vocabulary) -> str:
-    return " ".join(word if word in vocabulary.words else UNKNOWN_WORD for word in text.split())
 
 
 _SINGLE_BLANK = re.compile(" ")

@@ -128,15 +128,11 @@ def markdown_tables(tables: Sequence[TextTable]) -> str:
         parts.append(f"### {escaped(table.title)}\n")
         if table.columns:
             ruler = "| " + " | ".join(["---"] + ["---:"] * (len(table.columns) - 1)) + " |"
-            head, *rows = (_markdown_row(row) for row in (table.columns, *table.rows))
+            head, *rows = (f"| {' | '.join(map(escaped, row))} |" for row in (table.columns, *table.rows))
             parts.append("\n".join((head, ruler, *rows)) + "\n")
         if table.notes:
             parts.append("\n".join(f"- {escaped(note)}" for note in table.notes) + "\n")
     return "\n".join(parts)
-
-
-def _markdown_row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(escaped(cell) for cell in cells) + " |"
 
 
 _LATEX_SPECIAL = {

@@ -101,7 +101,8 @@ class CrossAttentionLanguageModel(nn.Module):
         if self.training and self.token_dropout:
             text = blank_tokens(text, self.token_dropout)
         begin, mask = self._begin(prefix, prefix_mask, len(input_ids))
-        return next_token_loss(self.model, begin, mask, text, labels, self._cross(memory, memory_mask))
+        inputs = {"encoder_hidden_states": memory.to(self.dtype), "encoder_attention_mask": memory_mask.long()}
+        return next_token_loss(self.model, begin, mask, text, labels, inputs)
 
     def generate(
         self,
@@ -134,9 +135,6 @@ class CrossAttentionLanguageModel(nn.Module):
     def write(self, batches: Iterator[Prefixes], decoding: DecodingConfig) -> Iterator[Written]:
         """Reports for batches of prompts, in order: see ``radweave.nn.decoding.write``."""
         return write(self.model, batches, decoding, eos_id=self.eos_id, pad_id=self.pad_id)
-
-    def _cross(self, memory: Tensor, mask: Tensor) -> dict[str, Any]:
-        return {"encoder_hidden_states": memory.to(self.dtype), "encoder_attention_mask": mask.long()}
 
     def _begin(self, prefix: Tensor | None, mask: Tensor | None, batch: int) -> tuple[Tensor, Tensor]:
         """Prompt, left-padded, and the begin token."""

@@ -230,7 +230,7 @@ class Schedule:
     tolerance: float | None = None
 
     def settle(self, rule: AttentionRule | EnergyRule, start: Float[Tensor, "*r d"], average: Average) -> Tensor:
-        """The state after the updates. States stop one by one: what a state becomes does not hang on the others."""
+        """The state after the updates. Each state stops by itself and does not depend on the others."""
         state = start
         moving = torch.ones_like(start[..., :1], dtype=torch.bool)
         for _ in range(self.steps):

@@ -119,7 +119,7 @@ def _text(f: Finding, rng: np.random.Generator) -> str:
             f"{word} thickening of the interlobular septa in both lungs",
         ),
     }
-    return choose(rng, options[f.name])
+    return choose(rng, *options[f.name])
 
 
 _ADVERB = {"mild": "mildly", "moderate": "moderately", "marked": "markedly"}
@@ -145,7 +145,7 @@ def _material(f: Finding, region: str, rng: np.random.Generator) -> Sentence:
         return Sentence(f"The {side}{name} has been removed.", {f.name: NEG}, region)
     verb = "are" if name.endswith("wires") else "is"
     return Sentence(
-        choose(rng, (f"{capital(side + name)} {verb} seen.", f"{capital(side + name)} {verb} in place.")),
+        choose(rng, f"{capital(side + name)} {verb} seen.", f"{capital(side + name)} {verb} in place."),
         {f.name: POS},
         region,
     )
@@ -160,7 +160,7 @@ def _sentence(text: str, *denied: str) -> Sentence:
 
 def _normal_airways(mentioned: set[str], rng: np.random.Generator) -> list[Sentence]:
     texts = ("The trachea and both main bronchi are open.", "Trachea and main bronchi are patent.")
-    own = [_sentence(choose(rng, texts))]
+    own = [_sentence(choose(rng, *texts))]
     if "Bronchiectasis" not in mentioned and rng.random() < 0.2:
         own.append(_sentence("No bronchiectasis.", "Bronchiectasis"))
     return own
@@ -170,22 +170,22 @@ def _normal_mediastinum(mentioned: set[str], rng: np.random.Generator) -> list[S
     own = []
     if "Arterial wall calcification" not in mentioned:
         own.append(
-            _sentence(choose(rng, ("The thoracic aorta is normal in caliber.", "Mediastinal vessels are normal.")))
+            _sentence(choose(rng, "The thoracic aorta is normal in caliber.", "Mediastinal vessels are normal."))
         )
     if "Lymphadenopathy" not in mentioned:
         texts = ("No enlarged lymph nodes in the mediastinum.", "There is no mediastinal lymphadenopathy.")
-        own.append(_sentence(choose(rng, texts), "Lymphadenopathy"))
+        own.append(_sentence(choose(rng, *texts), "Lymphadenopathy"))
     return own
 
 
 def _normal_heart(mentioned: set[str], rng: np.random.Generator) -> list[Sentence]:
     own = []
     if "Cardiomegaly" not in mentioned:
-        own.append(_sentence(choose(rng, ("Heart size is normal.", "The heart is normal in size.")), "Cardiomegaly"))
+        own.append(_sentence(choose(rng, "Heart size is normal.", "The heart is normal in size."), "Cardiomegaly"))
     if "Pericardial effusion" not in mentioned:
         own.append(
             _sentence(
-                choose(rng, ("No pericardial effusion.", "There is no pericardial effusion.")), "Pericardial effusion"
+                choose(rng, "No pericardial effusion.", "There is no pericardial effusion."), "Pericardial effusion"
             )
         )
     if "Coronary artery wall calcification" not in mentioned and rng.random() < 0.25:
@@ -204,11 +204,11 @@ def _normal_esophagus(mentioned: set[str], rng: np.random.Generator) -> list[Sen
 def _normal_lung(mentioned: set[str], rng: np.random.Generator) -> list[Sentence]:
     own = []
     if not any(_REGION[name] == "lung" for name in mentioned):
-        own.append(_sentence(choose(rng, ("Aeration of both lungs is normal.", "Both lungs are clear."))))
+        own.append(_sentence(choose(rng, "Aeration of both lungs is normal.", "Both lungs are clear.")))
     absent = [name for name in ("Lung nodule", "Consolidation") if name not in mentioned]
     if len(absent) == 2:
         texts = ("No nodule or consolidation in either lung.", "There is no nodule or consolidation in the lungs.")
-        own.append(_sentence(choose(rng, texts), *absent))
+        own.append(_sentence(choose(rng, *texts), *absent))
     elif absent == ["Lung nodule"]:
         own.append(_sentence("No nodule in either lung.", "Lung nodule"))
     elif absent:
@@ -219,7 +219,7 @@ def _normal_lung(mentioned: set[str], rng: np.random.Generator) -> list[Sentence
 def _normal_pleura(mentioned: set[str], rng: np.random.Generator) -> list[Sentence]:
     if "Pleural effusion" in mentioned:
         return []
-    return [_sentence(choose(rng, ("No pleural effusion.", "There is no pleural effusion.")), "Pleural effusion")]
+    return [_sentence(choose(rng, "No pleural effusion.", "There is no pleural effusion."), "Pleural effusion")]
 
 
 def _normal_abdomen(mentioned: set[str], rng: np.random.Generator) -> list[Sentence]:
@@ -227,7 +227,7 @@ def _normal_abdomen(mentioned: set[str], rng: np.random.Generator) -> list[Sente
 
 
 def _normal_bone(mentioned: set[str], rng: np.random.Generator) -> list[Sentence]:
-    return [_sentence(choose(rng, ("No lytic or destructive bone lesion.", "Bone structures are intact.")))]
+    return [_sentence(choose(rng, "No lytic or destructive bone lesion.", "Bone structures are intact."))]
 
 
 _NORMAL: dict[str, Normal] = {
@@ -245,6 +245,6 @@ _NORMAL: dict[str, Normal] = {
 def _impression(findings: Sequence[Finding], rng: np.random.Generator) -> list[Sentence]:
     claims = [f for f in findings if f.visible and f.name != "Medical material"]
     if not claims:
-        return [_sentence(choose(rng, ("Normal chest CT.", "No acute abnormality in the chest.")))]
+        return [_sentence(choose(rng, "Normal chest CT.", "No acute abnormality in the chest."))]
     worst = sorted(claims, key=lambda f: -SEVERITIES.index(f.severity))[:3]
     return [_describe(f.model_copy(update={"trend": "first"}), rng) for f in worst]

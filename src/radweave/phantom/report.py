@@ -17,6 +17,10 @@ from radweave.phantom.findings import SEVERITIES, Finding
 POS, NEG, UNC = LabelState.POSITIVE, LabelState.NEGATIVE, LabelState.UNCERTAIN
 
 
+Statement = tuple[str, dict[str, LabelState]]
+"""A text without full stop, and the states of classes that it asserts."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sentence:
     """A sentence with the states of classes that it asserts. ``topic`` orders it in the report."""
@@ -26,7 +30,7 @@ class Sentence:
     topic: str = ""
 
 
-def choose(rng: np.random.Generator, options: Sequence[str]) -> str:
+def choose(rng: np.random.Generator, *options: str) -> str:
     return options[int(rng.integers(len(options)))]
 
 
@@ -67,7 +71,7 @@ _NOUN: dict[str, str] = {
 
 
 def grade(finding: Finding, rng: np.random.Generator) -> str:
-    return choose(rng, _GRADE[finding.name][("mild", "moderate", "severe").index(finding.severity)])
+    return choose(rng, *_GRADE[finding.name][("mild", "moderate", "severe").index(finding.severity)])
 
 
 def place(finding: Finding, rng: np.random.Generator) -> str:
@@ -77,7 +81,7 @@ def place(finding: Finding, rng: np.random.Generator) -> str:
             finding.zone, "both lungs"
         )
     if finding.zone == "lower":
-        return choose(rng, (f"the {finding.side} lower lung", f"the {finding.side} lung base"))
+        return choose(rng, f"the {finding.side} lower lung", f"the {finding.side} lung base")
     return f"the {finding.side} {finding.zone} lung"
 
 
@@ -96,14 +100,14 @@ def with_trend(text: str, finding: Finding, rng: np.random.Generator) -> str:
     if finding.trend == "first":
         return text + "."
     if finding.trend == "new":
-        return choose(rng, (f"{text}, new since the prior study.", f"{text}, new from prior."))
+        return choose(rng, f"{text}, new since the prior study.", f"{text}, new from prior.")
     if finding.trend == "unchanged":
-        return choose(rng, (f"{text}, unchanged.", f"{text}, stable from prior."))
+        return choose(rng, f"{text}, unchanged.", f"{text}, stable from prior.")
     change = {
         "increased": ("increased since the prior study", "larger than before"),
         "decreased": ("decreased since the prior study", "smaller than before"),
     }[finding.trend]
-    return f"{text}, {choose(rng, change)}."
+    return f"{text}, {choose(rng, *change)}."
 
 
 def capital(text: str) -> str:
@@ -113,89 +117,83 @@ def capital(text: str) -> str:
 def _resolved(finding: Finding, rng: np.random.Generator) -> Sentence:
     side = "" if finding.side in ("midline", "bilateral") else f"{finding.side} "
     noun = _NOUN[finding.name]
-    text = choose(rng, (f"The {side}{noun} has resolved.", f"Previously seen {side}{noun} has resolved."))
+    text = choose(rng, f"The {side}{noun} has resolved.", f"Previously seen {side}{noun} has resolved.")
     return Sentence(text, {finding.name: NEG}, TOPIC[finding.name])
 
 
-def _cardiomegaly(f: Finding, rng: np.random.Generator) -> tuple[str, dict[str, LabelState]]:
+def _cardiomegaly(f: Finding, rng: np.random.Generator) -> Statement:
     word = grade(f, rng)
     text = choose(
         rng,
-        (
-            f"the heart is {_ADVERB[word]} enlarged",
-            f"{word} cardiomegaly",
-            f"there is {word} enlargement of the cardiac silhouette",
-        ),
+        f"the heart is {_ADVERB[word]} enlarged",
+        f"{word} cardiomegaly",
+        f"there is {word} enlargement of the cardiac silhouette",
     )
     return text, {"Cardiomegaly": POS}
 
 
-def _mediastinum(f: Finding, rng: np.random.Generator) -> tuple[str, dict[str, LabelState]]:
+def _mediastinum(f: Finding, rng: np.random.Generator) -> Statement:
     word = grade(f, rng)
-    text = choose(rng, (f"the mediastinum is {_ADVERB[word]} widened", f"{word} widening of the mediastinum"))
+    text = choose(rng, f"the mediastinum is {_ADVERB[word]} widened", f"{word} widening of the mediastinum")
     return text, {"Enlarged Cardiomediastinum": POS}
 
 
-def _opacity(f: Finding, rng: np.random.Generator) -> tuple[str, dict[str, LabelState]]:
+def _opacity(f: Finding, rng: np.random.Generator) -> Statement:
     word, where = grade(f, rng), place(f, rng)
     noun = "opacities" if f.side == "bilateral" else "opacity"
     article = "" if f.side == "bilateral" else ("an " if word[0] in "aeiou" else "a ")
     be = "are" if f.side == "bilateral" else "is"
-    return choose(rng, (f"{word} {noun} in {where}", f"there {be} {article}{word} {noun} in {where}")), {
+    return choose(rng, f"{word} {noun} in {where}", f"there {be} {article}{word} {noun} in {where}"), {
         "Lung Opacity": POS
     }
 
 
-def _pneumonia(f: Finding, rng: np.random.Generator) -> tuple[str, dict[str, LabelState]]:
+def _pneumonia(f: Finding, rng: np.random.Generator) -> Statement:
     word, where = grade(f, rng), place(f, rng)
     if f.certainty == "possible":
         text = choose(
             rng,
-            (
-                f"{word} airspace opacity in {where} may represent pneumonia",
-                f"{word} opacity in {where}, possible pneumonia",
-            ),
+            f"{word} airspace opacity in {where} may represent pneumonia",
+            f"{word} opacity in {where}, possible pneumonia",
         )
         return text, {"Lung Opacity": POS, "Pneumonia": UNC}
     text = choose(
         rng,
-        (
-            f"{word} airspace opacity in {where} consistent with pneumonia",
-            f"{word} airspace opacity in {where} compatible with pneumonia",
-        ),
+        f"{word} airspace opacity in {where} consistent with pneumonia",
+        f"{word} airspace opacity in {where} compatible with pneumonia",
     )
     return text, {"Lung Opacity": POS, "Pneumonia": POS}
 
 
-def _consolidation(f: Finding, rng: np.random.Generator) -> tuple[str, dict[str, LabelState]]:
+def _consolidation(f: Finding, rng: np.random.Generator) -> Statement:
     word, where = grade(f, rng), place(f, rng)
     if f.certainty == "possible":
         return f"possible {word} consolidation in {where}", {"Consolidation": UNC}
-    return choose(rng, (f"{word} consolidation in {where}", f"there is {word} consolidation in {where}")), {
+    return choose(rng, f"{word} consolidation in {where}", f"there is {word} consolidation in {where}"), {
         "Consolidation": POS
     }
 
 
-def _edema(f: Finding, rng: np.random.Generator) -> tuple[str, dict[str, LabelState]]:
+def _edema(f: Finding, rng: np.random.Generator) -> Statement:
     word = grade(f, rng)
     if rng.random() < 0.3:
         return f"bilateral perihilar opacities consistent with {word} pulmonary edema", {
             "Edema": POS,
             "Lung Opacity": POS,
         }
-    return choose(rng, (f"{word} pulmonary edema", f"there is {word} interstitial edema")), {"Edema": POS}
+    return choose(rng, f"{word} pulmonary edema", f"there is {word} interstitial edema"), {"Edema": POS}
 
 
-def _atelectasis(f: Finding, rng: np.random.Generator) -> tuple[str, dict[str, LabelState]]:
+def _atelectasis(f: Finding, rng: np.random.Generator) -> Statement:
     word = grade(f, rng)
     base = "both lung bases" if f.side == "bilateral" else f"the {f.side} lung base"
     side = "bibasilar" if f.side == "bilateral" else f"{f.side} basilar"
     if f.certainty == "possible":
         return f"streaky opacity at {base} may represent atelectasis", {"Lung Opacity": POS, "Atelectasis": UNC}
-    return choose(rng, (f"{word} {side} atelectasis", f"{word} linear atelectasis at {base}")), {"Atelectasis": POS}
+    return choose(rng, f"{word} {side} atelectasis", f"{word} linear atelectasis at {base}"), {"Atelectasis": POS}
 
 
-def _lesion(f: Finding, rng: np.random.Generator) -> tuple[str, dict[str, LabelState]]:
+def _lesion(f: Finding, rng: np.random.Generator) -> Statement:
     where = place(f, rng)
     size = f"{f.size_mm / 10:.0f} cm" if f.kind == "mass" else f"{round(f.size_mm)} mm"
     if f.certainty == "possible":
@@ -205,42 +203,42 @@ def _lesion(f: Finding, rng: np.random.Generator) -> tuple[str, dict[str, LabelS
         return f"{many} {'masses' if f.kind == 'mass' else 'nodules'} in {where} measuring up to {size}", {
             "Lung Lesion": POS
         }
-    return choose(rng, (f"{size} {f.kind} in {where}", f"there is a {size} {f.kind} in {where}")), {"Lung Lesion": POS}
+    return choose(rng, f"{size} {f.kind} in {where}", f"there is a {size} {f.kind} in {where}"), {"Lung Lesion": POS}
 
 
-def _pneumothorax(f: Finding, rng: np.random.Generator) -> tuple[str, dict[str, LabelState]]:
+def _pneumothorax(f: Finding, rng: np.random.Generator) -> Statement:
     word = grade(f, rng)
-    return choose(rng, (f"{word} {f.side} pneumothorax", f"there is a {word} {f.side} apical pneumothorax")), {
+    return choose(rng, f"{word} {f.side} pneumothorax", f"there is a {word} {f.side} apical pneumothorax"), {
         "Pneumothorax": POS
     }
 
 
-def _effusion(f: Finding, rng: np.random.Generator) -> tuple[str, dict[str, LabelState]]:
+def _effusion(f: Finding, rng: np.random.Generator) -> Statement:
     word = grade(f, rng)
     if f.side == "bilateral":
-        text = choose(rng, (f"{word} bilateral pleural effusions", f"there are {word} bilateral pleural effusions"))
+        text = choose(rng, f"{word} bilateral pleural effusions", f"there are {word} bilateral pleural effusions")
     else:
-        text = choose(rng, (f"{word} {f.side} pleural effusion", f"there is a {word} {f.side} pleural effusion"))
+        text = choose(rng, f"{word} {f.side} pleural effusion", f"there is a {word} {f.side} pleural effusion")
     return text, {"Pleural Effusion": POS}
 
 
-def _pleural_other(f: Finding, rng: np.random.Generator) -> tuple[str, dict[str, LabelState]]:
+def _pleural_other(f: Finding, rng: np.random.Generator) -> Statement:
     if f.kind == "plaque":
         return f"{f.side} calcified pleural thickening", {"Pleural Other": POS}
     word = grade(f, rng)
-    return choose(rng, (f"{word} {f.side} pleural thickening", f"{word} pleural thickening on the {f.side}")), {
+    return choose(rng, f"{word} {f.side} pleural thickening", f"{word} pleural thickening on the {f.side}"), {
         "Pleural Other": POS
     }
 
 
-def _fracture(f: Finding, rng: np.random.Generator) -> tuple[str, dict[str, LabelState]]:
+def _fracture(f: Finding, rng: np.random.Generator) -> Statement:
     word = "acute displaced" if f.kind == "acute" else "healing"
     if f.count == 1:
-        return choose(rng, (f"{word} {f.side} rib fracture", f"there is a {word} {f.side} rib fracture")), {
+        return choose(rng, f"{word} {f.side} rib fracture", f"there is a {word} {f.side} rib fracture"), {
             "Fracture": POS
         }
     return choose(
-        rng, (f"{word} fractures of {_NUMBER[f.count]} {f.side} ribs", f"multiple {word} {f.side} rib fractures")
+        rng, f"{word} fractures of {_NUMBER[f.count]} {f.side} ribs", f"multiple {word} {f.side} rib fractures"
     ), {"Fracture": POS}
 
 
@@ -282,7 +280,7 @@ def _device(f: Finding, rng: np.random.Generator) -> Sentence:
         "chest tube": (f"{capital(side)}chest tube is in place.", f"A {side}chest tube is directed to the apex."),
         "sternal wires": ("Sternotomy hardware is intact.", "Median sternotomy wires and hardware are intact."),
     }[f.kind]
-    return Sentence(choose(rng, options), {"Support Devices": POS}, "devices")
+    return Sentence(choose(rng, *options), {"Support Devices": POS}, "devices")
 
 
 _CHANGE = {"new": "new ", "increased": "increased ", "decreased": "decreased ", "unchanged": "stable "}
@@ -358,8 +356,8 @@ def write_report(findings: Sequence[Finding], rng: np.random.Generator, *, has_p
     return WrittenReport(
         findings=" ".join(s.text for s in body),
         impression=" ".join(s.text for s in closing),
-        comparison=choose(rng, ("Prior chest radiograph.", "Previous examination.")) if has_prior else "None.",
-        indication=choose(rng, _INDICATIONS),
+        comparison=choose(rng, "Prior chest radiograph.", "Previous examination.") if has_prior else "None.",
+        indication=choose(rng, *_INDICATIONS),
         labels=state_labels([*body, *closing], CHEXPERT14),
     )
 
@@ -395,7 +393,7 @@ def _normal(topic: str, claimed: set[str], mentioned: set[str], rng: np.random.G
         return []
     if rng.random() < 0.35:
         return [Sentence("No rib fracture is seen.", {"Fracture": NEG})]
-    return [Sentence(choose(rng, ("The bony structures are intact.", "No acute bony abnormality.")))]
+    return [Sentence(choose(rng, "The bony structures are intact.", "No acute bony abnormality."))]
 
 
 def _normal_heart(mentioned: set[str], rng: np.random.Generator) -> list[Sentence]:
@@ -403,15 +401,13 @@ def _normal_heart(mentioned: set[str], rng: np.random.Generator) -> list[Sentenc
     if heart and middle:
         text = choose(
             rng,
-            (
-                "Heart size and mediastinal contours are normal.",
-                "The heart size and mediastinal contours are within normal limits.",
-                "Heart size is normal. The mediastinal contours are unremarkable.",
-            ),
+            "Heart size and mediastinal contours are normal.",
+            "The heart size and mediastinal contours are within normal limits.",
+            "Heart size is normal. The mediastinal contours are unremarkable.",
         )
         return [Sentence(text, {"Cardiomegaly": NEG, "Enlarged Cardiomediastinum": NEG})]
     if heart:
-        return [Sentence(choose(rng, ("Heart size is normal.", "The heart is normal in size.")), {"Cardiomegaly": NEG})]
+        return [Sentence(choose(rng, "Heart size is normal.", "The heart is normal in size."), {"Cardiomegaly": NEG})]
     if middle and rng.random() < 0.6:
         return [Sentence("The mediastinal contours are normal.", {"Enlarged Cardiomediastinum": NEG})]
     return []
@@ -422,14 +418,14 @@ def _normal_lungs(claimed: set[str], mentioned: set[str], rng: np.random.Generat
     sentences: list[Sentence] = []
     if not diseases:
         sentences.append(
-            Sentence(choose(rng, ("The lungs are clear.", "Both lungs are clear.", "The lungs are well expanded.")))
+            Sentence(choose(rng, "The lungs are clear.", "Both lungs are clear.", "The lungs are well expanded."))
         )
     free = [name for name in ("Consolidation", "Edema") if name not in mentioned]
     if len(free) == 2 and rng.random() < 0.5:
-        text = choose(rng, ("No focal consolidation or pulmonary edema.", "There is no consolidation or edema."))
+        text = choose(rng, "No focal consolidation or pulmonary edema.", "There is no consolidation or edema.")
         sentences.append(Sentence(text, {"Consolidation": NEG, "Edema": NEG}))
     elif "Consolidation" in free and rng.random() < 0.7:
-        text = choose(rng, ("No focal consolidation.", "There is no focal consolidation."))
+        text = choose(rng, "No focal consolidation.", "There is no focal consolidation.")
         sentences.append(Sentence(text, {"Consolidation": NEG}))
     if "Lung Lesion" not in mentioned and not diseases and rng.random() < 0.2:
         sentences.append(Sentence("No nodule or mass.", {"Lung Lesion": NEG}))
@@ -441,19 +437,17 @@ def _normal_pleura(mentioned: set[str], rng: np.random.Generator) -> list[Senten
     if fluid and air:
         text = choose(
             rng,
-            (
-                "No pleural effusion or pneumothorax.",
-                "There is no pleural effusion or pneumothorax.",
-                "No pneumothorax or pleural effusion is seen.",
-            ),
+            "No pleural effusion or pneumothorax.",
+            "There is no pleural effusion or pneumothorax.",
+            "No pneumothorax or pleural effusion is seen.",
         )
         return [Sentence(text, {"Pleural Effusion": NEG, "Pneumothorax": NEG})]
     if fluid:
         return [
-            Sentence(choose(rng, ("No pleural effusion.", "There is no pleural effusion.")), {"Pleural Effusion": NEG})
+            Sentence(choose(rng, "No pleural effusion.", "There is no pleural effusion."), {"Pleural Effusion": NEG})
         ]
     if air:
-        return [Sentence(choose(rng, ("No pneumothorax.", "There is no pneumothorax.")), {"Pneumothorax": NEG})]
+        return [Sentence(choose(rng, "No pneumothorax.", "There is no pneumothorax."), {"Pneumothorax": NEG})]
     return []
 
 
@@ -462,7 +456,7 @@ def impression_sentences(findings: Sequence[Finding], rng: np.random.Generator) 
     claims = [f for f in findings if f.visible and f.name != "Support Devices"]
     if not claims:
         text = choose(
-            rng, ("No acute cardiopulmonary abnormality.", "No acute cardiopulmonary disease.", "Normal chest.")
+            rng, "No acute cardiopulmonary abnormality.", "No acute cardiopulmonary disease.", "Normal chest."
         )
         return [Sentence(text)]
     order = sorted(claims, key=lambda f: -SEVERITIES.index(f.severity))

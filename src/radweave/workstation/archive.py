@@ -91,9 +91,9 @@ def close_at_deadline(limits: QueryLimits) -> Iterator[Callable[[socket.socket],
         held.append(socket.socket(fileno=os.dup(connection.fileno())))
 
     def cut() -> None:
-        for one in held:
+        for connection in held:
             with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
 
     def watch() -> None:
         while not ended.wait(_LOOK_S):
@@ -108,8 +108,8 @@ def close_at_deadline(limits: QueryLimits) -> Iterator[Callable[[socket.socket],
         ended.set()
         watching.join()
         cut()
-        for one in held:
-            one.close()
+        for connection in held:
+            connection.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,13 +190,13 @@ def readable(rows: Iterable[Any], read: Callable[[Any], Row | None], count: Coun
     """Parsed rows of an answer; rows that cannot be parsed are counted."""
     records: list[Row] = []
     for row in rows:
-        one = None
+        record = None
         with suppress(Exception):  # untrusted input may fail in any way
-            one = read(row)
-        if one is None:
+            record = read(row)
+        if record is None:
             count("archive_rows_unreadable", 1)
         else:
-            records.append(one)
+            records.append(record)
     return records
 
 

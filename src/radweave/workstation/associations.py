@@ -65,53 +65,53 @@ class Connections:
     def enter(self, connection: socket.socket, address: str) -> None:
         """Add a pending connection; at the limit, close the oldest one of the busiest address."""
         with self._lock:
-            pending = [one for one in self._all.values() if not one.peer]
+            pending = [entry for entry in self._all.values() if not entry.peer]
             if len(pending) >= MOST_PENDING:
-                most = Counter(one.address for one in pending).most_common(1)[0][0]
-                self._cut(next(one for one in pending if one.address == most), "connections_crowded_out")
+                most = Counter(entry.address for entry in pending).most_common(1)[0][0]
+                self._cut(next(entry for entry in pending if entry.address == most), "connections_crowded_out")
             self._all[id(connection)] = _Connection(connection, address)
 
     def join(self, connection: socket.socket, association: Association) -> None:
         """Record the association of a connection."""
         with self._lock:
-            one = self._all.get(id(connection))
-            if one is not None:
-                one.association = association
-                self._of[association] = one
+            entry = self._all.get(id(connection))
+            if entry is not None:
+                entry.association = association
+                self._of[association] = entry
 
     def accept(self, association: Association, peer: str) -> Literal["accepted", "full", "gone"]:
         """Give a pending association a slot; one stays reserved for each other peer without any."""
         with self._lock:
-            one = self._of.get(association)
-            if one is None:
+            entry = self._of.get(association)
+            if entry is None:
                 return "gone"
             held = Counter(other.peer for other in self._all.values() if other.peer)
             reserved = self._peers - len(held) if held[peer] else 0
             if held.total() + reserved >= self._slots:
                 return "full"
-            one.peer, one.heard = peer, time.monotonic()
+            entry.peer, entry.heard = peer, time.monotonic()
             return "accepted"
 
     def hear(self, association: Association, size: int) -> bool:
         """Record a whole message, a part of an object; False if that object is too large."""
-        one = self._of.get(association)
-        if one is None:
+        entry = self._of.get(association)
+        if entry is None:
             return True
-        one.heard, one.object_bytes = time.monotonic(), one.object_bytes + size
-        return one.object_bytes <= LARGEST_OBJECT
+        entry.heard, entry.object_bytes = time.monotonic(), entry.object_bytes + size
+        return entry.object_bytes <= LARGEST_OBJECT
 
     def object_done(self, association: Association) -> None:
         """Record the end of an object."""
-        one = self._of.get(association)
-        if one is not None:
-            one.heard, one.object_bytes = time.monotonic(), 0
+        entry = self._of.get(association)
+        if entry is not None:
+            entry.heard, entry.object_bytes = time.monotonic(), 0
 
     def leave(self, connection: socket.socket) -> bool:
         """Free the slot of a closed connection, whose association may still run; False if it was cut before."""
         with self._lock:
-            one = self._all.get(id(connection))
-            self._leave(one)
-            return one is not None
+            entry = self._all.get(id(connection))
+            self._leave(entry)
+            return entry is not None
 
     def closed(self, association: Association) -> None:
         """Free the slot of an association whose connection was closed."""
@@ -128,35 +128,35 @@ class Connections:
         """Close late connections; return the associations that have ended since the last call."""
         with self._lock:
             now = time.monotonic()
-            for one in list(self._all.values()):
-                if one.association is not None and _is_over(one.association):
-                    self._leave(one)
+            for entry in list(self._all.values()):
+                if entry.association is not None and _is_over(entry.association):
+                    self._leave(entry)
                 # The library closes silent associations; here those are closed that stop within a message.
-                elif now - one.heard > (2 * SILENT_S if one.peer else PENDING_S):
-                    self._cut(one, "connections_late")
-            done = [one for one in self._ending if _is_over(one)]
-            self._ending = [one for one in self._ending if one not in done]
+                elif now - entry.heard > (2 * SILENT_S if entry.peer else PENDING_S):
+                    self._cut(entry, "connections_late")
+            done = [association for association in self._ending if _is_over(association)]
+            self._ending = [association for association in self._ending if association not in done]
         return done
 
     def cut_all(self) -> None:
         with self._lock:
-            for one in list(self._all.values()):
-                self._cut(one, None)
+            for entry in list(self._all.values()):
+                self._cut(entry, None)
 
-    def _leave(self, one: _Connection | None) -> None:
-        if one is not None and self._all.pop(id(one.socket), None) is not None and one.association is not None:
-            del self._of[one.association]
-            self._ending.append(one.association)
-            if not one.peer:  # else its thread would wait for a request for ever
-                one.association.dul.to_user_queue.put(None)  # type: ignore[arg-type]
+    def _leave(self, entry: _Connection | None) -> None:
+        if entry is not None and self._all.pop(id(entry.socket), None) is not None and entry.association is not None:
+            del self._of[entry.association]
+            self._ending.append(entry.association)
+            if not entry.peer:  # else its thread would wait for a request for ever
+                entry.association.dul.to_user_queue.put(None)  # type: ignore[arg-type]
 
-    def _cut(self, one: _Connection, why: str | None) -> None:
-        self._leave(one)
+    def _cut(self, entry: _Connection, why: str | None) -> None:
+        self._leave(entry)
         if why is not None:
             self._count(why)
         # The waiting thread wakes up and closes it. TLS is closed at the TCP level.
         with contextlib.suppress(OSError):
-            socket.socket.shutdown(one.socket, socket.SHUT_RDWR)
+            socket.socket.shutdown(entry.socket, socket.SHUT_RDWR)
 
 
 def _is_over(association: Association) -> bool:

@@ -21,6 +21,7 @@ from radweave.workstation.finished import (
     device_uid,
     document_title,
     evidence_lines,
+    name_parts,
     named_uuid,
     report_key,
     report_uid,
@@ -62,7 +63,7 @@ def bundle(report: FinishedReport, release: Release) -> Json:
     resources = [_diagnostic_report(report, ids, release), _device(report, ids, release)]
     if report.sources:
         resources += [_patient(report, ids), _imaging_study(report, ids, release)]
-    resources += [_practitioner(one, number, ids) for number, one in enumerate(report.signatures)]
+    resources += [_practitioner(signature, number, ids) for number, signature in enumerate(report.signatures)]
     resources += [_observation(finding, report, ids) for finding in _probable(report)]
     return {
         "resourceType": "Bundle",
@@ -192,7 +193,7 @@ def _patient(report: FinishedReport, ids: _Ids) -> Json:
 
 def _name(group: str) -> Json:
     """A DICOM name as a HumanName."""
-    family, first, middle, prefix, suffix = [*group.split("^"), *[""] * 4][:5]
+    family, first, middle, prefix, suffix = name_parts(group)
     parts: Json = {
         "text": spoken_name(group),
         "family": family,

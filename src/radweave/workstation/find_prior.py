@@ -158,25 +158,25 @@ def _taken(
 ) -> Prior | None:
     """The candidate's fitting images and its signed report; None without such an image."""
     series = list(dict.fromkeys(archive.series(candidate.study_instance_uid, limits)))
-    wanted = [one for one in series if one.modality in plan.modality and may_hold(plan.routes, one.body_part)]
+    wanted = [row for row in series if row.modality in plan.modality and may_hold(plan.routes, row.body_part)]
     if not wanted:
         return None
     folder.mkdir(parents=True)
-    for one in _first(wanted):
-        archive.fetch(candidate.study_instance_uid, one.uid, folder, limits)
+    for row in _first(wanted):
+        archive.fetch(candidate.study_instance_uid, row.uid, folder, limits)
     images = _objects(folder, study, candidate, plan, limits, count)
-    views = [(view, one) for one in images if (view := _view(one, plan.routes)) is not None]
+    views = [(view, image) for image in images if (view := _view(image, plan.routes)) is not None]
     if not views:
         return None
-    is_scan = any(one.identity.modality == CT for _, one in views)
+    is_scan = any(image.identity.modality == CT for _, image in views)
     reports = folder / "reports"
     reports.mkdir()
-    for one in [each for each in series if each.modality == _REPORT][:SERIES]:
-        archive.fetch(candidate.study_instance_uid, one.uid, reports, limits)
+    for row in [row for row in series if row.modality == _REPORT][:SERIES]:
+        archive.fetch(candidate.study_instance_uid, row.uid, reports, limits)
     report = _signed(_objects(reports, study, candidate, plan, limits, count))
     views.sort(key=lambda pair: (not pair[0].is_frontal, pair[1].path.name))
     this, then = (date.fromisoformat(day) for day in (study.study_date, views[0][1].identity.study_date))
-    files = [one.path for _, one in views]
+    files = [image.path for _, image in views]
     if is_scan:
         files = [_laid(scan_of(files), folder / "scan")]
     return Prior("found", files=tuple(map(str, files)), report=report, days=(this - then).days)
@@ -184,8 +184,8 @@ def _taken(
 
 def _first(series: Sequence[FoundSeries]) -> Sequence[FoundSeries]:
     """The series to fetch: the largest of CT, if the archive states their numbers of slices."""
-    if any(one.modality == CT for one in series) and all(one.instances is not None for one in series):
-        return sorted(series, key=lambda one: (one.modality == CT, one.instances or 0, one.uid))[-1:]
+    if any(row.modality == CT for row in series) and all(row.instances is not None for row in series):
+        return sorted(series, key=lambda row: (row.modality == CT, row.instances or 0, row.uid))[-1:]
     return series[:SERIES]
 
 
@@ -224,10 +224,10 @@ def _objects(
     return objects
 
 
-def _view(one: _Object, routes: Iterable[Route]) -> View | None:
+def _view(image: _Object, routes: Iterable[Route]) -> View | None:
     """The view of an image; None if it does not fit the routes."""
     try:
-        header = read_header(one.path)
+        header = read_header(image.path)
     except InputError:
         return None
     view = header.view or "UNKNOWN"
@@ -238,9 +238,9 @@ def _view(one: _Object, routes: Iterable[Route]) -> View | None:
 def _signed(reports: Sequence[_Object]) -> str | None:
     """The text of the newest signed report."""
     signed: list[tuple[str, str]] = []
-    for one in reports:
+    for report in reports:
         try:
-            answer, _ = _child().call("signed", {"path": str(one.path.absolute())}, timeout_s=READ_TIMEOUT_S)
+            answer, _ = _child().call("signed", {"path": str(report.path.absolute())}, timeout_s=READ_TIMEOUT_S)
         except InputError:
             continue
         if answer.get("text"):

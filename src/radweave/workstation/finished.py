@@ -211,18 +211,18 @@ class FinishedReport:
     notice: str = RESEARCH_ONLY
 
     def __post_init__(self) -> None:
-        sections = (replace(one, text=writable(one.text)) for one in self.sections)
+        sections = (replace(section, text=writable(section.text)) for section in self.sections)
         findings = (
-            replace(one, name=writable(one.name), flag=None if one.flag is None else writable(one.flag))
-            for one in self.findings
+            replace(finding, name=writable(finding.name), flag=None if finding.flag is None else writable(finding.flag))
+            for finding in self.findings
         )
         cleaned = {
             "text": writable(self.text),
-            "sections": tuple(one for one in sections if one.text),
+            "sections": tuple(section for section in sections if section.text),
             "findings": tuple(findings),
-            "flagged": tuple(Flagged(writable(one.text), writable(one.why)) for one in self.flagged),
+            "flagged": tuple(Flagged(writable(item.text), writable(item.why)) for item in self.flagged),
             "warnings": tuple(map(writable, self.warnings)),
-            "addenda": tuple(replace(one, text=writable(one.text)) for one in self.addenda),
+            "addenda": tuple(replace(item, text=writable(item.text)) for item in self.addenda),
         }
         for name, value in cleaned.items():
             object.__setattr__(self, name, value)
@@ -236,7 +236,7 @@ class FinishedReport:
     @property
     def signatures(self) -> tuple[Signature, ...]:
         """Signatures of the report and its addenda, in order; none of a draft."""
-        return () if self.signature is None else (self.signature, *(one.signature for one in self.addenda))
+        return () if self.signature is None else (self.signature, *(addendum.signature for addendum in self.addenda))
 
     @property
     def is_final(self) -> bool:
@@ -311,8 +311,8 @@ def status_line(report: FinishedReport) -> str:
 def addendum_lines(report: FinishedReport) -> list[tuple[str, str]]:
     """Heading (with signer and time) and text of each addendum."""
     return [
-        (f"Addendum {number}, signed by {_whose(one.signature)}", one.text)
-        for number, one in enumerate(report.addenda, start=1)
+        (f"Addendum {number}, signed by {_whose(addendum.signature)}", addendum.text)
+        for number, addendum in enumerate(report.addenda, start=1)
     ]
 
 
@@ -366,8 +366,14 @@ def spoken_name(name: str) -> str:
     return named[0] + "".join(f" ({group})" for group in named[1:]) if named else ""
 
 
+def name_parts(group: str) -> tuple[str, str, str, str, str]:
+    """Family, given, middle name, prefix and suffix of one group of a DICOM name."""
+    family, first, middle, prefix, suffix = [*group.split("^"), *[""] * 4][:5]
+    return family, first, middle, prefix, suffix
+
+
 def _one_name(group: str) -> str:
-    family, first, middle, prefix, suffix = (part.strip() for part in [*group.split("^"), *[""] * 4][:5])
+    family, first, middle, prefix, suffix = (part.strip() for part in name_parts(group))
     spoken = " ".join(part for part in (prefix, first, middle, family) if part)
     return f"{spoken}, {suffix}" if suffix else spoken
 
@@ -406,24 +412,25 @@ def report_key(report: FinishedReport) -> tuple[str, ...]:
     Pictures and maps are determined by images and model. Probabilities count as they are printed.
     """
     signature = report.signature
+    sources = sorted(report.sources, key=lambda source: source.sop_instance_uid)
     content: dict[str, object] = {
         "study": report.study_id if not report.sources else report.sources[0].study_instance_uid,
-        "images": [source.model_dump() for source in sorted(report.sources, key=lambda one: one.sop_instance_uid)],
+        "images": [source.model_dump() for source in sources],
         "model": device_uid(report.model),
         "text": report.text,
-        "sections": [(one.kind, one.text) for one in report.sections],
+        "sections": [(section.kind, section.text) for section in report.sections],
         "findings": [
-            (one.name, _written(one.probability), _written(one.threshold), one.state.value, one.flag)
-            for one in report.findings
+            (item.name, _written(item.probability), _written(item.threshold), item.state.value, item.flag)
+            for item in report.findings
         ],
-        "flagged": [(one.text, one.why) for one in report.flagged],
+        "flagged": [(item.text, item.why) for item in report.flagged],
         "warnings": report.warnings,
         "notice": report.notice,
         "signed": None if signature is None else _signed(signature),
         "draft": None if report.predecessor is None else report_key(report.predecessor),
     }
     if report.addenda:
-        content["addenda"] = [(one.text, *_signed(one.signature)) for one in report.addenda]
+        content["addenda"] = [(item.text, *_signed(item.signature)) for item in report.addenda]
     if report.rejected is not None:
         content["rejected"] = _signed(report.rejected)
     return (str(LAYOUT), sha256_json(content))

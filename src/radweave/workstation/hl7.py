@@ -24,6 +24,7 @@ from radweave.workstation.finished import (
     addendum_lines,
     caution_lines,
     evidence_lines,
+    name_parts,
     named_uuid,
     report_key,
     report_uid,
@@ -106,7 +107,7 @@ def _name(group: str, writing: str) -> str:
     """A group of a DICOM name as XPN: family, given, middle, suffix, prefix, representation."""
     if not group:
         return ""
-    family, first, middle, prefix, suffix = [*group.split("^"), *[""] * 4][:5]
+    family, first, middle, prefix, suffix = name_parts(group)
     return _component(family, first, middle, suffix, prefix, "", "", writing)
 
 
@@ -133,7 +134,7 @@ def _request(report: FinishedReport) -> list[str]:
 
 def _person(signature: Signature) -> list[str]:
     """Number (none), family, given, middle, suffix and prefix of the signer."""
-    family, first, middle, prefix, suffix = [*signature.name.split("=")[0].split("^"), *[""] * 4][:5]
+    family, first, middle, prefix, suffix = name_parts(signature.name.split("=")[0])
     return [escaped(part) for part in ("", family, first, middle, suffix, prefix)]
 
 
@@ -142,9 +143,9 @@ def _observations(report: FinishedReport) -> Iterator[list[str]]:
     signers: dict[int, str] = {}
     rows += [("FT", _NOTE_CODE, line, "") for line in caution_lines(report)]
     rows += [("FT", _SECTION_CODES[section.kind], section.text, "") for section in report.sections]
-    for (heading, text), one in zip(addendum_lines(report), report.addenda, strict=True):
+    for (heading, text), addendum in zip(addendum_lines(report), report.addenda, strict=True):
         rows.append(("FT", structured_reports.ADDENDUM, f"{heading}\n{text}", ""))
-        signers[len(rows)] = "^".join(_person(one.signature)).rstrip("^")
+        signers[len(rows)] = "^".join(_person(addendum.signature)).rstrip("^")
     rows += [("FT", _NOTE_CODE, line, "") for line in evidence_lines(report)]
     for finding in report.findings:
         if finding.probability is not None:

@@ -51,31 +51,12 @@ class Identity(Record):
     columns: int | None
 
 
-KEYWORDS = {
-    "patient_name": "PatientName",
-    "patient_id": "PatientID",
-    "issuer_of_patient_id": "IssuerOfPatientID",
-    "patient_birth_date": "PatientBirthDate",
-    "patient_sex": "PatientSex",
-    "patient_age": "PatientAge",
-    "patient_identity_removed": "PatientIdentityRemoved",
-    "deidentification_method": "DeidentificationMethod",
-    "study_instance_uid": "StudyInstanceUID",
-    "study_id": "StudyID",
-    "study_date": "StudyDate",
-    "study_time": "StudyTime",
-    "study_description": "StudyDescription",
-    "accession_number": "AccessionNumber",
-    "referring_physician_name": "ReferringPhysicianName",
-    "series_instance_uid": "SeriesInstanceUID",
-    "modality": "Modality",
-    "body_part_examined": "BodyPartExamined",
-    "sop_class_uid": "SOPClassUID",
-    "sop_instance_uid": "SOPInstanceUID",
-    "frame_of_reference_uid": "FrameOfReferenceUID",
-    "rows": "Rows",
-    "columns": "Columns",
-}
+def _keyword(field: str) -> str:
+    words = (word.upper() if word in ("id", "uid", "sop") else word.capitalize() for word in field.split("_"))
+    return "".join(words)
+
+
+KEYWORDS = {field: _keyword(field) for field in Identity.model_fields}
 """Field of ``Identity`` -> keyword of PS3.6."""
 
 

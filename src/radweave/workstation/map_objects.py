@@ -252,12 +252,12 @@ def heat_maps(
         assert layers is not None
         peak = max(float(weights.max()) for weights in layers)
         each = list(zip(layers, covers, pictures, strict=False))
-        volumes = [(weights, cover, one) for weights, cover, (_, one) in each if isinstance(one, Volume)]
+        volumes = [(weights, cover, picture) for weights, cover, (_, picture) in each if isinstance(picture, Volume)]
         if volumes:
             made.append(HeatMap(name, peak, placed=_placed(*volumes[0]), note=note))
             continue
-        panels = tuple(_panel(title, one, weights, cover) for weights, cover, (title, one) in each
-                       if not isinstance(one, Volume))  # fmt: skip
+        panels = tuple(_panel(title, picture, weights, cover) for weights, cover, (title, picture) in each
+                       if not isinstance(picture, Volume))  # fmt: skip
         made.append(HeatMap(name, peak, panels, note=note))
     return tuple(made)
 

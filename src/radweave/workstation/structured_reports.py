@@ -212,9 +212,7 @@ def envelope(report: FinishedReport, sop_class: str, *, kind: str, modality: str
     dataset.SeriesNumber, dataset.InstanceNumber = number, _place(report)
     dataset.Modality = modality
     dataset.SeriesDescription = CAUTION
-    dataset.Manufacturer, dataset.ManufacturerModelName = MAKER, report.model.method
-    dataset.SoftwareVersions = report.model.version
-    dataset.DeviceSerialNumber = report.model.digest[:16]
+    _set_equipment(dataset, report)
     dataset.ContributingEquipmentSequence = [_equipment(report)]
     stamp(dataset, report)
     return dataset
@@ -247,11 +245,15 @@ def stamp(dataset: Dataset, report: FinishedReport) -> None:
     dataset.CodingSchemeIdentificationSequence = [scheme]
 
 
-def _equipment(report: FinishedReport) -> Dataset:
-    item = Dataset()
+def _set_equipment(item: Dataset, report: FinishedReport) -> None:
     item.Manufacturer, item.ManufacturerModelName = MAKER, report.model.method
     item.SoftwareVersions = report.model.version
     item.DeviceSerialNumber = report.model.digest[:16]
+
+
+def _equipment(report: FinishedReport) -> Dataset:
+    item = Dataset()
+    _set_equipment(item, report)
     item.DeviceUID = device_uid(report.model)
     item.ContributionDescription = f"Text and findings: {report.model.method}, {report.model.preset}"[:1024]
     item.PurposeOfReferenceCodeSequence = [coded(PROCESSING)]
@@ -324,7 +326,7 @@ def document(
     dataset.PreliminaryFlag = "FINAL" if report.is_final else "PRELIMINARY"
     dataset.VerificationFlag = "VERIFIED" if report.is_final else "UNVERIFIED"
     if report.signatures:
-        dataset.VerifyingObserverSequence = [_verifier(one) for one in reversed(report.signatures)]
+        dataset.VerifyingObserverSequence = [_verifier(signature) for signature in reversed(report.signatures)]
     if report.predecessor is not None:
         dataset.PredecessorDocumentsSequence = [_predecessor(report.predecessor, predecessor_class or sop_class, kind)]
     dataset.CurrentRequestedProcedureEvidenceSequence = [evidence_of(report)]
@@ -542,7 +544,7 @@ def _group(finding: Finding, report: FinishedReport, key: tuple[str, ...]) -> Me
 def _images(report: FinishedReport) -> list[SourceImageForMeasurementGroup] | None:
     if len(report.sources) > SHOWN_IMAGES:
         return None
-    return [SourceImageForMeasurementGroup(one.sop_class_uid, one.sop_instance_uid) for one in report.sources]
+    return [SourceImageForMeasurementGroup(source.sop_class_uid, source.sop_instance_uid) for source in report.sources]
 
 
 def _image_library(report: FinishedReport) -> Dataset:
@@ -553,10 +555,7 @@ def _image_library(report: FinishedReport) -> Dataset:
     return container(
         IMAGE_LIBRARY,
         [
-            container(
-                IMAGE_LIBRARY_GROUP,
-                [code(MODALITY, modality(name), "HAS ACQ CONTEXT"), *images],
-            )
+            container(IMAGE_LIBRARY_GROUP, [code(MODALITY, modality(name), "HAS ACQ CONTEXT"), *images])
             for name, images in groups.items()
         ],
     )

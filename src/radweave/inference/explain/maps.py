@@ -1,6 +1,6 @@
 """Attention maps over the pictures that they are about.
 
-A map has one value per patch of what the model saw. A radiograph was fitted into a square with black beside it, so a
+A map has one value per patch of the model's input. A radiograph was fitted into a square with black beside it, so a
 map (h, w) covers the square and not the picture; a scan's map (d, h, w) covers the scan. Between the middles of the
 patches values are linear, beyond the outermost middles they stay.
 """
@@ -209,7 +209,7 @@ def smallest_half(maps: Sequence[Floats]) -> float:
 
 # Maps in colours: blue to yellow, which eyes without red or green tell apart, and a line at half of the peak.
 #
-# Nothing is told by colour alone: the line is there in grey print as well, and the page gives the numbers.
+# No information is in colour alone: the line is visible in grey print, and the page gives the numbers.
 
 
 RAMP = ((0.0, (20, 50, 130)), (0.5, (0, 160, 160)), (1.0, (250, 230, 60)))

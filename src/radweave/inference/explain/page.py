@@ -26,7 +26,7 @@ from radweave.core.map_kinds import MapKind, kind_of
 from radweave.core.study import RESEARCH_ONLY, LabelState, Report
 from radweave.engine.drafts import COMPARISONS_REMOVED as COMPARISONS
 from radweave.engine.run_folder import RunCard
-from radweave.inference.explain.comparison import SIGNS, TextComparison, compare_texts
+from radweave.inference.explain.comparison import SIGNS, compare_texts
 from radweave.inference.explain.maps import CHANGES as CHANGES_CAPTION
 from radweave.inference.explain.maps import (
     LINE_AT,
@@ -295,7 +295,7 @@ def render(explained: Explained) -> tuple[str, dict[str, bytes]]:
         viewer_style=style(),
         viewed=_viewed(explained, gallery),
         kind=kind_of(report.evidence),
-        comparison=_comparison(explained),
+        comparison=compare_texts(report.text, explained.reference, explained.labeler) if explained.reference else None,
         differences=SIGNS,
         removed=_removed(report.evidence),
         invented=_invented(explained, support),
@@ -356,10 +356,6 @@ def _viewed(explained: Explained, gallery: Gallery) -> Embedded | None:
     evidence = explained.report.evidence
     names = [str(view.get("file", "")) for view in evidence.get("views") or ()]
     return embed(explained.subjects, names, gallery.maps, kind_of(evidence), explained.card.method)
-
-
-def _comparison(explained: Explained) -> TextComparison | None:
-    return compare_texts(explained.report.text, explained.reference, explained.labeler) if explained.reference else None
 
 
 def _removed(evidence: Mapping[str, Any]) -> list[tuple[str, str | None]]:

@@ -1,7 +1,7 @@
 """Support of each sentence of a draft by its evidence, for and against.
 
-A rule-based labeler reads which classes a sentence affirms, denies or leaves open; each of these claims is held against
-the class's probability and against what the recalled texts say of the class. An attention map supports nothing by
+A rule-based labeler reads which classes a sentence affirms, denies or leaves open; each of these claims is compared
+with the class's probability and with the statements of the recalled texts. An attention map supports nothing by
 itself: it shows the tokens that the model used, not a finding.
 """
 
@@ -210,7 +210,7 @@ class Finding:
     """A class: its probability, what the draft as a whole says of it, and what is wrong between the two.
 
     ``sentences`` say so, ``otherwise`` numbers those that say something else of it. From ``threshold`` on it is taken
-    to be there; ``experience`` says what became of studies with such a probability.
+    to be there; ``experience`` gives the outcome of studies with such a probability.
     """
 
     name: str
@@ -225,7 +225,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """The draft of one study held against its evidence, and how far its probabilities are calibrated."""
+    """The draft of one study with the agreement of its evidence, and the calibration of its probabilities."""
 
     sentences: tuple[Sentence, ...]
     findings: tuple[Finding, ...]

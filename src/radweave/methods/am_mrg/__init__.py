@@ -23,8 +23,9 @@ from radweave.methods.experiment import (
 )
 from radweave.methods.stage import full
 from radweave.nn.connector import LinearConnectorConfig
+from radweave.nn.decoding import DecodingConfig
 from radweave.nn.heads import DenseHeadConfig, LinearWordHeadConfig
-from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, DecodingConfig, PretrainedLanguageModelConfig
+from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, PretrainedLanguageModelConfig
 from radweave.nn.text_encoder import LsaTextEncoderConfig, PretrainedTextEncoderConfig
 from radweave.nn.vision import ViTConfig
 from radweave.nn.vision.pretrained import PHANTOM_ENCODER

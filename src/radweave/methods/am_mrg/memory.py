@@ -48,7 +48,7 @@ class HopfieldMemory(nn.Module):
         return {name: build()}
 
     def layouts(self, name: str, *, texts: bool, may_be_empty: bool) -> dict[str, BankLayout]:
-        """What that bank must look like."""
+        """Layout of that bank."""
         patterns = {"patterns": Column("float", (self.pattern_dim,))}
         return {name: BankLayout(patterns, texts=texts, may_be_empty=may_be_empty)}
 
@@ -66,14 +66,14 @@ class HopfieldMemory(nn.Module):
             owners = None if held.owners is None else held.owners.to(device)
             self.patterns = replace(held, values=held.values.to(device), owners=owners)
         askers = self.owners.patients_of(patient_ids).to(states.device).repeat_interleave(states.shape[1])
-        found = self.network(states.flatten(0, 1), self.patterns, askers)
-        return Recollection(found.output.unflatten(0, states.shape[:2]), found.queries, askers)
+        recollection = self.network(states.flatten(0, 1), self.patterns, askers)
+        return Recollection(recollection.output.unflatten(0, states.shape[:2]), recollection.queries, askers)
 
-    def recalled(self, found: Recollection, classes: Sequence[str], top: int) -> list[list[dict[str, Any]]]:
+    def recalled(self, recollection: Recollection, classes: Sequence[str], top: int) -> list[list[dict[str, Any]]]:
         """Per study, for every class the ``top`` rows of the bank with the largest weight: row, class and weight."""
-        assert found.queries is not None
-        weights, rows = strongest(found.queries, self.patterns, top, found.askers)
-        studies, width = len(found.tokens), weights.shape[1]
+        assert recollection.queries is not None
+        weights, rows = strongest(recollection.queries, self.patterns, top, recollection.askers)
+        studies, width = len(recollection.tokens), weights.shape[1]
         weights, numbers = weights.view(studies, len(classes), width), rows.view(studies, len(classes), width)
         return [
             [
@@ -105,8 +105,8 @@ class NoMemory(nn.Module):
     def forward(self, states: Float[Tensor, "batch classes dim"], patient_ids: Sequence[str]) -> Recollection:
         return Recollection(states.new_zeros(len(states), 0, self.width))
 
-    def recalled(self, found: Recollection, classes: Sequence[str], top: int) -> list[list[dict[str, Any]]]:
-        return [[] for _ in range(len(found.tokens))]
+    def recalled(self, recollection: Recollection, classes: Sequence[str], top: int) -> list[list[dict[str, Any]]]:
+        return [[] for _ in range(len(recollection.tokens))]
 
 
 Memory = HopfieldMemory | NoMemory

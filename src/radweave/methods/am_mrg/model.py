@@ -37,10 +37,10 @@ from radweave.methods.model import (
     Term,
     ToWrite,
     generation,
-    given,
     losses,
     prompted_loss,
     report_loss,
+    required,
     text_loss,
     written,
 )
@@ -74,13 +74,13 @@ class Forward(ForwardPass["AmMrgModel"]):
 
     @cached_property
     def regions(self) -> Recollection:
-        found: Recollection = self.model.visual_memory(self.reading.diseases, self.batch.patient_ids)
-        return found
+        recollection: Recollection = self.model.visual_memory(self.reading.diseases, self.batch.patient_ids)
+        return recollection
 
     @cached_property
     def reports(self) -> Recollection:
-        found: Recollection = self.model.report_memory(self.reading.diseases, self.batch.patient_ids)
-        return found
+        recollection: Recollection = self.model.report_memory(self.reading.diseases, self.batch.patient_ids)
+        return recollection
 
     @cached_property
     def prefix(self) -> Slot:
@@ -96,7 +96,7 @@ class Forward(ForwardPass["AmMrgModel"]):
     def disease(self) -> Tensor:
         """Binary cross-entropy (Eq. 11)."""
         logits = self.model.heads(self.reading.diseases)
-        return binary_loss(logits, given(self.batch.class_labels), self.model.uncertain)
+        return binary_loss(logits, required(self.batch.class_labels), self.model.uncertain)
 
     def orthogonality(self) -> Tensor:
         return self.model.query_former.orthogonality()
@@ -107,8 +107,8 @@ class Forward(ForwardPass["AmMrgModel"]):
         """
         model, batch = self.model, self.batch
         generator = hint_generator(model.language_model.training)
-        ids, mask = word_hints(given(batch.labels), generator)
-        names, name_mask = finding_names(given(batch.class_labels), model.class_ids, generator)
+        ids, mask = word_hints(required(batch.labels), generator)
+        names, name_mask = finding_names(required(batch.class_labels), model.class_ids, generator)
         embed = model.language_model.embed
         hints = embed(ids), mask
         slots = {"image": hints, "queries": nothing(hints), "memory": (embed(names), name_mask)}
@@ -118,11 +118,13 @@ class Forward(ForwardPass["AmMrgModel"]):
         """Per study the probability of every class, maps of those found, and what every class recalled."""
         model, views, classes = self.model, self.views, self.model.classes
         probabilities = model.heads(self.reading.diseases).float().sigmoid()
-        found = probabilities >= torch.minimum(
+        positive = probabilities >= torch.minimum(
             probabilities.amax(1, keepdim=True), probabilities.new_full((1, 1), SHOWN_FROM)
         )
-        asked = torch.nonzero(found.any(0)).flatten().tolist()
-        maps = view_maps(model.sources.regions.cam, views, lambda tokens: model.score(tokens, views.view_mask), asked)
+        shown_classes = torch.nonzero(positive.any(0)).flatten().tolist()
+        maps = view_maps(
+            model.sources.regions.cam, views, lambda tokens: model.score(tokens, views.view_mask), shown_classes
+        )
         regions = model.visual_memory.recalled(self.regions, classes, RECALLED_PER_DISEASE)
         texts = model.report_memory.recalled(self.reports, classes, RECALLED_PER_DISEASE)
         kind = "sentence" if model.sources.reports.unit == "sentence" else "report"
@@ -131,8 +133,8 @@ class Forward(ForwardPass["AmMrgModel"]):
                 "class_probabilities": dict(zip(classes, values, strict=True)),
                 "attention_maps": {
                     classes[number]: maps[place, row, views.view_mask[row]].cpu().numpy()
-                    for place, number in enumerate(asked)
-                    if found[row, number]
+                    for place, number in enumerate(shown_classes)
+                    if positive[row, number]
                 },
                 MAP_KIND: model.sources.regions.cam,
                 "recalled": [_shown("region", item) for item in regions[row]]
@@ -157,7 +159,7 @@ TERMS: Mapping[str, Term[Forward]] = {
 
 @dataclass(frozen=True, slots=True)
 class MemorySources:
-    """How the two banks are built."""
+    """Settings of the two banks."""
 
     regions: RegionConfig
     reports: ReportDrawConfig
@@ -200,7 +202,7 @@ class AmMrgModel(ReportModel):
         return losses(self.terms, Forward(self, batch), terms)
 
     def class_logits(self, batch: Batch) -> Tensor:
-        """What the heads say of each class (B, K)."""
+        """Logits of the heads for each class (B, K)."""
         logits: Tensor = self.heads(Forward(self, batch).reading.diseases)
         return logits
 
@@ -212,9 +214,9 @@ class AmMrgModel(ReportModel):
         return generation(self, batch, decoding)
 
     def to_write(self, batch: Batch) -> ToWrite:
-        """What the reports of a batch are written after."""
-        seen = Forward(self, batch)
-        return ToWrite(Prefixes(*seen.prefix), lambda ids, log_probs: written(ids, log_probs, seen.evidence()))
+        """Prefixes of the reports of a batch."""
+        forward = Forward(self, batch)
+        return ToWrite(Prefixes(*forward.prefix), lambda ids, log_probs: written(ids, log_probs, forward.evidence()))
 
     @torch.no_grad()
     def build_memories(self, stage: str, training: TrainingView) -> dict[str, Bank]:

@@ -44,7 +44,7 @@ Mined = tuple[Tensor, dict[str, Any]]
 
 
 class RegionConfig(Config):
-    """How regions are found. ``cell`` is in pixels; ``threshold`` is a share of a study's strongest activation."""
+    """Settings of the regions. ``cell`` is in pixels; ``threshold`` is a share of a study's strongest activation."""
 
     cam: CamKind = "gradcam"
     cell: Pixels = 16
@@ -74,12 +74,12 @@ def find_regions(cells: Float[Tensor, "views rows columns"], threshold: float) -
 
 def apart(regions: Sequence[Region], grid: tuple[int, ...], cell: int, image_size: int, most: int) -> list[Region]:
     """The first ``most`` regions, leaving out those that touch the same tokens as one before them."""
-    found: dict[tuple[int, Span, Span], Region] = {}
+    regions_found: dict[tuple[int, Span, Span], Region] = {}
     for region in regions:
-        found.setdefault((region.view, *touched(region, grid, cell, image_size)), region)
-        if len(found) == most:
+        regions_found.setdefault((region.view, *touched(region, grid, cell, image_size)), region)
+        if len(regions_found) == most:
             break
-    return list(found.values())
+    return list(regions_found.values())
 
 
 def masked_views(
@@ -117,8 +117,10 @@ def region_patterns(
 def stated_diseases(class_states: Int[Tensor, "studies classes"]) -> list[tuple[int, list[int]]]:
     """(row, diseases) of every study with a positive label."""
     rows = (class_states == POSITIVE).tolist()
-    found = [(row, [number for number, positive in enumerate(states) if positive]) for row, states in enumerate(rows)]
-    return [(row, diseases) for row, diseases in found if diseases]
+    regions_found = [
+        (row, [number for number, positive in enumerate(states) if positive]) for row, states in enumerate(rows)
+    ]
+    return [(row, diseases) for row, diseases in regions_found if diseases]
 
 
 class CappedDraw(Generic[Item]):
@@ -141,8 +143,8 @@ class CappedDraw(Generic[Item]):
         else:
             heapq.heappushpop(self._heap, entry)
 
-    def kept(self) -> list[Item]:
-        """What stays, in the order in which it was offered."""
+    def drawn(self) -> list[Item]:
+        """The items that were drawn, in the order in which it was offered."""
         return [item for _, _, item in sorted(self._heap, key=itemgetter(1))]
 
 
@@ -162,11 +164,11 @@ def build_visual_bank(training: TrainingView, encoder: nn.Module, score: Score, 
     for start in range(0, len(wanted), STUDIES_AT_ONCE):
         chunk = wanted[start : start + STUDIES_AT_ONCE]
         batch = collate([training.examples[row] for row, _ in chunk], pad_id=training.pad_id).to(device)
-        for number, found, row in _mine(batch, [diseases for _, diseases in chunk], encoder, score, config):
-            draws[number].offer((found, {**row, "disease": training.classes[number]}))
-    kept = [mined for draw in draws for mined in draw.kept()]
-    patterns = torch.stack([pattern for pattern, _ in kept]) if kept else torch.zeros(0, 1)
-    return Bank({"patterns": patterns}, tuple(row for _, row in kept))
+        for number, regions_found, row in _mine(batch, [diseases for _, diseases in chunk], encoder, score, config):
+            draws[number].offer((regions_found, {**row, "disease": training.classes[number]}))
+    patterns_drawn = [mined for draw in draws for mined in draw.drawn()]
+    patterns = torch.stack([pattern for pattern, _ in patterns_drawn]) if patterns_drawn else torch.zeros(0, 1)
+    return Bank({"patterns": patterns}, tuple(row for _, row in patterns_drawn))
 
 
 def _mine(
@@ -176,22 +178,22 @@ def _mine(
     assert batch.pixel_values is not None
     size = batch.pixel_values.shape[-1]
     views = encode_views(encoder, batch)
-    asked = sorted({number for numbers in diseases for number in numbers})
-    maps = view_maps(config.cam, views, lambda tokens: score(tokens, views.view_mask), asked)
+    classes = sorted({number for numbers in diseases for number in numbers})
+    maps = view_maps(config.cam, views, lambda tokens: score(tokens, views.view_mask), classes)
     cells = cell_means(maps.flatten(0, 2), size, config.cell)
     cells = cells.view(*maps.shape[:3], *cells.shape[1:])
     mined = []
     for study, numbers in enumerate(diseases):
         for number in numbers:
-            cell_map = cells[asked.index(number), study]
+            cell_map = cells[classes.index(number), study]
             above = find_regions(cell_map, config.threshold)
             regions = apart(above, views.grid, config.cell, size, config.regions_per_image)
             if not regions:  # a map without any positive place
                 continue
             masked = masked_views(batch.pixel_values[study], regions, config.cell)
             encoded = encoder(masked)
-            found = region_patterns(encoded.tokens, encoded.grid, regions, config.cell, size)
-            for region, pattern in zip(regions, found.cpu(), strict=True):
+            regions_found = region_patterns(encoded.tokens, encoded.grid, regions, config.cell, size)
+            for region, pattern in zip(regions, regions_found.cpu(), strict=True):
                 row = {
                     "study_id": batch.study_ids[study],
                     "patient": patient_code(batch.patient_ids[study]),

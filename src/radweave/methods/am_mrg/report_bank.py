@@ -26,7 +26,7 @@ TEXTS_AT_ONCE = 64
 
 
 class ReportDrawConfig(Config):
-    """What the memory holds: the ``unit``, and of how many reports."""
+    """Content of the memory: the ``unit``, and the number of reports."""
 
     unit: Literal["sentence", "report"] = "sentence"
     num_reports: Count = 6000
@@ -67,14 +67,14 @@ def build_report_bank(training: TrainingView, encoder: TextPart, config: ReportD
     """Encode the drawn texts: ``patterns`` (N, W), and rows with study, patient code, text and the study's diseases."""
     states = training.class_states
     rows: list[dict[str, Any]] = []
-    seen: set[str] = set()
+    known_texts: set[str] = set()
     for number in draw_reports(states, config.num_reports, training.seed):
         example = training.examples[number]
         text = example.report or ""
         for piece in report_sentences(text) if config.unit == "sentence" else [text]:
-            if piece.casefold() in seen:
+            if piece.casefold() in known_texts:
                 continue
-            seen.add(piece.casefold())
+            known_texts.add(piece.casefold())
             positive = torch.nonzero(states[number] == POSITIVE).flatten().tolist()
             rows.append(
                 {

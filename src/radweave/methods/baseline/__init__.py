@@ -22,8 +22,9 @@ from radweave.methods.experiment import (
 from radweave.methods.stage import full
 from radweave.methods.tables import Table, parts_table
 from radweave.nn.connector import LinearConnectorConfig
+from radweave.nn.decoding import DecodingConfig
 from radweave.nn.heads import DenseHeadConfig, LinearWordHeadConfig
-from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, DecodingConfig, PretrainedLanguageModelConfig
+from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, PretrainedLanguageModelConfig
 from radweave.nn.vision import SwinConfig
 from radweave.nn.vision.pretrained import PHANTOM_ENCODER
 from radweave.nn.vision.resnet3d import TINY_RESNET3D
@@ -105,7 +106,7 @@ def paper() -> BaselineExperiment:
 
 PRESETS = {"tiny": tiny, "tiny-ct": tiny_ct, "small": small, "paper": paper}
 
-TOLD = "told the indication"
+WITH_INDICATION = "told the indication"
 FROZEN_WRITER = "pretrained and frozen language model"
 ABLATIONS: dict[str, list[str]] = {
     "full": [],
@@ -115,12 +116,12 @@ ABLATIONS: dict[str, list[str]] = {
     "encoder trained on": ["stages.report.finetune.vision_encoder=full"],
     "views averaged": ["model.views=average"],
     "MLP connector": ["model.connector=mlp"],
-    TOLD: ["data.input_sections=[indication]"],
+    WITH_INDICATION: ["data.input_sections=[indication]"],
 }
 
 TABLES: dict[str, Table] = {
     "parts": parts_table(
-        "Baseline", (name for name in ABLATIONS if name not in (FROZEN_WRITER, "w/o phantom start", TOLD))
+        "Baseline", (name for name in ABLATIONS if name not in (FROZEN_WRITER, "w/o phantom start", WITH_INDICATION))
     ),
-    "told": parts_table("Baseline", [TOLD]),
+    "told": parts_table("Baseline", [WITH_INDICATION]),
 }

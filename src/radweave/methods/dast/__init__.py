@@ -12,8 +12,9 @@ from radweave.methods.dast.tables import TABLES
 from radweave.methods.experiment import ENCODER_STAGE, SMALL_XRAY, TINY_XRAY, DiseaseFirstStages, published, stage, warm
 from radweave.methods.stage import full
 from radweave.nn.connector import LinearConnectorConfig
+from radweave.nn.decoding import DecodingConfig
 from radweave.nn.heads import DenseHeadConfig
-from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, DecodingConfig, PretrainedLanguageModelConfig
+from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, PretrainedLanguageModelConfig
 from radweave.nn.query_transformer import DiseaseTokensConfig
 from radweave.nn.text_encoder import LsaTextEncoderConfig, PretrainedTextEncoderConfig
 from radweave.nn.vision import VMambaConfig

@@ -1,4 +1,4 @@
-"""What joins the patches on their way to the language model: nothing, the disease tokens, their mean, or DVAF.
+"""Tokens that join the patches on their way to the language model: nothing, the disease tokens, their mean, or DVAF.
 
 Source: the paper's Eq. 5-7 and Table 5. Shape letters: B batch, N patches of all views, K disease tokens, D width.
 """

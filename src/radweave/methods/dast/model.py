@@ -34,10 +34,10 @@ from radweave.methods.model import (
     Term,
     ToWrite,
     generation,
-    given,
     losses,
     prompted_loss,
     report_loss,
+    required,
     text_loss,
     written,
 )
@@ -157,24 +157,24 @@ class Forward(ForwardPass["DastModel"]):
     def prefix(self) -> Slot:
         """The prompt with the exemplar and the projected tokens in their slots."""
         model, image = self.model, self._image()
-        texts = [None if found is None else found.text for found in self.exemplars]
+        texts = [None if exemplar is None else exemplar.text for exemplar in self.exemplars]
         ids, mask = model.prompts.exemplar_ids(texts, model.retrieval.max_tokens)
         embed, device = model.language_model.embed, image[0].device
         slots = {"image": image, "exemplar": (embed(ids.to(device)), mask.to(device))}
         return self.spliced(model.prompts.template, slots)
 
     def disease(self) -> Tensor:
-        return binary_loss(self.reading.logits, given(self.batch.class_labels), self.model.uncertain)
+        return binary_loss(self.reading.logits, required(self.batch.class_labels), self.model.uncertain)
 
     def contrastive(self) -> Tensor:
         visual = self.views.mean()
-        text = self.model.text_encoder.encode(given(self.batch.reports))
+        text = self.model.text_encoder.encode(required(self.batch.reports))
         return self.model.alignment.loss(visual, text.to(visual))
 
     def text_in_context(self) -> Tensor:
         """Reports after a context of text: names of findings, words, and every other batch a similar report."""
         model, batch = self.model, self.batch
-        labels, class_labels = given(batch.labels), given(batch.class_labels)
+        labels, class_labels = required(batch.labels), required(batch.class_labels)
         generator = hint_generator(model.language_model.training)
         named, named_mask = finding_names(class_labels, model.prompts.class_names, generator)
         words, words_mask = word_hints(labels, generator, largest_share=0.15)
@@ -266,7 +266,7 @@ class DastModel(ReportModel):
         return losses(self.terms, Forward(self, batch), terms)
 
     def class_logits(self, batch: Batch) -> Tensor:
-        """What the disease tokens say of each class (B, K)."""
+        """Logits of the disease tokens for each class (B, K)."""
         return Forward(self, batch).reading.logits
 
     @torch.no_grad()
@@ -277,13 +277,13 @@ class DastModel(ReportModel):
         return generation(self, batch, decoding)
 
     def to_write(self, batch: Batch) -> ToWrite:
-        """What the reports of a batch are written after."""
-        seen = Forward(self, batch)
+        """Prefixes of the reports of a batch."""
+        forward = Forward(self, batch)
 
         def finish(ids: list[list[int]], log_probs: list[list[float]]) -> Generation:
-            return written(ids, log_probs, [seen.evidence(row) for row in range(len(batch))])
+            return written(ids, log_probs, [forward.evidence(row) for row in range(len(batch))])
 
-        return ToWrite(Prefixes(*seen.prefix), finish)
+        return ToWrite(Prefixes(*forward.prefix), finish)
 
     @torch.no_grad()
     def build_memories(self, stage: str, training: TrainingView) -> dict[str, Bank]:
@@ -302,8 +302,8 @@ class DastModel(ReportModel):
 
     def _studies(self, training: TrainingView) -> Iterator[Banked]:
         for batch in training.batches():
-            seen = Forward(self, batch.to(self.disease_tokens.tokens.device))
-            yield seen.batch, seen.views.mean(), seen.reading.logits
+            forward = Forward(self, batch.to(self.disease_tokens.tokens.device))
+            yield forward.batch, forward.views.mean(), forward.reading.logits
 
 
 class DastModelConfig(ModelConfig):

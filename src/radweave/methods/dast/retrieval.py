@@ -1,4 +1,4 @@
-"""Which report of the training split stands in the prompt as an example: none, or that of DMSR's nearest study.
+"""The training report that stands in the prompt as an example: none, or that of DMSR's nearest study.
 
 Source: the paper's Eq. 8. score = alpha cos(v, v_i) + (1 - alpha) cos(c, c_i), with v the mean visual feature and c the
 disease logits. It is one inner product of the vectors [sqrt(alpha) v/|v|; sqrt(1 - alpha) c/|c|], so an exact index
@@ -133,10 +133,10 @@ class Dmsr(nn.Module):
 
     def _exemplar(self, visual: Tensor, logits: Tensor, row: int, score: float) -> Exemplar:
         assert self.bank is not None
-        found = self.bank.rows[row]
+        report = self.bank.rows[row]
         return Exemplar(
-            study_id=found["study_id"],
-            text=found["text"],
+            study_id=report["study_id"],
+            text=report["text"],
             visual=float(F.cosine_similarity(visual, self.bank.tensors["visual"][row], dim=0)),
             disease=float(F.cosine_similarity(logits, self._compared(self.bank.tensors["logits"][row]), dim=0)),
             combined=score,

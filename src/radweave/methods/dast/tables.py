@@ -77,7 +77,7 @@ def _of(system: str) -> dict[str, dict[str, float]]:
     return papers
 
 
-R2GENGPT, OURS = _of("R2GenGPT"), _of("Ours")
+R2GENGPT, FULL = _of("R2GenGPT"), _of("Ours")
 
 
 def other_systems() -> tuple[Row, ...]:
@@ -118,7 +118,7 @@ TABLES: dict[str, Table] = {
         rows=(
             *other_systems(),
             Row("R2GenGPT", method="baseline", headline=True, paper=R2GENGPT),
-            Row("Ours", headline=True, paper=OURS),
+            Row("Ours", headline=True, paper=FULL),
         ),
         metrics=(*LANGUAGE, *CLINICAL),
         note="MIMIC-CXR and CheXpert Plus are not run here; R2GenGPT's row trains our baseline",

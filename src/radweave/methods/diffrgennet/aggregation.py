@@ -44,8 +44,8 @@ class FlexiRouteConfig(Config):
 
     @model_validator(mode="after")
     def _a_number_of_masks_for_each_layer(self) -> FlexiRouteConfig:
-        given = self.masks_per_layer
-        if given is not None and (len(given) != self.num_layers or min(given) < 1):
+        masks = self.masks_per_layer
+        if masks is not None and (len(masks) != self.num_layers or min(masks) < 1):
             raise ValueError("masks_per_layer holds a number of 1 or more for each of num_layers layers")
         return self
 

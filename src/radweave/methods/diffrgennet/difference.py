@@ -1,4 +1,4 @@
-"""What tells a study from a retrieved case: report features in the image's space, and Feature Difference over them.
+"""Difference of a study from a retrieved case: report features in the image's space, and Feature Difference over them.
 
 Source: the paper's Sec. 2.1, Eq. 1. Shape letters: B batch, N cases, T width of the text encoder, d shared width.
 """

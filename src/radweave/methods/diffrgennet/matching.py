@@ -49,9 +49,9 @@ def neg_pos_loss(
     total = scores.new_zeros(())
     for direction in (scores, scores.T):
         # Anchors that have no negative are left out before the logarithm, or their gradient would not be a number.
-        kept, mine = direction[usable], positive[usable].to(direction.dtype)
-        normaliser = kept.masked_fill(~allowed[usable], float("-inf")).logsumexp(1)
-        total = total + (normaliser - (kept * mine).sum(1) / mine.sum(1)).mean()
+        logits, mine = direction[usable], positive[usable].to(direction.dtype)
+        normaliser = logits.masked_fill(~allowed[usable], float("-inf")).logsumexp(1)
+        total = total + (normaliser - (logits * mine).sum(1) / mine.sum(1)).mean()
     return total / 2
 
 

@@ -52,8 +52,8 @@ from radweave.methods.model import (
     Term,
     ToWrite,
     generation,
-    given,
     losses,
+    required,
     written,
 )
 from radweave.methods.stage import StageConfig
@@ -84,7 +84,7 @@ class ImageTokens:
 
 @dataclass(frozen=True, slots=True)
 class StudyFindings:
-    """What was made of a batch before the decoder; N cases, a prior being the last of them."""
+    """Features of a batch before the decoder; N cases, a prior being the last of them."""
 
     image: ImageTokens
     recalled: Recalled
@@ -123,7 +123,7 @@ class StudyFindings:
         return shown
 
     def _recalled(self, row: int) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = [
+        cases: list[dict[str, Any]] = [
             {
                 "kind": "report",
                 "study_id": case.study_id,
@@ -135,19 +135,19 @@ class StudyFindings:
         if row in self.priors:
             study_id, text = self.priors[row]
             scores = self._distances(row, self.cases.present.shape[1] - 1)
-            found.append({"kind": "report", "study_id": study_id, "text": text, "scores": scores, "is_prior": True})
-        return found
+            cases.append({"kind": "report", "study_id": study_id, "text": text, "scores": scores, "is_prior": True})
+        return cases
 
     def _distances(self, row: int, place: int) -> dict[str, float]:
         return dict(zip(METRICS, self.apart[row, place].tolist(), strict=True))
 
     def _maps(self, row: int) -> dict[str, Any]:
-        """Where the cases read the image in the last layer of each pass, mean over the study's cases."""
-        there, views = self.cases.present[row], self.image.views
+        """Attention of the cases to the image in the last layer of each pass, mean over the study's cases."""
+        present, views = self.cases.present[row], self.image.views
         maps = {}
         for name, routed in (("similar reports", self.similar), ("differences", self.difference)):
-            if routed.attention is not None and there.any():
-                mean = routed.attention[row][there].mean(0)
+            if routed.attention is not None and present.any():
+                mean = routed.attention[row][present].mean(0)
                 shape = (len(views.view_mask[row]), *views.grid)
                 maps[name] = mean.view(shape)[views.view_mask[row]].float().cpu().numpy()
         return maps
@@ -216,32 +216,32 @@ class Forward(ForwardPass["DiffRGenNetModel"]):
     def _prior_tokens(self, priors: Batch) -> Float[Tensor, "batch 1 dim"]:
         """The prior as a case, zero for a study without one."""
         model, mean = self.model, self.image.mean
-        report = model.text_encoder.encode(given(priors.reports)).to(mean)
+        report = model.text_encoder.encode(required(priors.reports)).to(mean)
         image = Forward(model, priors).image.mean
         tokens = mean.new_zeros(len(self.batch), 1, mean.shape[-1])
         tokens[list(self.batch.prior_of), 0] = ((model.cases(report[:, None])[:, 0] + image) / 2).to(tokens.dtype)
         return tokens
 
     def reading(self, class_labels: Tensor | None) -> Reading:
-        """What the decoder gets; of studies in training the labels may stand for what was found."""
+        """Input of the decoder; of studies in training the labels may stand for what was found."""
         model, study = self.model, self.study
         states = model.diseases.shown(study.logits, class_labels)
         memory = model.bridge(study.image.tokens, study.similar.tokens, study.difference.tokens)
         mask = torch.cat([study.image.mask, study.cases.present, study.changes.present], dim=1)
-        return Reading(memory, mask, model.diseases.prompt(states), self.told)
+        return Reading(memory, mask, model.diseases.prompt(states), self.context)
 
     def matching(self) -> Tensor:
         batch, mean = self.batch, self.image.mean
-        target = self.model.text_encoder.encode(given(batch.reports)).to(mean)
-        return self.model.matching.loss(mean, target, given(batch.class_labels))
+        target = self.model.text_encoder.encode(required(batch.reports)).to(mean)
+        return self.model.matching.loss(mean, target, required(batch.class_labels))
 
     def disease(self) -> Tensor:
-        return self.model.diseases.loss(self.study.logits, given(self.batch.class_labels))
+        return self.model.diseases.loss(self.study.logits, required(self.batch.class_labels))
 
     def report(self) -> Tensor:
         model, batch = self.model, self.batch
-        reading = self.reading(given(batch.class_labels))
-        return reading.loss(model.language_model, model.template, given(batch.input_ids), given(batch.labels))
+        reading = self.reading(required(batch.class_labels))
+        return reading.loss(model.language_model, model.template, required(batch.input_ids), required(batch.labels))
 
 
 FINDINGS = (
@@ -306,13 +306,13 @@ class DiffRGenNetModel(ReportModel):
         return generation(self, batch, decoding)
 
     def to_write(self, batch: Batch) -> ToWrite:
-        """What the reports of a batch are written after."""
-        seen = Forward(self, batch)
+        """Prefixes of the reports of a batch."""
+        forward = Forward(self, batch)
 
         def finish(ids: list[list[int]], log_probs: list[list[float]]) -> Generation:
-            return written(ids, log_probs, [seen.study.evidence(row, self.classes) for row in range(len(batch))])
+            return written(ids, log_probs, [forward.study.evidence(row, self.classes) for row in range(len(batch))])
 
-        return ToWrite(seen.reading(None).prompts(self.language_model, self.template), finish)
+        return ToWrite(forward.reading(None).prompts(self.language_model, self.template), finish)
 
     @torch.no_grad()
     def build_memories(self, stage: str, training: TrainingView) -> dict[str, Bank]:

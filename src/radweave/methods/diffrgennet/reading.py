@@ -1,4 +1,4 @@
-"""What the decoder reads, and the two kinds of decoder: cross-attention, or a causal language model with a prefix."""
+"""Input of the decoder, and the two kinds of decoder: cross-attention, or a causal language model with a prefix."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ class MemoryBridgeConfig(Config):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the decoder gets: ``memory`` (B, M, H), one token for each disease (B, K, H), and what it is told of the
+    """Input of the decoder: ``memory`` (B, M, H), one token for each disease (B, K, H), and what it is told of the
     study, if it is.
     """
 
     memory: Float[Tensor, "batch memory width"]
     memory_mask: Bool[Tensor, "batch memory"]
     diseases: Float[Tensor, "batch classes width"]
-    told: Slot | None = None
+    context: Slot | None = None
 
     def loss(
         self,
@@ -80,21 +80,21 @@ class Reading:
         return decoder.loss(prefix, mask, input_ids, labels)
 
     def prompts(self, decoder: Decoder, template: PromptTemplate) -> Prefixes:
-        """What the reports are written after."""
+        """Prefixes of the reports."""
         if isinstance(decoder, CrossAttentionLanguageModel):
             return decoder.prompts(self.memory, self.memory_mask, *self._before())
         return Prefixes(*self._prefix(decoder, template))
 
     def _before(self) -> tuple[Tensor, Tensor | None]:
-        """What stands before the begin token of a decoder with cross-attention."""
-        if self.told is None:
+        """Tokens before the begin token of a decoder with cross-attention."""
+        if self.context is None:
             return self.diseases, None
         tokens, mask = all_there(self.diseases)
-        return torch.cat([self.told[0].to(tokens.dtype), tokens], dim=1), torch.cat([self.told[1], mask], dim=1)
+        return torch.cat([self.context[0].to(tokens.dtype), tokens], dim=1), torch.cat([self.context[1], mask], dim=1)
 
     def _prefix(self, decoder: CausalLanguageModel, template: PromptTemplate) -> tuple[Tensor, Tensor]:
         slots = {"memory": (self.memory, self.memory_mask), "diseases": all_there(self.diseases)}
-        return template.splice(decoder.embed, slots, self.told)
+        return template.splice(decoder.embed, slots, self.context)
 
 
 def sine_positions(grid: tuple[int, ...], dim: int) -> Float[Tensor, "cells dim"]:

@@ -151,10 +151,10 @@ class ImageRetrieval(nn.Module):
         return tuple(
             tuple(
                 Case(score, known[row]["study_id"], known[row]["text"])
-                for row, score in zip(found, similar, strict=True)
+                for row, score in zip(nearest, similar, strict=True)
                 if row >= 0
             )
-            for found, similar in zip(rows.tolist(), scores.tolist(), strict=True)
+            for nearest, similar in zip(rows.tolist(), scores.tolist(), strict=True)
         )
 
 

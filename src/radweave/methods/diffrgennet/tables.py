@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from radweave.methods.tables import OURS, Row, Table
+from radweave.methods.tables import NO_PAPER, Row, Table
 
 WITHOUT_DIFFERENCE = "w/o Feature Difference"
 TRANSFORMER = "w/o FAM w Transformer"
@@ -164,7 +164,7 @@ TABLES: dict[str, Table] = {
             *(Row(name, name) for name in ("w/o logit adjustment", "class prior by frequency", "w/o retrieval")),
         ),
         metrics=_COLUMNS,
-        note=OURS,
+        note=NO_PAPER,
     ),
     "readings": Table(
         title="Other readings of the paper, and priors",

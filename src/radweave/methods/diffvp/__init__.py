@@ -27,11 +27,11 @@ from radweave.methods.experiment import (
 )
 from radweave.methods.stage import StageConfig, Trainability, full
 from radweave.nn.connector import LinearConnectorConfig
+from radweave.nn.decoding import DecodingConfig
 from radweave.nn.heads import DenseHeadConfig, LinearWordHeadConfig
 from radweave.nn.language_model import (
     SMALL_LLAMA,
     TINY_LLAMA,
-    DecodingConfig,
     LoraConfig,
     PretrainedLanguageModelConfig,
 )
@@ -94,11 +94,11 @@ def tiny_xray() -> DiffvpExperiment:
     scans = tiny()
     stages = scans.stages.named()
     passes = {"vision": 0, "language": 4, "report": 8}
-    seen = {name: stages[name].model_copy(update={"epochs": epochs}) for name, epochs in passes.items()}
+    shortened = {name: stages[name].model_copy(update={"epochs": epochs}) for name, epochs in passes.items()}
     return DiffvpExperiment(
         data=TINY_XRAY,
         model=scans.model.model_copy(update={"vision_encoder": PHANTOM_ENCODER, "word_head": DenseHeadConfig()}),
-        stages=scans.stages.model_copy(update=seen | {"encoder": ENCODER_STAGE}),
+        stages=scans.stages.model_copy(update=shortened | {"encoder": ENCODER_STAGE}),
         decoding=DecodingConfig(max_new_tokens=96),
     )
 

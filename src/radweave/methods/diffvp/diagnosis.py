@@ -35,16 +35,16 @@ def best_thresholds(
 
     F1 is asked at the probabilities of the positive studies: between two of them it does not grow.
     """
-    found = torch.full((probabilities.shape[1],), UNFITTED, device=probabilities.device)
+    thresholds = torch.full((probabilities.shape[1],), UNFITTED, device=probabilities.device)
     for place in range(probabilities.shape[1]):
-        there = known[:, place]
-        values, truth = probabilities[there, place], positive[there, place]
+        labelled = known[:, place]
+        values, truth = probabilities[labelled, place], positive[labelled, place]
         candidates = values[truth].sort().values
         if len(candidates):
             called = values[None] >= candidates[:, None]
             scores = 2 * (called & truth).sum(1) / (called.sum(1) + truth.sum())
-            found[place] = candidates[scores == scores.max()].max()
-    return found
+            thresholds[place] = candidates[scores == scores.max()].max()
+    return thresholds
 
 
 class NoisyOrDiagnosis(nn.Module):
@@ -86,13 +86,13 @@ class NoisyOrDiagnosis(nn.Module):
         logits: Tensor = self.head(views)
         return logits
 
-    def found(self, logits: Float[Tensor, "batch classes"]) -> Bool[Tensor, "batch classes"]:
+    def findings(self, logits: Float[Tensor, "batch classes"]) -> Bool[Tensor, "batch classes"]:
         """The classes that are put in words."""
         return logits.sigmoid() >= self.thresholds
 
     def words(self, logits: Float[Tensor, "batch classes"], text: DiagnosisText) -> TokenSlot:
         """The classes found, as token ids."""
-        return text.tokens(self.found(logits))
+        return text.tokens(self.findings(logits))
 
     def loss(
         self,

@@ -1,4 +1,4 @@
-"""How a scan differs from its reference, and the prompt made of it: global delta, local delta, generator (Eq. 4-8)."""
+"""Difference of a scan from its reference, and its prompt: global delta, local delta, generator (Eq. 4-8)."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Comparison:
 
     def slot(self) -> Slot:
         """The prompt, absent where there is no reference."""
-        return self.prompt, self.reference.there[:, None].expand(self.prompt.shape[:2])
+        return self.prompt, self.reference.present[:, None].expand(self.prompt.shape[:2])
 
 
 @runtime_checkable
@@ -143,7 +143,7 @@ class Deltas:
     whole: Float[Tensor, "batch dim"] | None
     local: Float[Tensor, "batch dim"] | None
 
-    def joined(self) -> Float[Tensor, "batch joined"]:
+    def concatenated(self) -> Float[Tensor, "batch joined"]:
         return torch.cat([delta for delta in (self.whole, self.local) if delta is not None], dim=1)
 
 
@@ -163,7 +163,7 @@ class SemanticDifference(nn.Module):
         )
 
     def forward(self, target: Latents, reference: Latents) -> Float[Tensor, "batch tokens width"]:
-        out: Tensor = self.generator(self.deltas(target, reference).joined())
+        out: Tensor = self.generator(self.deltas(target, reference).concatenated())
         return out
 
     def banks(self, build: BuildPool) -> dict[str, Bank]:
@@ -171,7 +171,7 @@ class SemanticDifference(nn.Module):
         return {POOL: build(pixels=False)}
 
     def layouts(self, dim: int) -> dict[str, BankLayout]:
-        """What the pool must look like; ``dim`` is the width of the encoder's tokens."""
+        """Layout of the pool; ``dim`` is the width of the encoder's tokens."""
         return {POOL: pool_layout("tokens", dim)}
 
     def compare(self, scans: Scans) -> Comparison:
@@ -195,7 +195,7 @@ class PixelDifference(nn.Module):
 
     def forward(self, residuals: Latents) -> Float[Tensor, "batch tokens width"]:
         deltas = Deltas(self.global_delta(residuals), local_delta(residuals, torch.zeros_like(residuals)))
-        out: Tensor = self.generator(deltas.joined())
+        out: Tensor = self.generator(deltas.concatenated())
         return out
 
     def banks(self, build: BuildPool) -> dict[str, Bank]:
@@ -203,7 +203,7 @@ class PixelDifference(nn.Module):
         return {POOL: build(pixels=True)}
 
     def layouts(self, dim: int) -> dict[str, BankLayout]:
-        """What the pool must look like; pixels are checked against a scan, when there is one."""
+        """Layout of the pool; pixels are checked against a scan, when there is one."""
         return {POOL: pool_layout()}
 
     def compare(self, scans: Scans) -> Comparison:
@@ -231,8 +231,8 @@ class NoDifference(nn.Module):
         return {}
 
     def compare(self, scans: Scans) -> Comparison:
-        seen = scans.read()
-        none = QueryOutput(seen.tokens[:, :0], seen.attention[:, :0])
+        views = scans.read()
+        none = QueryOutput(views.tokens[:, :0], views.attention[:, :0])
         prompt = none.tokens.new_zeros(len(none.tokens), 0, self.width)
         return Comparison(Reference.nobody(scans.views), scans.views, none, none.tokens, prompt)
 
@@ -250,7 +250,7 @@ class NoDifferenceConfig(Config):
 
 
 class DifferenceConfig(Config):
-    """Which deltas there are, and the p tokens (``prompt_tokens``) made of them.
+    """The deltas in use, and the p tokens (``prompt_tokens``) made of them.
 
     ``both``, ``global`` and ``local`` compare latent tokens; ``pixel`` subtracts the scans themselves. ``hidden`` is
     the width of the fused delta, None the latents' own. ``segments`` tells target and reference apart for the global

@@ -48,10 +48,10 @@ from radweave.methods.model import (
     Term,
     ToWrite,
     generation,
-    given,
     losses,
     prompted_loss,
     report_loss,
+    required,
     text_loss,
     written,
 )
@@ -108,12 +108,12 @@ def reference_evidence(views: ViewTokens, comparison: Comparison) -> list[dict[s
     """Per study what it was compared with and where the two differ; nothing is recalled where there is no reference."""
     reference = comparison.reference
     shown: list[dict[str, Any]] = [{"recalled": []} for _ in reference.drawn]
-    if not bool(reference.there.any()):
+    if not bool(reference.present.any()):
         return shown
     importance = comparison.importance()
     maps, shares = difference_maps(views, comparison), top_share(importance)
     kind = "volume" if len(views.grid) == 3 else "image"
-    for row in reference.there.nonzero().flatten().tolist():
+    for row in reference.present.nonzero().flatten().tolist():
         seen_map = maps[row][views.view_mask[row]].reshape(-1, *views.grid)
         scores = {"squared_distance": float(importance[row].sum())}
         shown[row] = {
@@ -160,16 +160,16 @@ class ClassHead(nn.Module):
     def forward(
         self, tokens: Float[Tensor, "batch tokens dim"], mask: Bool[Tensor, "batch tokens"] | None = None
     ) -> Float[Tensor, "batch classes"]:
-        there = tokens.new_ones(tokens.shape[:2]).bool() if mask is None else mask
+        present = tokens.new_ones(tokens.shape[:2]).bool() if mask is None else mask
         if self.pooling == "noisy_or":
-            return noisy_or_logits(self.linear(tokens), there)
-        weight = there.to(tokens.dtype)
+            return noisy_or_logits(self.linear(tokens), present)
+        weight = present.to(tokens.dtype)
         logits: Tensor = self.linear((tokens * weight[:, :, None]).sum(1) / weight.sum(1, keepdim=True))
         return logits
 
 
 class ClassHeadConfig(Config):
-    """How a class's logit comes from the tokens; ``prior`` is where a fresh Noisy-OR starts."""
+    """Pooling of the tokens to a class's logit; ``prior`` is where a fresh Noisy-OR starts."""
 
     pooling: Pooling = "mean"
     prior: Prior = FIRST_PRIOR
@@ -227,7 +227,7 @@ class AtTest(Config):
 
 
 HINTS = {"missed": 0.3, "wrong": 0.05}
-"""How unreliable the findings are that stand in a context of text: about as unreliable as E's."""
+"""Noise of the findings in a context of text, about that of E."""
 HINTED_WORDS = 0.15
 """The largest share of a report's words in it: of more, a small decoder need not read the findings."""
 
@@ -283,15 +283,15 @@ class Forward(ForwardPass["DiffvpModel"]):
         target = pixels_of(self.batch) if pixels else self.views
         reference = pool.references(self.batch, target, self.key)
         if pool.config.use_prior and priors is not None:
-            theirs = pixels_of(priors) if pixels else encode_views(self.model.vision_encoder, priors)
-            reference = with_priors(reference, theirs, self.batch)
+            prior_views = pixels_of(priors) if pixels else encode_views(self.model.vision_encoder, priors)
+            reference = with_priors(reference, prior_views, self.batch)
         return target, reference
 
     def disease(self) -> Tensor:
         return self._class_loss(self.model.vision_head(*self.views.flat()))
 
     def diagnosis(self) -> Tensor:
-        labels = given(self.batch.class_labels)
+        labels = required(self.batch.class_labels)
         return self.model.diagnosis.loss(self.logits, labels, self.model.uncertain)
 
     def auxiliary(self) -> Tensor:
@@ -303,9 +303,9 @@ class Forward(ForwardPass["DiffvpModel"]):
         """
         model, batch = self.model, self.batch
         generator = hint_generator(model.language_model.training)
-        ids, mask = word_hints(given(batch.labels), generator, largest_share=HINTED_WORDS)
+        ids, mask = word_hints(required(batch.labels), generator, largest_share=HINTED_WORDS)
         names, name_mask = model.diagnosis_text.tokens(
-            noisy_findings(given(batch.class_labels), model.uncertain, generator, **HINTS)
+            noisy_findings(required(batch.class_labels), model.uncertain, generator, **HINTS)
         )
         embed = model.language_model.embed
         hints = embed(ids), mask
@@ -313,7 +313,7 @@ class Forward(ForwardPass["DiffvpModel"]):
         return prompted_loss(self, self.spliced(model.prompt, slots))
 
     def difference_maps(self) -> Float[Tensor, "batch views cells"]:
-        """Where each scan differs from its reference."""
+        """Map of the difference of each scan from its reference."""
         return difference_maps(self.views, self.comparison)
 
     def evidence(self) -> list[dict[str, Any]]:
@@ -325,7 +325,7 @@ class Forward(ForwardPass["DiffvpModel"]):
         ]
 
     def _class_loss(self, logits: Float[Tensor, "batch classes"]) -> Tensor:
-        return binary_loss(logits, given(self.batch.class_labels), self.model.uncertain)
+        return binary_loss(logits, required(self.batch.class_labels), self.model.uncertain)
 
 
 TERMS: Mapping[str, Term[Forward]] = {
@@ -378,9 +378,9 @@ class DiffvpModel(ReportModel):
         return losses(self.terms, Forward(self, batch, key), terms)
 
     def class_logits(self, batch: Batch) -> Tensor:
-        """What E says of each class (B, K); without E, the auxiliary head."""
-        seen = Forward(self, batch, STUDY_DRAW)
-        logits: Tensor = seen.logits if seen.logits.shape[1] else self.auxiliary_head(seen.latents.tokens)
+        """Logits of E for each class (B, K); without E, of the auxiliary head."""
+        forward = Forward(self, batch, STUDY_DRAW)
+        logits: Tensor = forward.logits if forward.logits.shape[1] else self.auxiliary_head(forward.latents.tokens)
         return logits
 
     @torch.no_grad()
@@ -391,9 +391,9 @@ class DiffvpModel(ReportModel):
         return generation(self, batch, decoding)
 
     def to_write(self, batch: Batch) -> ToWrite:
-        """What the reports of a batch are written after."""
-        seen = Forward(self, batch, STUDY_DRAW)
-        return ToWrite(Prefixes(*seen.prefix), lambda ids, log_probs: written(ids, log_probs, seen.evidence()))
+        """Prefixes of the reports of a batch."""
+        forward = Forward(self, batch, STUDY_DRAW)
+        return ToWrite(Prefixes(*forward.prefix), lambda ids, log_probs: written(ids, log_probs, forward.evidence()))
 
     @torch.no_grad()
     def build_memories(self, stage: str, training: TrainingView) -> dict[str, Bank]:
@@ -409,7 +409,7 @@ class DiffvpModel(ReportModel):
 
     @property
     def settings(self) -> AtTest:
-        """How references are drawn, as the run has it."""
+        """The run's settings of the reference draws."""
         return AtTest(pool=self.pool.config)
 
     @torch.no_grad()

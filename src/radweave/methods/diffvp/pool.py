@@ -77,13 +77,13 @@ def choose_references(normal: Bool[Tensor, " studies"], size: int | None, contam
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What each study is compared with: the tokens or pixels of a study's views, and which study that is.
+    """References of a batch: the tokens or pixels of a study's views, and which study that is.
 
     ``there`` (B) is False where the pool holds no study of another patient; ``drawn`` is None there.
     """
 
     views: ViewTokens
-    there: Bool[Tensor, " batch"]
+    present: Bool[Tensor, " batch"]
     drawn: tuple[str | None, ...]
     is_prior: tuple[bool, ...]
 
@@ -128,13 +128,13 @@ class ReferencePool(nn.Module):
         return drawn
 
     def _refuse_other_views(self, like: ViewTokens) -> None:
-        found = self.tensors.get("values")
-        if found is None or not found.is_floating_point() or _shapes(found) != _shapes(like.tokens):
+        stored = self.tensors.get("values")
+        if stored is None or not stored.is_floating_point() or _shapes(stored) != _shapes(like.tokens):
             raise InputError(
                 "the references are of another shape than the study",
                 file=f"memories/{POOL}",
                 field="values",
-                got=None if found is None else list(_shapes(found)),
+                got=None if stored is None else list(_shapes(stored)),
                 expected=list(_shapes(like.tokens)),
             )
 
@@ -144,19 +144,19 @@ class ReferencePool(nn.Module):
         ``like`` are the values of the batch itself: of their shape is what comes back, but for the number of views.
         """
         drawn = self.draw(batch.study_ids, batch.patient_ids, key)
-        there = [number is not None for number in drawn]
+        present = [number is not None for number in drawn]
         device = like.tokens.device
-        if not any(there):
+        if not any(present):
             views = replace(like, tokens=torch.zeros_like(like.tokens))
         else:
             self._refuse_other_views(like)
             rows = torch.tensor([number or 0 for number in drawn])
             values, mask, ids = (self.tensors[name][rows].to(device) for name in ("values", "view_mask", "view_ids"))
-            known = torch.tensor(there, device=device)
+            known = torch.tensor(present, device=device)
             shape = (-1,) + (1,) * (values.ndim - 1)
             views = ViewTokens(values.to(like.tokens) * known.view(shape), mask, ids, like.grid)
         names = tuple(None if number is None else str(self.rows[number]["study_id"]) for number in drawn)
-        return Reference(views, torch.tensor(there, device=device), names, (False,) * len(batch))
+        return Reference(views, torch.tensor(present, device=device), names, (False,) * len(batch))
 
 
 def _shapes(values: Tensor) -> tuple[int, ...]:
@@ -186,10 +186,10 @@ def with_priors(reference: Reference, priors: ViewTokens, batch: Batch) -> Refer
             for name in ("tokens", "view_mask", "view_ids")
         )
     )
-    there, drawn, is_prior = reference.there.clone(), list(reference.drawn), list(reference.is_prior)
+    present, drawn, is_prior = reference.present.clone(), list(reference.drawn), list(reference.is_prior)
     for row, study_id in zip(rows, batch.priors.study_ids, strict=True):
-        there[row], drawn[row], is_prior[row] = True, study_id, True
-    return Reference(ViewTokens(tokens, mask, ids, reference.views.grid), there, tuple(drawn), tuple(is_prior))
+        present[row], drawn[row], is_prior[row] = True, study_id, True
+    return Reference(ViewTokens(tokens, mask, ids, reference.views.grid), present, tuple(drawn), tuple(is_prior))
 
 
 def _padded(views: ViewTokens, number: int) -> ViewTokens:
@@ -244,9 +244,9 @@ def choose_views(training: TrainingView, config: PoolConfig) -> list[TrainingVie
             expected="the folder of a data set",
         )
     other = training.open_other(Path(config.other))
-    theirs = choose_references(are_normal(other.class_states, other.classes), num_other, 0.0, training.seed)
+    borrowed = choose_references(are_normal(other.class_states, other.classes), num_other, 0.0, training.seed)
     order = np.random.default_rng([training.seed, 20_604]).permutation(rows)
-    views = [_only(training, sorted(order[len(theirs) :].tolist())), _only(other, theirs)]
+    views = [_only(training, sorted(order[len(borrowed) :].tolist())), _only(other, borrowed)]
     return [view for view in views if len(view)]
 
 
@@ -324,7 +324,7 @@ class _OnDisk:
 
 
 class PoolConfig(Config):
-    """Which studies serve as references.
+    """Choice of the reference studies.
 
     ``size`` limits the pool, null takes all normal studies; ``contamination`` is the share of abnormal studies in it.
     ``domain_mix`` is the share that normal studies of ``other`` take, the training split of another data set's folder.

@@ -19,7 +19,7 @@ SMALLEST_SCALE = 1e-4
 
 
 def cell_positions(grid: tuple[int, ...]) -> Float[Tensor, "cells features"]:
-    """Where each cell of a grid (h, w) or (d, h, w) lies: sines and cosines of its middle, row-major.
+    """Positions of the cells of a grid (h, w) or (d, h, w): sines and cosines of its middle, row-major.
 
     A middle x has x in [-1, 1] along every axis, whatever the number of cells; features are sin and cos of pi 2^k x,
     k = 0..3. A plane lies in the middle of the first axis.

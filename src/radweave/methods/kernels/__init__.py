@@ -32,7 +32,7 @@ def small() -> KernelsExperiment:
 PRESETS = {"tiny": tiny, "small": small, "paper": tiny}
 """There is no paper: its numbers are those of ``tiny``."""
 
-TOLD = "told the indication"
+WITH_INDICATION = "told the indication"
 ABLATIONS: dict[str, list[str]] = {
     "full": [],
     "w/o alignment": ["model.descriptors.aligned=false"],
@@ -41,10 +41,10 @@ ABLATIONS: dict[str, list[str]] = {
     "wording alone": ["decoding.expected_utility.findings=0"],
     "a threshold per class": ["decoding.expected_utility.thresholds=per_class"],
     "nearest report": ["decoding.kind=likelihood"],
-    TOLD: ["data.input_sections=[indication]"],
+    WITH_INDICATION: ["data.input_sections=[indication]"],
 }
 
 TABLES: dict[str, Table] = {
-    "parts": parts_table("Kernels", (name for name in ABLATIONS if name != TOLD)),
-    "told": parts_table("Kernels", [TOLD]),
+    "parts": parts_table("Kernels", (name for name in ABLATIONS if name != WITH_INDICATION)),
+    "told": parts_table("Kernels", [WITH_INDICATION]),
 }

@@ -46,7 +46,7 @@ class KernelsModel(ReportModel):
     encode: Callable[[str], list[int]]
     classes: tuple[str, ...]
     max_studies: int
-    alike: DescribedStudies | None = None
+    neighbours: DescribedStudies | None = None
     owners: Owners | None = None
     rows: tuple[dict[str, Any], ...] = ()
     fitted: list[Evidence] = field(default_factory=list)
@@ -64,29 +64,29 @@ class KernelsModel(ReportModel):
             InputError: if the model has no memory.
         """
         ids, shown = [], []
-        for said, barred in zip(self.evidence_for(batch), self._barred(batch), strict=True):
-            weights = np.where(barred, -np.inf, said.weights)
+        for evidence, barred in zip(self.evidence_for(batch), self._barred(batch), strict=True):
+            weights = np.where(barred, -np.inf, evidence.weights)
             best = [row for row in np.argsort(-weights, kind="stable")[:RECALLED].tolist() if np.isfinite(weights[row])]
             ids.append(self.encode(self.rows[best[0]]["text"])[: decoding.max_new_tokens] if best else [])
             shown.append({"recalled": [self._shown(row, float(weights[row])) for row in best]})
         return Generation(token_ids=ids, intermediates=shown)
 
     def evidence_for(self, batch: Batch) -> list[Evidence]:
-        """What the training studies say of each study; never its own or its patient's.
+        """Evidence of the training studies for each study, never of its own patient.
 
         Raises:
             InputError: if the model has no memory.
         """
         barred = self._barred(batch)
-        assert self.alike is not None
-        return self.alike.evidence_for(self.descriptors, batch, barred)
+        assert self.neighbours is not None
+        return self.neighbours.evidence_for(self.descriptors, batch, barred)
 
     def scores_are_log_odds(self) -> bool:
         """No: scores are smoothed labels."""
         return False
 
     def left_out(self) -> list[Evidence]:
-        """What the others say of each training study, made when the memory was."""
+        """Evidence of the others for each training study, made with the memory."""
         assert self.fitted, "asked after the memories were built"
         return self.fitted
 
@@ -104,7 +104,7 @@ class KernelsModel(ReportModel):
     def set_memories(self, banks: Mapping[str, Bank]) -> None:
         """Take the training studies."""
         bank = banks[STUDIES]
-        self.alike, self.owners, self.rows = DescribedStudies.of(bank), bank.owners(), bank.rows
+        self.neighbours, self.owners, self.rows = DescribedStudies.of(bank), bank.owners(), bank.rows
 
     def _barred(self, batch: Batch) -> np.ndarray[Any, np.dtype[np.bool_]]:
         owners = self.owners
@@ -129,7 +129,7 @@ class KernelsModelConfig(ModelConfig):
 
     @property
     def encoder(self) -> DescriptorsConfig:
-        """What reads the images."""
+        """Record of the part that reads the images."""
         return self.descriptors
 
     def without_memories(self) -> Without:

@@ -19,11 +19,11 @@ from radweave.methods.stage import StageConfig, full
 from radweave.methods.vdgen.model import VdgenExperiment, VdgenModelConfig
 from radweave.methods.vdgen.tables import ABLATIONS, TABLES
 from radweave.nn.connector import LinearConnectorConfig
+from radweave.nn.decoding import DecodingConfig
 from radweave.nn.heads import DenseHeadConfig, LinearWordHeadConfig
 from radweave.nn.language_model import (
     SMALL_LLAMA,
     TINY_LLAMA,
-    DecodingConfig,
     LoraConfig,
     PretrainedLanguageModelConfig,
 )

@@ -97,9 +97,9 @@ def build_sentence_bank(
                 },
             )
             row["studies"] += 1
-    kept = sorted(rows.items(), key=lambda item: -item[1]["studies"])[:max_sentences]
-    states = sentence_states(language_model, [sentence for sentence, _ in kept])
-    return Bank({"states": states}, tuple(row for _, row in kept))
+    frequent = sorted(rows.items(), key=lambda item: -item[1]["studies"])[:max_sentences]
+    states = sentence_states(language_model, [sentence for sentence, _ in frequent])
+    return Bank({"states": states}, tuple(row for _, row in frequent))
 
 
 def sentence_states(
@@ -152,7 +152,7 @@ class SentenceMemory:
         """The training sentences nearest to each image, best first; never one of the query's own study or patient."""
         vectors = distillation.text_vectors(self.states.to(mean.device))
         index = ExactIndex(vectors, self.owners)
-        scores, found = index.search(
+        scores, nearest = index.search(
             distillation.image_vectors(mean), top_k, study_ids=batch.study_ids, patient_ids=batch.patient_ids
         )
         return [
@@ -166,13 +166,13 @@ class SentenceMemory:
                 for score, row in zip(study_scores, study_rows, strict=True)
                 if row >= 0
             ]
-            for study_scores, study_rows in zip(scores.tolist(), found.tolist(), strict=True)
+            for study_scores, study_rows in zip(scores.tolist(), nearest.tolist(), strict=True)
         ]
 
 
 @dataclass
 class Sentences:
-    """What sentences are shown with a report, in the space of DID; ``memory`` is there once a run has its bank."""
+    """Sentences shown with a report, in the space of DID; ``memory`` is there once a run has its bank."""
 
     distillation: DiseaseDistillation
     splitter: SentenceSplitter
@@ -186,7 +186,7 @@ class Sentences:
         return {SENTENCES: build_sentence_bank(training, language_model, self.splitter, self.config.max_sentences)}
 
     def layouts(self, width: int) -> dict[str, BankLayout]:
-        """What the bank must look like; ``width`` is that of the language model's states."""
+        """Layout of the bank; ``width`` is that of the language model's states."""
         layout = BankLayout({"states": Column("float", (width,))}, texts=True, may_be_empty=True)
         return {SENTENCES: layout} if self.config.recall else {}
 
@@ -261,7 +261,7 @@ class DiseaseDistillation(nn.Module):
         return symmetric_info_nce(self.image_vectors(mean), self.text_vectors(text), self.temperature)
 
     def sentences(self, splitter: SentenceSplitter, config: SentenceMemoryConfig) -> Sentences:
-        """What is said of sentences in this space."""
+        """Evidence of sentences in this space."""
         return Sentences(self, splitter, config)
 
 

@@ -22,10 +22,10 @@ from radweave.methods.model import (
     Term,
     ToWrite,
     generation,
-    given,
     losses,
     prompted_loss,
     report_loss,
+    required,
     text_loss,
     written,
 )
@@ -73,7 +73,7 @@ class Forward(ForwardPass["VdgenModel"]):
     def text_in_context(self) -> Tensor:
         """Reports after some of their own words, where the image will stand."""
         model = self.model
-        words, mask = word_hints(given(self.batch.labels), hint_generator(model.language_model.training))
+        words, mask = word_hints(required(self.batch.labels), hint_generator(model.language_model.training))
         embed = model.language_model.embed
         return prompted_loss(self, self.spliced(model.prompt, {"image": (embed(words), mask)}))
 
@@ -82,7 +82,9 @@ class Forward(ForwardPass["VdgenModel"]):
 
     def did(self) -> Tensor:
         model, batch = self.model, self.batch
-        return model.did.loss(self.views.mean(), model.language_model, given(batch.input_ids), given(batch.labels))
+        return model.did.loss(
+            self.views.mean(), model.language_model, required(batch.input_ids), required(batch.labels)
+        )
 
     def _encode_again(self, augment: Augment) -> Float[Tensor, "batch dim"]:
         pixels = self.batch.pixel_values
@@ -92,8 +94,8 @@ class Forward(ForwardPass["VdgenModel"]):
                 field="model.vse",
                 got="two_views",
             )
-        again = augment(pixels.flatten(0, 1)).view_as(pixels)
-        return self.model.encode(replace(self.batch, pixel_values=again)).mean()
+        augmented = augment(pixels.flatten(0, 1)).view_as(pixels)
+        return self.model.encode(replace(self.batch, pixel_values=augmented)).mean()
 
 
 SIGHT = ("vision_encoder", "vision_norm")
@@ -146,13 +148,13 @@ class VdgenModel(ReportModel):
         return generation(self, batch, decoding)
 
     def to_write(self, batch: Batch) -> ToWrite:
-        """What the reports of a batch are written after."""
-        seen = Forward(self, batch)
+        """Prefixes of the reports of a batch."""
+        forward = Forward(self, batch)
 
         def finish(ids: list[list[int]], log_probs: list[list[float]]) -> Generation:
-            return written(ids, log_probs, self.sentences.evidence(self.language_model, seen.views, ids, batch))
+            return written(ids, log_probs, self.sentences.evidence(self.language_model, forward.views, ids, batch))
 
-        return ToWrite(Prefixes(*seen.prefix), finish)
+        return ToWrite(Prefixes(*forward.prefix), finish)
 
     def build_memories(self, stage: str, training: TrainingView) -> dict[str, Bank]:
         """The sentence bank, before the reports are learned; without DID there is no space for it."""

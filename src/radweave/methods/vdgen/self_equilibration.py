@@ -128,7 +128,7 @@ class SelfEquilibrationConfig(Config):
 
 
 class TwoViewEquilibrationConfig(Config):
-    """What the prose describes: two augmentations of an image are each other's positive. tau is SimCLR's."""
+    """The prose's version: two augmentations of an image are each other's positive. tau is SimCLR's."""
 
     kind: Literal["two_views"] = "two_views"
     expansion: Ratio = 2.0

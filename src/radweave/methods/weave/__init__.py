@@ -1,4 +1,4 @@
-"""What the five methods and a memory see, weighed for each class on studies that nobody trained on, and a draft by it.
+"""Evidence of five methods and a memory, weighed for each class on out-of-fold studies, and drafts chosen by it.
 
 There is no paper. See docs/methods/weave.md.
 """

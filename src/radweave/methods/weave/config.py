@@ -56,7 +56,7 @@ class MemoryConfig(Config):
 
 
 class WriterConfig(Config):
-    """What the language model is told and what it gives: ``samples`` drawn reports beside its likeliest, at this
+    """Input and output of the language model: ``samples`` drawn reports beside its likeliest, at this
     ``temperature``. Of the recalled report it reads ``recalled_tokens``.
     """
 

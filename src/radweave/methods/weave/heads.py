@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from radweave.core.batch import Batch
 from radweave.core.config import Config
-from radweave.methods.model import device_of, given
+from radweave.methods.model import device_of, required
 from radweave.methods.weave.members import Folds, Members
 from radweave.nn.connector import NUM_VIEW_KINDS, ViewTokens, encode_views
 from radweave.nn.heads import FIRST_PRIOR, DenseHead, DenseHeadConfig, NoisyOrHead, Prior, are_normal, binary_loss
@@ -31,6 +31,9 @@ class NoSource(nn.Module):
     """A source that is not there: it says nothing, and its loss is 0."""
 
     is_there = is_source = False
+
+    def fit(self, training: TrainingView, encoder: Members, folds: Folds) -> None:
+        """Nothing to fit."""
 
 
 class NoSourceConfig(Config):
@@ -62,7 +65,7 @@ class DenseSource(nn.Module):
         """Classes and words."""
         head = self.each[number]
         assert isinstance(head, DenseHead)
-        return head.loss(views.tokens, views.view_mask, given(batch.labels), batch.class_labels)
+        return head.loss(views.tokens, views.view_mask, required(batch.labels), batch.class_labels)
 
     def logits(self, number: int, views: ViewTokens) -> Float[Tensor, "batch classes"]:
         """Log-odds of each class."""
@@ -96,7 +99,7 @@ class TokenSource(nn.Module):
         """Nothing is fitted before it learns."""
 
     def loss(self, number: int, views: ViewTokens, batch: Batch) -> Tensor:
-        return binary_loss(self.logits(number, views), given(batch.class_labels), "negative")
+        return binary_loss(self.logits(number, views), required(batch.class_labels), "negative")
 
     def logits(self, number: int, views: ViewTokens) -> Float[Tensor, "batch classes"]:
         logits: Tensor = self.each[number](*views.flat()).logits
@@ -145,12 +148,12 @@ class DifferenceSource(nn.Module):
             views = encode_views(encoder, batch.to(device))
             own, first = counts[:, first : first + len(batch)].to(device), first + len(batch)
             for member in range(len(encoder)):
-                seen = encoder.of(member, views)
-                there = seen.view_mask & own[member][:, None]
-                tokens = seen.tokens[there].double()
+                own_views = encoder.of(member, views)
+                present = own_views.view_mask & own[member][:, None]
+                tokens = own_views.tokens[present].double()
                 # Of a view whose kind is not known, all count.
                 for kind in range(NUM_VIEW_KINDS):
-                    of_kind = tokens if kind == 0 else tokens[seen.view_ids[there] == kind]
+                    of_kind = tokens if kind == 0 else tokens[own_views.view_ids[present] == kind]
                     sums[member, kind] += of_kind.sum(0)
                     number[member, kind] += len(of_kind)
                 squares[member] += tokens.square().mean(1).sum(0)
@@ -163,12 +166,12 @@ class DifferenceSource(nn.Module):
         self.spread.copy_(torch.where(number[:, :1] > 0, spread, torch.ones_like(spread)))
 
     def loss(self, number: int, views: ViewTokens, batch: Batch) -> Tensor:
-        return binary_loss(self.logits(number, views), given(batch.class_labels), "negative")
+        return binary_loss(self.logits(number, views), required(batch.class_labels), "negative")
 
     def logits(self, number: int, views: ViewTokens) -> Float[Tensor, "batch classes"]:
         apart = (views.tokens - self.normal[number][views.view_ids]) / self.spread[number]
-        seen = ViewTokens(apart, views.view_mask, views.view_ids, views.grid)
-        logits: Tensor = self.each[number](seen)
+        difference = ViewTokens(apart, views.view_mask, views.view_ids, views.grid)
+        logits: Tensor = self.each[number](difference)
         return logits
 
 

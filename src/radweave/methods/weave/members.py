@@ -25,7 +25,7 @@ from radweave.nn.vision import VisionPart
 
 
 class Folds(nn.Module):
-    """Which fold a patient is of: a hash of the run's seed and the patient's code, so the same in every process."""
+    """Fold of a patient: a hash of the run's seed and the patient's code, so the same in every process."""
 
     seed: Tensor
 
@@ -60,8 +60,8 @@ class Members(nn.Module):
 
     def forward(self, pixel_values: Float[Tensor, "n c *space"]) -> VisionFeatures:
         """Tokens (N, S, K D) of images or volumes."""
-        seen = [encoder(pixel_values) for encoder in self.each]
-        return VisionFeatures(torch.cat([one.tokens for one in seen], dim=-1), seen[0].grid)
+        features = [encoder(pixel_values) for encoder in self.each]
+        return VisionFeatures(torch.cat([one.tokens for one in features], dim=-1), features[0].grid)
 
     def alone(self, number: int, batch: Batch) -> Batch:
         """The batch with the tokens of one member alone, where tokens were computed before. Nothing is copied."""
@@ -79,7 +79,7 @@ class Members(nn.Module):
 LossOf = Callable[[int, Batch], Tensor]
 """The loss of one member over some studies."""
 Alone = Callable[[int, Batch], Batch]
-"""What one member needs of a batch. It is taken before the rows are, so that no row of another member is copied."""
+"""One member's share of a batch. It is taken before the rows are, so that no row of another member is copied."""
 
 
 def cross_fitted(
@@ -106,29 +106,29 @@ def cross_fitted(
     return torch.stack(total).sum()
 
 
-def voices(asked: Bool[Tensor, "batch members"], folds: int) -> Float[Tensor, "batch members"]:
-    """How much each member counts that is asked of a study: those of the folds once each, a full one as much as all of
+def votes_of(members: Bool[Tensor, "batch members"], folds: int) -> Float[Tensor, "batch members"]:
+    """Votes of the members for a study: those of the folds once each, a full one as much as all of
     them together, since it has seen what they have together.
     """
-    counts = asked.double()
+    counts = members.double()
     counts[:, folds:] *= counts[:, :folds].sum(1, keepdim=True)
     return counts
 
 
-def mean_of_asked(
-    logits: Float[Tensor, "members batch classes"], voices: Float[Tensor, "batch members"]
+def mean_of_members(
+    logits: Float[Tensor, "members batch classes"], votes: Float[Tensor, "batch members"]
 ) -> Float[Tensor, "batch classes"]:
     """Mean log-odds of the members, each as often as it counts."""
-    weight = voices.T[:, :, None].to(logits)
+    weight = votes.T[:, :, None].to(logits)
     return (logits * weight).sum(0) / weight.sum(0)
 
 
-def asked_members(barred: np.ndarray[Any, np.dtype[np.bool_]], folds: Int[Tensor, " rows"], number: int) -> Tensor:
-    """Which members (B, K) may say something of each study: all of a new one, of a training patient's study the one
+def unbiased_members(barred: np.ndarray[Any, np.dtype[np.bool_]], folds: Int[Tensor, " rows"], number: int) -> Tensor:
+    """Members (B, K) that may score each study: all of a new one, of a training patient's study the one
     that was trained without. ``barred`` (B, J) are the study's own rows of the bank, ``folds`` (J,) those rows' folds.
     """
-    asked = torch.ones(len(barred), number, dtype=torch.bool)
+    members = torch.ones(len(barred), number, dtype=torch.bool)
     for row, own in enumerate(torch.from_numpy(barred)):
         if own.any():
-            asked[row] = torch.isin(torch.arange(number), folds[own])
-    return asked
+            members[row] = torch.isin(torch.arange(number), folds[own])
+    return members

@@ -26,14 +26,14 @@ from radweave.methods.model import (
     ToWrite,
     device_of,
     generation,
-    given,
     losses,
+    required,
     written,
 )
 from radweave.methods.neighbours import fit_neighbours, neighbour_columns
 from radweave.methods.prior_change import Change, NoChange, Pairs, only_of_one_patient, there_now
 from radweave.methods.weave.heads import DenseSource, Learned, NoSource
-from radweave.methods.weave.members import Folds, Members, asked_members, cross_fitted, mean_of_asked, voices
+from radweave.methods.weave.members import Folds, Members, cross_fitted, mean_of_members, unbiased_members, votes_of
 from radweave.methods.weave.recall import CasesSource, KernelSource, Memory, RecallSource
 from radweave.methods.weave.stack import EqualWeightsConfig, FittedStack, Kind, OutOfFold, Stack, StackConfig
 from radweave.methods.weave.writing import HINTS, NoLanguageModel, Prompts, Wording, WriterPart
@@ -56,7 +56,7 @@ KEY = "changes"
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
+class PriorStudies:
     """Priors of P studies, which are ``rows`` of a batch or of the training split: scores (P, S, C) of the sources that
     learned, vectors (P, K, V), and what their reports affirm (P, C; 1 yes, 0 no, -1 not known).
     """
@@ -67,20 +67,20 @@ class Before:
     reported: NDArray[np.int64]
 
     @classmethod
-    def of(cls, found: Sequence[Before]) -> Before | None:
+    def of(cls, parts: Sequence[PriorStudies]) -> PriorStudies | None:
         """Several together; None of none."""
-        if not found:
+        if not parts:
             return None
-        each = ([getattr(one, name) for one in found] for name in ("rows", "scores", "vectors", "reported"))
+        each = ([getattr(one, name) for one in parts] for name in ("rows", "scores", "vectors", "reported"))
         return cls(*(np.concatenate(values) for values in each))
 
-    def beside(self, now: Floats, vectors: Floats, before: Floats) -> Pairs:
+    def pairs_with(self, now: Floats, vectors: Floats, before: Floats) -> Pairs:
         """With log-odds ``now`` (N, C) and vectors (N, K, V) of all studies, and log-odds (P, C) of the priors."""
         return Pairs(now[self.rows], before, self.reported, vectors[self.rows], self.vectors)
 
 
 def learn_changes(
-    model: WeaveModel, training: TrainingView, before: Before, now: Floats, vectors: Floats, stacks: FoldStacks
+    model: WeaveModel, training: TrainingView, before: PriorStudies, now: Floats, vectors: Floats, stacks: FoldStacks
 ) -> Floats:
     """Let the part learn from training studies with a prior; return the log-odds (J, C) of all, those moved.
 
@@ -95,10 +95,10 @@ def learn_changes(
     change = model.change
     assert isinstance(change, Change)
     folds = model.folds.of(training.examples[row].patient_id for row in before.rows).numpy()
-    pairs = before.beside(now, vectors, stacks(before.scores, folds))
-    allowed, said = states_of_reports(training, before)
+    pairs = before.pairs_with(now, vectors, stacks(before.scores, folds))
+    allowed, stated = states_of_reports(training, before)
     counted = np.array([name != NO_FINDING for name in model.classes])
-    states = change.fit(pairs, folds, allowed, said, counted)
+    states = change.fit(pairs, folds, allowed, stated, counted)
     if states is None:
         return now
     moved = now.copy()
@@ -115,29 +115,29 @@ class FoldStacks:
 
     def __call__(self, scores: Floats, folds: NDArray[np.int64]) -> Floats:
         """Log-odds (P, C) of scores (P, S, C) of studies of these folds (P,)."""
-        said = np.zeros((len(scores), scores.shape[2]))
+        log_odds = np.zeros((len(scores), scores.shape[2]))
         for row, fold in enumerate(folds.tolist()):
             stack = self.of_fold.get(fold, self.whole)
             if stack is not None:
-                said[row] = stack(scores[row])
-        return said
+                log_odds[row] = stack(scores[row])
+        return log_odds
 
 
-def states_of_reports(training: TrainingView, before: Before) -> tuple[Mask, Mask]:
+def states_of_reports(training: TrainingView, before: PriorStudies) -> tuple[Mask, Mask]:
     """The states that reports of studies and priors leave open, and those that the studies' reports say (P, C, 6)."""
     classes, labeler = training.classes, labeler_of(training.classes)
     now = training.class_states.numpy() == POSITIVE
     texts = [training.examples[row].report or "" for row in before.rows]
     allowed = np.zeros((len(texts), len(classes), len(STATES)), dtype=bool)
-    said = np.zeros_like(allowed)
+    stated_states = np.zeros_like(allowed)
     for number, (row, words) in enumerate(zip(before.rows, stated_changes(texts, labeler), strict=True)):
         for place, name in enumerate(classes):
-            there = before.reported[number, place]
+            affirmed = before.reported[number, place]
             stated = words.get(name, frozenset())
-            left = possible(None if there < 0 else bool(there), bool(now[row, place]), stated)
+            left = possible(None if affirmed < 0 else bool(affirmed), bool(now[row, place]), stated)
             allowed[number, place] = [state in left for state in STATES]
-            said[number, place] = [state in stated for state in STATES]
-    return allowed, said
+            stated_states[number, place] = [state in stated for state in STATES]
+    return allowed, stated_states
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,9 @@ class Moved:
     shown: dict[str, Any]
 
 
-def compare(model: WeaveModel, before: Before | None, log_odds: Floats, vectors: Floats, asked: Mask) -> Moved | None:
+def compare(
+    model: WeaveModel, before: PriorStudies | None, log_odds: Floats, vectors: Floats, members: Mask
+) -> Moved | None:
     """One study with these log-odds (C,) and vectors (K, V) beside its prior; None without one, or where nothing was
     learned of change.
     """
@@ -158,11 +160,11 @@ def compare(model: WeaveModel, before: Before | None, log_odds: Floats, vectors:
         return None
     learned = model.bare.as_fitted if bool(model.bare.fitted) else None
     then = FoldStacks(whole=learned)(before.scores, np.zeros(1, dtype=np.int64))
-    pairs = replace(before, rows=np.zeros(1, dtype=np.int64)).beside(log_odds[None], vectors[None], then)
-    states = change.states(pairs, asked[None])[0]
-    said = {1: "affirmed", 0: "not affirmed", -1: "not known"}
+    pairs = replace(before, rows=np.zeros(1, dtype=np.int64)).pairs_with(log_odds[None], vectors[None], then)
+    states = change.states(pairs, members[None])[0]
+    words = {1: "affirmed", 0: "not affirmed", -1: "not known"}
     shown = {
-        name: {"before": said[int(before.reported[0, c])], **dict(zip(STATES, states[c].tolist(), strict=True))}
+        name: {"before": words[int(before.reported[0, c])], **dict(zip(STATES, states[c].tolist(), strict=True))}
         for c, name in enumerate(model.classes)
         if name != NO_FINDING
     }
@@ -180,8 +182,8 @@ KINDS: dict[str, Kind] = {name: "log_odds" if name in LEARNED else "smoothed" fo
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What the sources of a stack say of one study: scores (S, C), and weights (J,) over the training reports.
+class SourceScores:
+    """Evidence of all sources for one study: scores (S, C), and weights (J,) over the training reports.
 
     ``before`` is its prior, which is compared by the vectors (K, V) of the members that are ``asked`` (K,).
     """
@@ -189,56 +191,56 @@ class Said:
     scores: Floats
     weights: Floats
     vectors: Floats
-    asked: Mask
-    before: Before | None
+    members: Mask
+    before: PriorStudies | None
 
 
 @torch.no_grad()
-def learned_scores(model: WeaveModel, views: ViewTokens, asked: Tensor) -> list[Floats]:
+def learned_scores(model: WeaveModel, views: ViewTokens, members: Tensor) -> list[Floats]:
     """Log-odds (B, C) of each source that learned, as the members that are asked (B, K) see the studies."""
-    said = []
+    scores = []
     for name in LEARNED:
         source = getattr(model, name)
         if source.is_source:
             each = [source.logits(number, model.encoder.of(number, views)) for number in range(len(model.encoder))]
-            counted = voices(asked, model.folds.number).to(each[0])
-            said.append(mean_of_asked(torch.stack(each), counted).double().cpu().numpy())
-    return said
+            counted = votes_of(members, model.folds.number).to(each[0])
+            scores.append(mean_of_members(torch.stack(each), counted).double().cpu().numpy())
+    return scores
 
 
 @torch.no_grad()
 def vectors_of(model: WeaveModel, views: ViewTokens) -> Floats:
     """The vectors (B, K, D) by which studies are remembered: mean and largest token of each member."""
     encoder = model.encoder
-    seen = [encoder.of(number, views) for number in range(len(encoder))]
-    vectors = torch.stack([mean_and_largest(one.tokens, one.view_mask) for one in seen], dim=1)
+    member_views = [encoder.of(number, views) for number in range(len(encoder))]
+    vectors = torch.stack([mean_and_largest(one.tokens, one.view_mask) for one in member_views], dim=1)
     return np.asarray(vectors.double().cpu().numpy())
 
 
 @torch.no_grad()
-def say(model: WeaveModel, memory: Memory, batch: Batch) -> Iterator[Said]:
-    """What the sources say of each study, one after the other: alone and in any batch the same."""
+def score_sources(model: WeaveModel, memory: Memory, batch: Batch) -> Iterator[SourceScores]:
+    """Evidence of all sources for each study, one after the other: alone and in any batch the same."""
     own = memory.owners.of_queries(batch.study_ids, batch.patient_ids)
     barred = np.asarray(memory.owners.barred(own, slice(0, len(memory.rows))).numpy())
-    asked = asked_members(barred, torch.from_numpy(memory.folds), len(model.encoder))
+    members_of = unbiased_members(barred, torch.from_numpy(memory.folds), len(model.encoder))
     for row in range(len(batch)):
         alone = batch.only([row])
         views = encode_views(model.encoder, alone)
-        scores = [said[0] for said in learned_scores(model, views, asked[row : row + 1])]
+        scores = [scores_of[0] for scores_of in learned_scores(model, views, members_of[row : row + 1])]
         shares: dict[str, Floats] = {}
-        if memory.alike is not None and isinstance(model.kernels, KernelSource):
-            (seen,) = memory.alike.evidence_for(model.kernels.descriptors, alone, barred[row : row + 1])
-            scores.append(seen.scores)
-            shares["kernels"] = seen.weights
-        vectors, members = vectors_of(model, views)[0], asked[row].numpy()
+        if memory.neighbours is not None and isinstance(model.kernels, KernelSource):
+            (neighbours,) = memory.neighbours.evidence_for(model.kernels.descriptors, alone, barred[row : row + 1])
+            scores.append(neighbours.scores)
+            shares["kernels"] = neighbours.weights
+        vectors, members = vectors_of(model, views)[0], members_of[row].numpy()
         _remember(model, memory, vectors, members, barred[row], scores, shares)
         weights = model.wording.mixed(shares, barred[row])
-        before = look_before(model, alone, asked[row : row + 1])
-        yield Said(stacked(scores, len(model.classes)), weights, vectors, members, before)
+        before = score_priors(model, alone, members_of[row : row + 1])
+        yield SourceScores(stacked(scores, len(model.classes)), weights, vectors, members, before)
 
 
 @torch.no_grad()
-def look_before(model: WeaveModel, batch: Batch, asked: Tensor, first: int = 0) -> Before | None:
+def score_priors(model: WeaveModel, batch: Batch, members: Tensor, first: int = 0) -> PriorStudies | None:
     """The priors of a batch, as the members that are asked of its studies (B, K) see them; None where there are none.
 
     ``first`` is added to the numbers of the rows.
@@ -251,7 +253,7 @@ def look_before(model: WeaveModel, batch: Batch, asked: Tensor, first: int = 0) 
     rows = list(batch.prior_of)
     only_of_one_patient([batch.patient_ids[row] for row in rows], batch.priors.patient_ids)
     views = encode_views(model.encoder, batch.priors)
-    learned = learned_scores(model, views, asked[rows])
+    learned = learned_scores(model, views, members[rows])
     classes = len(model.classes)
     scores = np.array(learned).reshape(len(learned), len(rows), classes).swapaxes(0, 1)
     states = batch.priors.class_labels
@@ -259,7 +261,7 @@ def look_before(model: WeaveModel, batch: Batch, asked: Tensor, first: int = 0) 
     if states is not None:
         known = states.cpu().numpy()
         reported = np.where(known == UNLABELED, -1, (known == POSITIVE).astype(np.int64))
-    return Before(np.array(rows, dtype=np.int64) + first, scores, vectors_of(model, views), reported)
+    return PriorStudies(np.array(rows, dtype=np.int64) + first, scores, vectors_of(model, views), reported)
 
 
 def stacked(scores: Sequence[Floats], classes: int) -> Floats:
@@ -271,14 +273,14 @@ def _remember(
     model: WeaveModel,
     memory: Memory,
     vectors: Floats,
-    asked: Mask,
+    members: Mask,
     barred: Mask,
     scores: list[Floats],
     shares: dict[str, Floats],
 ) -> None:
     """Add what the memory of the members' vectors says."""
     nothing = np.zeros(len(model.classes))
-    counted = voices(torch.from_numpy(asked)[None], model.folds.number)[0].numpy()
+    counted = votes_of(torch.from_numpy(members)[None], model.folds.number)[0].numpy()
     if model.recall.is_there:
         recalled = memory.recalled(vectors, counted, barred)
         if recalled is not None:
@@ -295,10 +297,10 @@ class Gathered:
     """The bank of training studies, and what all sources say of each, out of fold; vectors (J, K, V), and priors."""
 
     bank: Bank
-    seen: OutOfFold
+    out_of_fold: OutOfFold
     weights: list[Floats]
     vectors: Floats
-    before: Before | None
+    before: PriorStudies | None
 
 
 @torch.no_grad()
@@ -310,7 +312,7 @@ def gather(model: WeaveModel, training: TrainingView) -> Gathered:
         "folds": folds[:, None],
         "labels": torch.from_numpy(labels.astype(np.uint8)),
     }
-    learned, vectors, rows, before, asked_of_each = _look(model, training, folds)
+    learned, vectors, rows, before, members_of_each = score_training(model, training, folds)
     fitted = None
     if isinstance(model.kernels, KernelSource):
         fitted = fit_neighbours(model.kernels.descriptors, training)
@@ -322,12 +324,12 @@ def gather(model: WeaveModel, training: TrainingView) -> Gathered:
     patients = memory.owners.patient_of_row.numpy()
     all_scores, each_source = [], []
     for row in range(len(rows)):
-        barred, asked = patients == patients[row], asked_of_each[row]
-        scores, shares = [said[row] for said in learned], dict[str, Floats]()
+        barred, members = patients == patients[row], members_of_each[row]
+        scores, shares = [scores_of[row] for scores_of in learned], dict[str, Floats]()
         if fitted is not None:
             scores.append(fitted.left_out[row].scores)
             shares["kernels"] = fitted.left_out[row].weights
-        _remember(model, memory, vectors[row], asked, barred, scores, shares)
+        _remember(model, memory, vectors[row], members, barred, scores, shares)
         all_scores.append(stacked(scores, len(model.classes)))
         each_source.append(shares)
     # A member whose fold holds all patients but one remembers too few for that one to be worded by.
@@ -335,15 +337,15 @@ def gather(model: WeaveModel, training: TrainingView) -> Gathered:
     worded = {name: np.stack([shares[name] for shares in each_source]) for name in in_all}
     model.wording.fit(worded, [str(row["text"]) for row in rows], patients)
     weights = [model.wording.mixed(shares, patients == own) for shares, own in zip(each_source, patients, strict=True)]
-    seen = OutOfFold(
+    out_of_fold = OutOfFold(
         scores=np.stack(all_scores),
         labels=labels,
         folds=memory.folds,
-        withheld=withheld_of(asked_of_each),
+        withheld=withheld_of(members_of_each),
         patients=[str(row["patient"]) for row in rows],
         split=training.split,
     )
-    return Gathered(bank, seen, weights, vectors, before)
+    return Gathered(bank, out_of_fold, weights, vectors, before)
 
 
 def own_members(folds: Tensor, number: int) -> Tensor:
@@ -351,46 +353,47 @@ def own_members(folds: Tensor, number: int) -> Tensor:
     return folds[:, None] == torch.arange(number)
 
 
-def withheld_of(asked: Mask) -> NDArray[np.int64]:
+def withheld_of(members: Mask) -> NDArray[np.int64]:
     """The fold (J,) that the members lacked which were asked (J, K) of each study; each of one alone."""
-    assert (asked.sum(axis=1) == 1).all(), "a training study is asked of one member"
-    return np.asarray(asked.argmax(axis=1))
+    assert (members.sum(axis=1) == 1).all(), "a training study is asked of one member"
+    return np.asarray(members.argmax(axis=1))
 
 
-def _look(
+def score_training(
     model: WeaveModel, training: TrainingView, folds: Tensor
-) -> tuple[list[Floats], Floats, list[dict[str, Any]], Before | None, Mask]:
+) -> tuple[list[Floats], Floats, list[dict[str, Any]], PriorStudies | None, Mask]:
     """Scores (J, C) of each source that learned, by the member that lacked it; vectors (J, K, V); rows; priors; and
     the members (J, K) that were asked.
     """
     learned: list[list[Floats]] = []
     vectors: list[Floats] = []
     rows: list[dict[str, Any]] = []
-    before: list[Before] = []
-    asked: list[Tensor] = []
+    before: list[PriorStudies] = []
+    members: list[Tensor] = []
     device = device_of(model.encoder)
     for batch in training.batches():
-        there = batch.to(device)
-        views = encode_views(model.encoder, there)
+        moved = batch.to(device)
+        views = encode_views(model.encoder, moved)
         own = own_members(folds[len(rows) : len(rows) + len(batch)], len(model.encoder))
-        asked.append(own)
+        members.append(own)
         learned.append(learned_scores(model, views, own))
         vectors.append(vectors_of(model, views))
-        found = look_before(model, there, own, len(rows))
-        before += [] if found is None else [found]
+        priors = score_priors(model, moved, own, len(rows))
+        before += [] if priors is None else [priors]
         rows += report_rows(batch)
     scores = [np.concatenate(each) for each in zip(*learned, strict=True)]
-    return scores, np.concatenate(vectors), rows, Before.of(before), torch.cat(asked).numpy()
+    return scores, np.concatenate(vectors), rows, PriorStudies.of(before), torch.cat(members).numpy()
 
 
 def shown_sources(
     names: Sequence[str], classes: Sequence[str], log_odds: Floats, weights: Floats
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Per class what each source says by itself, as a probability, and its weight in the stack."""
-    said = 1 / (1 + np.exp(-log_odds))
+    probabilities = 1 / (1 + np.exp(-log_odds))
     return {
         name: {
-            source: {"probability": float(said[s, c]), "weight": float(weights[s, c])} for s, source in enumerate(names)
+            source: {"probability": float(probabilities[s, c]), "weight": float(weights[s, c])}
+            for s, source in enumerate(names)
         }
         for c, name in enumerate(classes)
     }
@@ -427,17 +430,17 @@ class Forward(ForwardPass["WeaveModel"]):
         return np.asarray(memory.owners.barred(own, slice(0, len(memory.rows))).numpy())
 
     @cached_property
-    def asked(self) -> Tensor:
+    def members(self) -> Tensor:
         """The members (B, K) that are asked of each study: in training the one that lacked its patient."""
         memory, number = self.model.memory, len(self.model.encoder)
         if self.folds is not None:
             return own_members(self.folds, number)
         folds = torch.zeros(0, dtype=torch.long) if memory is None else torch.from_numpy(memory.folds)
-        return asked_members(self.barred, folds, number)
+        return unbiased_members(self.barred, folds, number)
 
     @cached_property
     def log_odds(self) -> Floats:
-        """What the sources that learned say together (B, C); minus infinity before they are weighed."""
+        """Joint log-odds of the learned sources (B, C); minus infinity before they are weighed."""
         model = self.model
         if not bool(model.bare.fitted):
             return np.full((len(self.batch), len(model.classes)), -np.inf)
@@ -445,8 +448,8 @@ class Forward(ForwardPass["WeaveModel"]):
 
     @cached_property
     def learned(self) -> Floats:
-        """What each of them says (B, S, C)."""
-        return np.stack(learned_scores(self.model, self.views, self.asked), axis=1)
+        """Scores of each learned source (B, S, C)."""
+        return np.stack(learned_scores(self.model, self.views, self.members), axis=1)
 
     def source_loss(self, source: DenseSource | Learned) -> Tensor:
         """The loss of a source that learns on the members' tokens; 0 of one that is not there."""
@@ -474,8 +477,8 @@ class Forward(ForwardPass["WeaveModel"]):
         memory, model = self.model.memory, self.model
         if memory is None or not model.recall.is_there:
             return [None] * len(self.batch)
-        vectors, asked = vectors_of(model, self.views), self.asked.numpy()
-        return [memory.nearest(vectors[row], asked[row], self.barred[row]) for row in range(len(self.batch))]
+        vectors, members = vectors_of(model, self.views), self.members.numpy()
+        return [memory.nearest(vectors[row], members[row], self.barred[row]) for row in range(len(self.batch))]
 
     def prefix(self, findings: Tensor) -> Slot:
         """The prompt with these findings (B, C) in words."""
@@ -492,10 +495,10 @@ class Forward(ForwardPass["WeaveModel"]):
         generator = hint_generator(model.training)
         # Every other batch is told what its own reports say, so that what is asserted is worth being read.
         if model.training and torch.rand(1, generator=generator) < 0.5:
-            findings = noisy_findings(given(batch.class_labels), "negative", generator, **HINTS)
+            findings = noisy_findings(required(batch.class_labels), "negative", generator, **HINTS)
         else:
             findings = self.asserted(self.log_odds, model.bare)
-        given_ids, labels = given(batch.input_ids), given(batch.labels)
+        given_ids, labels = required(batch.input_ids), required(batch.labels)
         return model.writer[0].loss(*self.prefix(findings), given_ids, labels)
 
     def asserted(self, log_odds: Floats, stack: Stack) -> Tensor:
@@ -515,10 +518,10 @@ TERMS: Mapping[str, Term[Forward]] = {
 class WeaveModel(ReportModel):
     """logit p_c = b_c + sum_s w_sc z_sc over sources s, of which those that learn are K members that each lack a fold.
 
-    Stage ``encoder`` trains the members, ``sources`` the heads on their tokens; before ``report`` all sources are asked of
-    the training studies, each member of its own fold alone, and the stack is fitted to that. ``report`` trains the
-    language model. Drafts are chosen by expected utility (``EvidenceSource``) among training reports, composites, and what the
-    language model writes.
+    Stage ``encoder`` trains the members, ``sources`` the heads on their tokens. Before ``report`` all sources score the
+    training studies, each member its own fold alone, and the stack is fitted to the scores. ``report`` trains the
+    language model. Drafts are chosen by expected utility (``EvidenceSource``) among training reports, composites, and
+    reports of the language model.
 
     Deviations from the papers: docs/methods/weave.md.
     """
@@ -588,44 +591,44 @@ class WeaveModel(ReportModel):
         """
         if not isinstance(self.language_model, NoLanguageModel):
             return generation(self, batch, decoding)
-        seen = Forward(self, batch)
-        _, shown = self._asserted(seen, batch)
-        copies = [self._copied(row)[: decoding.max_new_tokens] for row in seen.nearest]
+        forward = Forward(self, batch)
+        _, shown = self._asserted(forward, batch)
+        copies = [self._copied(row)[: decoding.max_new_tokens] for row in forward.nearest]
         return Generation(token_ids=copies, intermediates=shown)
 
     def to_write(self, batch: Batch) -> ToWrite:
-        """What the language model is told of each study of a batch."""
-        seen = Forward(self, batch)
-        findings, shown = self._asserted(seen, batch)
-        return ToWrite(Prefixes(*seen.prefix(findings)), lambda ids, log_probs: written(ids, log_probs, shown))
+        """Prefixes of the reports of a batch, with the asserted findings."""
+        forward = Forward(self, batch)
+        findings, shown = self._asserted(forward, batch)
+        return ToWrite(Prefixes(*forward.prefix(findings)), lambda ids, log_probs: written(ids, log_probs, shown))
 
-    def _asserted(self, seen: Forward, batch: Batch) -> tuple[Tensor, list[dict[str, Any]]]:
+    def _asserted(self, forward: Forward, batch: Batch) -> tuple[Tensor, list[dict[str, Any]]]:
         """The findings that the stack asserts (B, C), and the evidence."""
-        said = None if self.memory is None else self.evidence_for(batch)
-        log_odds = seen.log_odds if said is None else np.stack([one.scores for one in said])
-        each = self._bare(seen, log_odds) if said is None else said
+        evidence = None if self.memory is None else self.evidence_for(batch)
+        log_odds = forward.log_odds if evidence is None else np.stack([one.scores for one in evidence])
+        each = self._bare(forward, log_odds) if evidence is None else evidence
         shown = [
             {**self._probable(one.scores), "recalled": self._recalled(near), **one.shown}
-            for one, near in zip(each, seen.nearest, strict=True)
+            for one, near in zip(each, forward.nearest, strict=True)
         ]
-        return seen.asserted(log_odds, self.bare if said is None else self.stack), shown
+        return forward.asserted(log_odds, self.bare if evidence is None else self.stack), shown
 
-    def _bare(self, seen: Forward, log_odds: Floats) -> list[Evidence]:
-        """What the sources that learned say, where no study is remembered."""
+    def _bare(self, forward: Forward, log_odds: Floats) -> list[Evidence]:
+        """Evidence of the learned sources, for a model without memory."""
         if not bool(self.bare.fitted):
             return [Evidence(row, row) for row in log_odds]
         fitted = self.bare.as_fitted
-        shown = [{"sources": self._by_source(fitted, scores)} for scores in seen.learned]
+        shown = [{"sources": self._by_source(fitted, scores)} for scores in forward.learned]
         return [Evidence(row, row, own) for row, own in zip(log_odds, shown, strict=True)]
 
     def asserted(self, log_odds: Floats, stack: Stack) -> Tensor:
         """The findings (B, C) from whose probability on asserting pays off."""
         probabilities = 1 / (1 + np.exp(-log_odds))
-        found = (probabilities >= float(stack.threshold)) & np.array([name != NO_FINDING for name in self.classes])
-        return torch.from_numpy(found)
+        findings = (probabilities >= float(stack.threshold)) & np.array([name != NO_FINDING for name in self.classes])
+        return torch.from_numpy(findings)
 
     def evidence_for(self, batch: Batch) -> list[Evidence]:
-        """What all sources together say of each study, as log-odds, and how its report would be worded.
+        """Evidence of all sources together: log-odds, and weights of the wording.
 
         Raises:
             InputError: if the model has no memory.
@@ -633,16 +636,16 @@ class WeaveModel(ReportModel):
         if self.memory is None:
             raise InputError("the sources remember training studies, and there are none", field="memories")
         fitted = self.stack.as_fitted
-        return [self._weighed(fitted, said) for said in say(self, self.memory, batch)]
+        return [self._weighed(fitted, scores) for scores in score_sources(self, self.memory, batch)]
 
-    def _weighed(self, fitted: FittedStack, said: Said) -> Evidence:
-        """What the stack makes of it; of a study with a prior, what changed has the last word."""
-        log_odds = fitted(said.scores)
-        shown = {"sources": self._by_source(fitted, said.scores)}
-        moved = compare(self, said.before, log_odds, said.vectors, said.asked)
+    def _weighed(self, fitted: FittedStack, source: SourceScores) -> Evidence:
+        """The stacked evidence; for a study with a prior, moved by the change."""
+        log_odds = fitted(source.scores)
+        shown = {"sources": self._by_source(fitted, source.scores)}
+        moved = compare(self, source.before, log_odds, source.vectors, source.members)
         if moved is None:
-            return Evidence(log_odds, said.weights, shown)
-        return Evidence(moved.log_odds, said.weights, {**shown, **moved.shown}, moved.changes)
+            return Evidence(log_odds, source.weights, shown)
+        return Evidence(moved.log_odds, source.weights, {**shown, **moved.shown}, moved.changes)
 
     def scores_are_log_odds(self) -> bool:
         """Yes: scores are those of the stack."""
@@ -662,18 +665,17 @@ class WeaveModel(ReportModel):
             self.dense.fit(training, self.folds)
         if stage == "sources":
             for source in (self.tokens, self.difference):
-                if not isinstance(source, NoSource):
-                    source.fit(training, self.encoder, self.folds)
+                source.fit(training, self.encoder, self.folds)
         if stage != "report":
             return {}
         training = training if self.max_studies is None else training.spread(self.max_studies)
         gathered = gather(self, training)
         counted = np.array([name != NO_FINDING for name in self.classes])
-        log_odds, stacks = self.stack.fit(gathered.seen, self.weighing, counted)
-        self.stack.ask_what_each_adds(gathered.seen, stacks, self.weighing, counted)
+        log_odds, stacks = self.stack.fit(gathered.out_of_fold, self.weighing, counted)
+        self.stack.ask_what_each_adds(gathered.out_of_fold, stacks, self.weighing, counted)
         learned, of_priors = [number for number, name in enumerate(self.sources) if name in LEARNED], FoldStacks()
         if learned:
-            _, of_fold = self.bare.fit(gathered.seen.of(learned), self.weighing, counted)
+            _, of_fold = self.bare.fit(gathered.out_of_fold.of(learned), self.weighing, counted)
             of_priors = FoldStacks(of_fold, self.bare.as_fitted)
         if gathered.before is not None:
             log_odds = learn_changes(self, training, gathered.before, log_odds, gathered.vectors, of_priors)
@@ -681,7 +683,7 @@ class WeaveModel(ReportModel):
         return {} if self.max_studies is None else {STUDIES: gathered.bank}
 
     def figures(self) -> dict[str, dict[str, float | None]]:
-        """What each source adds: average precision out of fold with all sources and without it."""
+        """Gain of each source: average precision out of fold with all sources and without it."""
         return self.stack.added(self.sources) if bool(self.stack.fitted) else {}
 
     def memory_layouts(self) -> Mapping[str, BankLayout]:
@@ -713,18 +715,18 @@ class WeaveModel(ReportModel):
         return Memory.of(bank, len(self.encoder), self.cases)
 
     @torch.no_grad()
-    def propose(self, batch: Batch, said: Sequence[Evidence], decoding: DecodingConfig) -> list[list[str]]:
+    def propose(self, batch: Batch, evidence: Sequence[Evidence], decoding: DecodingConfig) -> list[list[str]]:
         """Reports that the language model writes for each study, told what the stack asserts: its likeliest, then
         ``samples`` drawn ones. None where there is no language model.
 
         Each study is read by itself, and its draws are its own: neither depends on the batch.
         """
         if isinstance(self.language_model, NoLanguageModel):
-            return [[] for _ in said]
+            return [[] for _ in evidence]
         prefixes = []
-        for row, one in enumerate(said):
-            seen = Forward(self, batch.only([row]))
-            prefixes.append(Prefixes(*seen.prefix(seen.asserted(one.scores[None], self.stack))))
+        for row, one in enumerate(evidence):
+            forward = Forward(self, batch.only([row]))
+            prefixes.append(Prefixes(*forward.prefix(forward.asserted(one.scores[None], self.stack))))
         drawn = decoding.model_copy(update={"temperature": self.temperature})
         reports = self.language_model.write_draws(prefixes, drawn, self.samples)
         return [list(dict.fromkeys(self.decode(ids) for ids in row)) for row in reports]
@@ -739,8 +741,8 @@ class WeaveModel(ReportModel):
     def _recalled(self, row: int | None) -> list[dict[str, Any]]:
         if row is None or self.memory is None:
             return []
-        found = self.memory.rows[row]
-        return [{"kind": "report", "study_id": found["study_id"], "text": found["text"]}]
+        report = self.memory.rows[row]
+        return [{"kind": "report", "study_id": report["study_id"], "text": report["text"]}]
 
     def _copied(self, row: int | None) -> list[int]:
         return [] if row is None or self.memory is None else self.encode(str(self.memory.rows[row]["text"]))

@@ -28,7 +28,7 @@ from radweave.nn.memory.bank import Bank, Owners
 
 @dataclass(frozen=True)
 class MemberMemory:
-    """What a member remembers: its rows of the bank, vectors (J', D) and labels (J', C), and who they are of."""
+    """A member's memory: its rows of the bank, vectors (J', D) and labels (J', C), and who they are of."""
 
     rows: NDArray[np.int64]
     studies: EmbeddedStudies
@@ -56,7 +56,7 @@ class MemberMemory:
         return np.asarray(((studies.vectors - placed) ** 2).sum(axis=1) / studies.scale)
 
     def differences(self, vector: Floats, near: NDArray[np.int64]) -> tuple[Floats, Floats]:
-        """How a vector (D,) differs from the mean of these cases, and their mean labels (C,)."""
+        """Difference of a vector (D,) from the mean of these cases, and their mean labels (C,)."""
         studies = self.studies
         placed = (vector - studies.centre) / studies.spread
         return placed - studies.vectors[near].mean(axis=0), self.labels[near].mean(axis=0)
@@ -80,9 +80,9 @@ class CaseDifferences:
         apart = squared_distances(vectors, vectors)
         apart[patients[:, None] == patients[None]] = np.inf
         order = np.argsort(apart, axis=1, kind="stable")[:, : self.number]
-        there = np.isfinite(np.take_along_axis(apart, order, axis=1)).astype(np.float64)
-        share = there / np.maximum(there.sum(axis=1, keepdims=True), 1)
-        known = there.any(axis=1)
+        finite = np.isfinite(np.take_along_axis(apart, order, axis=1)).astype(np.float64)
+        share = finite / np.maximum(finite.sum(axis=1, keepdims=True), 1)
+        known = finite.any(axis=1)
         moved = (vectors - np.einsum("jn,jnd->jd", share, vectors[order]))[known]
         changed = (labels - np.einsum("jn,jnc->jc", share, labels[order]))[known]
         size = moved.T @ moved
@@ -171,7 +171,7 @@ class Memory:
     rows: tuple[dict[str, Any], ...]
     owners: Owners
     folds: NDArray[np.int64]
-    alike: DescribedStudies | None
+    neighbours: DescribedStudies | None
     members: tuple[MemberMemory | None, ...]
     cases: tuple[CaseDifferences | None, ...]
 
@@ -191,39 +191,39 @@ class Memory:
             else None
             for memory in members
         ]
-        alike = DescribedStudies.of(bank) if "descriptors" in tensors else None
-        return cls(bank.rows, owners, folds, alike, tuple(members), tuple(compared))
+        neighbours = DescribedStudies.of(bank) if "descriptors" in tensors else None
+        return cls(bank.rows, owners, folds, neighbours, tuple(members), tuple(compared))
 
-    def recalled(self, vectors: Floats, voices: Floats, barred: Mask) -> Evidence | None:
-        """What the members' smoothers say of a study with these vectors (K, D): means, by their voices (K,)."""
-        said, counts = [], []
-        for number in np.flatnonzero(voices):
+    def recalled(self, vectors: Floats, votes: Floats, barred: Mask) -> Evidence | None:
+        """Mean evidence of the members' smoothers for a study with vectors (K, D), by votes (K,)."""
+        evidence, counts = [], []
+        for number in np.flatnonzero(votes):
             memory = self.members[number]
             if memory is None:
                 continue
             one = memory.studies.evidence_for(vectors[number], barred[memory.rows])
             weights = np.zeros(len(self.rows))
             weights[memory.rows] = one.weights
-            said.append(Evidence(one.scores, weights))
-            counts.append(voices[number])
-        if not said:
+            evidence.append(Evidence(one.scores, weights))
+            counts.append(votes[number])
+        if not evidence:
             return None
-        scores, shares = [one.scores for one in said], [one.weights for one in said]
+        scores, shares = [one.scores for one in evidence], [one.weights for one in evidence]
         return Evidence(np.average(scores, axis=0, weights=counts), np.average(shares, axis=0, weights=counts))
 
-    def compared(self, vectors: Floats, voices: Floats, barred: Mask) -> Floats | None:
-        """What the differences from similar cases say (C,): means, each counted by its voice (K,)."""
-        there = [number for number in np.flatnonzero(voices) if self.cases[number] is not None]
-        said = [cases(vectors[number], barred) for number in there if (cases := self.cases[number]) is not None]
-        return np.asarray(np.average(said, axis=0, weights=voices[there])) if said else None
+    def compared(self, vectors: Floats, votes: Floats, barred: Mask) -> Floats | None:
+        """Mean scores (C,) of the differences from similar cases, by votes (K,)."""
+        members = [number for number in np.flatnonzero(votes) if self.cases[number] is not None]
+        scores = [cases(vectors[number], barred) for number in members if (cases := self.cases[number]) is not None]
+        return np.asarray(np.average(scores, axis=0, weights=votes[members])) if scores else None
 
-    def nearest(self, vectors: Floats, asked: Mask, barred: Mask) -> int | None:
+    def nearest(self, vectors: Floats, members: Mask, barred: Mask) -> int | None:
         """The row of the study that is nearest on the mean over the members that are asked."""
         apart, spoke = np.zeros(len(self.rows)), False
-        for number in np.flatnonzero(asked):
+        for number in np.flatnonzero(members):
             memory = self.members[number]
             if memory is not None:
-                far = np.full(len(self.rows), np.inf if asked.sum() == 1 else 1.0)
+                far = np.full(len(self.rows), np.inf if members.sum() == 1 else 1.0)
                 far[memory.rows] = memory.distances(vectors[number])
                 apart, spoke = apart + far, True
         apart[barred] = np.inf

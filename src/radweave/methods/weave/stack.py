@@ -37,7 +37,7 @@ Ints = NDArray[np.int64]
 Kind = Literal["log_odds", "smoothed"]
 """Scores of heads, and shares of training labels, about 0 to 1."""
 ADDS = ("together", "together_without", "by_class", "by_class_without")
-"""What ``Stack.added`` has of each source."""
+"""Figures in ``Stack.added`` of each source."""
 NOT_KNOWN = -1.0
 """In place of an average precision: weights of a run are finite."""
 LEAST, MOST = 2e-3, 0.99
@@ -110,8 +110,8 @@ class EqualWeightsConfig(Config):
 
 
 class StackConfig(Config):
-    """How far a class's weights and offset may lie from equal weights and none: the deviation of a normal prior. A
-    class with fewer than five positives has equal weights.
+    """Logistic stacking. ``deviation`` is that of a normal prior: how far a class's weights and offset lie from equal
+    weights and none. A class with fewer than five positives has equal weights.
     """
 
     kind: Literal["logistic"] = "logistic"
@@ -125,8 +125,10 @@ class StackConfig(Config):
         values = np.concatenate([log_odds, np.ones((studies, 1, classes))], axis=1)
         equal = np.append(np.full(sources, 1.0 / max(sources, 1)), 0.0)
         near = np.full(sources + 1, self.deviation)
-        found = [logistic(values[:, :, c], labels[:, c], equal, near) if enough[c] else equal for c in range(classes)]
-        return np.stack(found, axis=1)[:-1]
+        coefficients = [
+            logistic(values[:, :, c], labels[:, c], equal, near) if enough[c] else equal for c in range(classes)
+        ]
+        return np.stack(coefficients, axis=1)[:-1]
 
 
 Weighing = EqualWeightsConfig | StackConfig
@@ -169,7 +171,7 @@ class FittedStack:
         return self._weighed(slopes, offsets, log_odds, labels, kinds, weighing)
 
     def log_odds(self, scores: Floats) -> Floats:
-        """What each source's scores (..., S, C) are worth by themselves, as log-odds."""
+        """Calibrated log-odds of each source's scores (..., S, C)."""
         return np.asarray(in_log_odds(scores, self.kinds) * self.slopes + self.offsets)
 
     def __call__(self, scores: Floats) -> Floats:
@@ -192,53 +194,53 @@ def as_log_odds(scores: Floats, kind: Kind) -> Floats:
     return np.asarray(np.log(share / (1 - share)))
 
 
-def _rows_without(seen: OutOfFold) -> dict[int, NDArray[np.bool_]]:
+def _rows_without(oof: OutOfFold) -> dict[int, NDArray[np.bool_]]:
     """For each fold the studies (J,) of the others. With a single fold there is no other way than to take all."""
-    present = np.unique(seen.folds)
-    return {int(fold): seen.folds != fold if len(present) > 1 else seen.folds == fold for fold in present}
+    present = np.unique(oof.folds)
+    return {int(fold): oof.folds != fold if len(present) > 1 else oof.folds == fold for fold in present}
 
 
-def stacks_without(seen: OutOfFold, kinds: Sequence[Kind], weighing: Weighing) -> dict[int, FittedStack]:
+def stacks_without(oof: OutOfFold, kinds: Sequence[Kind], weighing: Weighing) -> dict[int, FittedStack]:
     """For each fold the stack of the others."""
     return {
-        fold: FittedStack.fit(seen.scores[rows], seen.labels[rows], kinds, weighing)
-        for fold, rows in _rows_without(seen).items()
+        fold: FittedStack.fit(oof.scores[rows], oof.labels[rows], kinds, weighing)
+        for fold, rows in _rows_without(oof).items()
     }
 
 
-def cross_fitted_log_odds(seen: OutOfFold, stacks: Mapping[int, FittedStack]) -> Floats:
+def cross_fitted_log_odds(oof: OutOfFold, stacks: Mapping[int, FittedStack]) -> Floats:
     """Log-odds (J, C) for each study of the stack without its fold: it has not seen them either."""
-    said = np.zeros(seen.labels.shape)
+    log_odds = np.zeros(oof.labels.shape)
     for fold, stack in stacks.items():
-        own = seen.folds == fold
-        said[own] = stack(seen.scores[own])
-    return said
+        own = oof.folds == fold
+        log_odds[own] = stack(oof.scores[own])
+    return log_odds
 
 
 def precisions_without(
-    seen: OutOfFold, stacks: Mapping[int, FittedStack], weighing: Weighing, counted: NDArray[np.bool_]
+    oof: OutOfFold, stacks: Mapping[int, FittedStack], weighing: Weighing, counted: NDArray[np.bool_]
 ) -> Floats:
     """Average precision (1 + S, 2) of all sources, and of all but each, out of fold: that of all ``counted`` classes
     (C,) together, and the mean over those of them with five positives. What a source adds is the difference.
     """
-    rows, sources = _rows_without(seen), seen.scores.shape[1]
-    found = [_precisions(cross_fitted_log_odds(seen, stacks), seen.labels, counted)]
+    rows, sources = _rows_without(oof), oof.scores.shape[1]
+    precisions = [_precisions(cross_fitted_log_odds(oof, stacks), oof.labels, counted)]
     for source in range(sources):
         others = {
-            fold: stack.without(source, seen.scores[rows[fold]], seen.labels[rows[fold]], weighing)
+            fold: stack.without(source, oof.scores[rows[fold]], oof.labels[rows[fold]], weighing)
             for fold, stack in stacks.items()
         }
-        rest = replace(seen, scores=np.delete(seen.scores, source, axis=1))
-        found.append(_precisions(cross_fitted_log_odds(rest, others), seen.labels, counted))
-    return np.asarray(np.nan_to_num(np.array(found), nan=NOT_KNOWN))
+        rest = replace(oof, scores=np.delete(oof.scores, source, axis=1))
+        precisions.append(_precisions(cross_fitted_log_odds(rest, others), oof.labels, counted))
+    return np.asarray(np.nan_to_num(np.array(precisions), nan=NOT_KNOWN))
 
 
 def _precisions(log_odds: Floats, labels: Floats, counted: NDArray[np.bool_]) -> tuple[float, float]:
     """Over the classes together, and the mean over each; NaN where nothing is positive."""
-    said, true, once = log_odds[:, counted], labels[:, counted] > 0, np.ones((1, len(labels)))
+    scores, true, once = log_odds[:, counted], labels[:, counted] > 0, np.ones((1, len(labels)))
     enough = np.flatnonzero(true.sum(axis=0) >= FEWEST_POSITIVES)
-    each = [float(ranking(said[:, [k]], true[:, [k]], once)[1][0]) for k in enough]
-    return float(ranking(said, true, once)[1][0]), float(np.mean(each)) if each else float("nan")
+    each = [float(ranking(scores[:, [k]], true[:, [k]], once)[1][0]) for k in enough]
+    return float(ranking(scores, true, once)[1][0]), float(np.mean(each)) if each else float("nan")
 
 
 class Stack(nn.Module):
@@ -269,33 +271,33 @@ class Stack(nn.Module):
         self.register_buffer("fitted", torch.tensor(False))
 
     def fit(
-        self, seen: OutOfFold, weighing: Weighing, counted: NDArray[np.bool_]
+        self, oof: OutOfFold, weighing: Weighing, counted: NDArray[np.bool_]
     ) -> tuple[Floats, dict[int, FittedStack]]:
         """Take the stack of all studies, and return the log-odds (J, C) of ones that were fitted without each study's
         fold, and those; the threshold is of these, over the classes that are ``counted``.
         """
-        whole = FittedStack.fit(seen.scores, seen.labels, self.kinds, weighing)
+        whole = FittedStack.fit(oof.scores, oof.labels, self.kinds, weighing)
         for name in ("slopes", "offsets", "weights"):
             rows = getattr(self, name)
             rows[self.rows] = torch.from_numpy(getattr(whole, name)).to(rows.device)
         self.bias.copy_(torch.from_numpy(whole.bias))
-        stacks = stacks_without(seen, self.kinds, weighing)
-        said = cross_fitted_log_odds(seen, stacks)
-        probabilities = 1 / (1 + np.exp(-said[:, counted]))
-        self.threshold.fill_(f1_threshold(probabilities, seen.labels[:, counted]))
+        stacks = stacks_without(oof, self.kinds, weighing)
+        log_odds = cross_fitted_log_odds(oof, stacks)
+        probabilities = 1 / (1 + np.exp(-log_odds[:, counted]))
+        self.threshold.fill_(f1_threshold(probabilities, oof.labels[:, counted]))
         self.fitted.fill_(True)
-        return said, stacks
+        return log_odds, stacks
 
     def ask_what_each_adds(
         self,
-        seen: OutOfFold,
+        oof: OutOfFold,
         stacks: Mapping[int, FittedStack],
         weighing: Weighing,
         counted: NDArray[np.bool_],
     ) -> None:
         """Keep the average precision with and without each source."""
-        found = torch.from_numpy(precisions_without(seen, stacks, weighing, counted))
-        self.precision[[0, *(row + 1 for row in self.rows)]] = found.to(self.precision.device)
+        precisions = torch.from_numpy(precisions_without(oof, stacks, weighing, counted))
+        self.precision[[0, *(row + 1 for row in self.rows)]] = precisions.to(self.precision.device)
 
     def added(self, names: Sequence[str]) -> dict[str, dict[str, float | None]]:
         """Source -> average precision, all findings together and mean over classes, of all and without it."""
@@ -308,6 +310,6 @@ class Stack(nn.Module):
 
     @property
     def as_fitted(self) -> FittedStack:
-        """What was fitted, as arrays."""
+        """The fitted stack, as arrays."""
         slopes, offsets, weights = (rows[self.rows].cpu().numpy() for rows in (self.slopes, self.offsets, self.weights))
         return FittedStack(slopes, offsets, weights, self.bias.cpu().numpy(), self.kinds)

@@ -13,8 +13,8 @@ SILENT = {
     "cases": "model.cases=none",
     "change": "model.change=none",
 }
-"""How each source is silenced. The dense head trains the members and the recalled studies decide the wording all the
-same. ``change`` adds evidence to studies with a prior alone, of the others it leaves the frequencies of the classes."""
+"""Override that switches each source off. The dense head trains the members and the recalled studies decide the wording
+in any case. ``change`` adds evidence to studies with a prior alone; the others keep the frequencies of the classes."""
 
 ALONE = {f"{name} alone": [how for other, how in SILENT.items() if other != name] for name in SILENT}
 WITHOUT = {f"w/o {name}": [how] for name, how in SILENT.items()}

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 HINTS = {"missed": 0.3, "wrong": 0.05}
-"""How unreliable the findings are that the model learns with."""
+"""Noise of the findings that the model learns with."""
 
 
 class NoLanguageModel(nn.Module):
@@ -71,7 +71,7 @@ class Prompts:
     def slots(
         self, writer: CausalLanguageModel, image: Slot, findings: Tensor, recalled: Sequence[str | None]
     ) -> dict[str, Slot]:
-        """What stands in the prompt of each study; ``findings`` (B, C) are those that are named."""
+        """Slots of the prompt of each study; ``findings`` (B, C) are those that are named."""
         embed, device = writer.embed, image[0].device
         texts = [[] if text is None else encode(self.tokenizer, text)[: self.max_tokens] for text in recalled]
 
@@ -95,7 +95,7 @@ STEPS = 10
 
 
 class WordingConfig(Config):
-    """How much each source that remembers reports decides the wording. With ``fitted`` these are the shares where only
+    """Shares of the memory sources in the wording. With ``fitted`` these are the shares where only
     one of them is there; where both are, those by which the training reports are worded best, out of fold.
     """
 
@@ -121,12 +121,12 @@ class Wording(nn.Module):
     def mixed(self, weights: Mapping[str, Floats], barred: Mask) -> Floats:
         """The weights (J,) of the sources that have some, mixed; equal ones where none has."""
         shares = dict(zip(NAMES, self.shares.tolist(), strict=True))
-        kept = {name: shares[name] for name in weights if shares[name] > 0}
-        if not kept:
+        positive = {name: shares[name] for name in weights if shares[name] > 0}
+        if not positive:
             allowed = np.where(barred, 0.0, 1.0)
             return np.asarray(allowed / max(float(allowed.sum()), 1.0))
-        total = sum(kept.values())
-        return np.asarray(np.sum([weights[name] * (share / total) for name, share in kept.items()], axis=0))
+        total = sum(positive.values())
+        return np.asarray(np.sum([weights[name] * (share / total) for name, share in positive.items()], axis=0))
 
     def fit(self, weights: Mapping[str, Floats], texts: Sequence[str], patients: NDArray[Any]) -> None:
         """Take the shares by which J training reports are worded best.

@@ -135,8 +135,8 @@ def _salted(salt: str, name: str) -> str:
 class HashedNames(Record):
     """``owners.json``: per row, hashes of the study's id and of the patient's code that the row had in the run.
 
-    With them an export still keeps a study from recalling itself, as its own run does. Whoever holds the export and
-    knows an id can find out whether it is there; nobody can read an id from it but by trying ids.
+    With them an export still keeps a study from recalling itself, as its own run does. A holder of the export
+    who knows an id can test for it; reading an id takes trying ids.
     """
 
     salt: str

@@ -21,9 +21,8 @@ from radweave.core.storage import sha256_file
 from radweave.core.study import Modality
 from radweave.nn.language_model import LoraConfig, LoraSetting, NoLoraConfig, adapt
 
-# Start weights that the package brings: an encoder that has seen phantoms, and no patient.
-#
-# ``make encoder`` makes the file again (bench/make_encoder.py); docs/phantom_encoder.md says how it was made and what it is worth.
+# Start weights that the package brings: an encoder trained on phantoms, without any patient. ``make encoder`` makes the
+# file again (bench/make_encoder.py); docs/phantom_encoder.md has its training and its gain.
 
 
 Start = Literal["nothing", "phantom"]
