@@ -18,8 +18,8 @@ DOTTED = re.compile(r"\bradweave((?:\.[A-Za-z]\w*)+)")
 FILE = re.compile(r"(?<![\w./*{<-])(?:[a-z_]\w*/)+\w+\.(?:py|toml|md)\b")
 ROOM = re.compile(r"`([a-z_]+)/(?:NAME/)?`")
 LINK = re.compile(r"\]\(([^()\s]+)\)")
-ELSEWHERE = ("scripts/data.py", "modules/data_ct.py", "lexicons/NAME.toml")
-"""Files of others' projects, from which we deviate, and names with a placeholder."""
+ELSEWHERE = ("scripts/data.py", "modules/data_ct.py")
+"""Files of other projects, from which we deviate."""
 ENTRY_POINTS = (".methods", ".losses")
 """Groups of entry points of other packages."""
 

@@ -2,8 +2,8 @@
 
 Another package brings a method by an entry point (``radweave.methods.outside``). A method's ``__init__`` holds
 ``PRESETS`` (``tiny``, ``small``, ``paper``: experiments) and ``ABLATIONS`` (row of the paper's table -> overrides).
-``radweave ablate`` runs its ``TABLES`` (name -> ``radweave.methods.tables.Table``), if it has some. ``radweave methods``
-prints the docstring's first line.
+``radweave ablate`` runs its ``TABLES`` (name -> ``radweave.methods.tables.Table``), if it has some.
+``radweave methods`` prints the docstring's first line.
 """
 
 from __future__ import annotations

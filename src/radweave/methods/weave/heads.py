@@ -32,6 +32,9 @@ class NoSource(nn.Module):
 
     is_there = is_source = False
 
+    def fit(self, training: TrainingView, encoder: Members, folds: Folds) -> None:
+        """Nothing to fit."""
+
 
 class NoSourceConfig(Config):
     """Leave the source out."""

@@ -665,8 +665,7 @@ class WeaveModel(ReportModel):
             self.dense.fit(training, self.folds)
         if stage == "sources":
             for source in (self.tokens, self.difference):
-                if not isinstance(source, NoSource):
-                    source.fit(training, self.encoder, self.folds)
+                source.fit(training, self.encoder, self.folds)
         if stage != "report":
             return {}
         training = training if self.max_studies is None else training.spread(self.max_studies)
