@@ -434,7 +434,7 @@ def test_what_is_told_stands_in_its_prompt_and_nothing_where_nothing_is(
         refuse_unread_context(asked, torch.nn.Linear(1, 1))  # type: ignore[arg-type]
     writer = named_parts(model.eval()).get("language_model")
     if writer is None:
-        pytest.skip("nothing is written; what it makes of it: tests/methods/test_told_words.py")
+        pytest.skip("nothing is written; what it makes of it: tests/methods/test_context_words.py")
     prompts: list[torch.Tensor] = []
     write = writer.write
 

@@ -69,8 +69,12 @@ def test_an_open_mapping_accepts_new_names() -> None:
     """Parts that a stage does not name are frozen; the model refuses names that it does not have."""
     changed = override(StageConfig(finetune={"a": "full"}, losses={}), ["finetune.b=lora"])
     assert changed.trained == {"a": "full", "b": "lora"}
-    with pytest.raises(InputError, match=r"no field 'reprot'"):
-        override(StageConfig(finetune={}, losses={"report": 1.0}), ["losses.reprot=0.5"])
+    assert override(StageConfig(finetune={}, losses={"report": 1.0}), ["losses.words=0.5"]).losses == {
+        "report": 1.0,
+        "words": 0.5,
+    }
+    with pytest.raises(InputError, match=r"no field 'loses'.*did you mean 'losses'"):
+        override(StageConfig(finetune={}, losses={"report": 1.0}), ["loses.report=0.5"])
 
 
 @pytest.mark.parametrize(

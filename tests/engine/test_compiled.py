@@ -113,7 +113,7 @@ def test_sharded_networks_are_not_compiled(tmp_path: Path) -> None:
     stage = {"finetune": {"encoder": "full"}, "losses": {"report": 1.0}, "compiled": "encoder"}
     trainer = short_stage(Model(), stage, Batches(), tmp_path, ranks=Ranks(0, 2), parallel="fsdp")
     with pytest.raises(InputError, match=r"stages\.report\.compiled"):
-        trainer._refuse_sharded_networks()
+        trainer._refuse_sharded()
 
 
 @pytest.mark.slow

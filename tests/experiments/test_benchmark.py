@@ -417,10 +417,8 @@ def test_first_of_two_printed_numbers_is_used(monkeypatch: pytest.MonkeyPatch) -
             Row("set", overrides=("a=1",), paper={"IU": {"ROUGE_L": 0.9}}),
         )),
     }  # fmt: skip
-    monkeypatch.setattr(bench_suite, "method_names", lambda: ("one", "two"))
-    monkeypatch.setattr(
-        bench_suite, "load_method", lambda name: SimpleNamespace(TABLES=tables if name == "one" else {})
-    )
+    methods = {"one": SimpleNamespace(TABLES=tables), "two": SimpleNamespace(TABLES={})}
+    monkeypatch.setattr(bench_suite, "usable_methods", lambda: methods)
     assert bench_suite.printed("one") == {"IU": {"BLEU_4": 0.187, "CIDEr": 0.5}, "MIMIC": {"BLEU_4": 0.1}}
     assert bench_suite.printed("two") == {}
 

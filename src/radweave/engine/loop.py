@@ -244,11 +244,9 @@ class StageTrainer:
             raise InputError("nothing trains in this stage", field=f"stages.{self.name}.finetune")
         self.replica = make_replica(self.model, self.stage.losses, self.ranks, self.parallel)
         self.optimizer = build_optimizer(self.replica.model, self.stage.optimizer)
-        if self.stage.compiled != "nothing":
-            self._refuse_sharded("networks that are spread over processes are not compiled", "compiled", "nothing")
+        self._refuse_sharded()
         self.compiled = CompiledNetworks.of(self.replica.model, self.stage.compiled)
         if self.stage.ema:
-            self._refuse_sharded("weights that are spread over processes are not averaged over updates", "ema", "0")
             self.average = AveragedWeights(self.model, self.stage.ema)
         self._resume()
         self._find_silent_adapters()
@@ -301,12 +299,17 @@ class StageTrainer:
                 off.enter_context(adapters_off(part))
             yield
 
-    def _refuse_sharded(self, reason: str, option: str, default: str) -> None:
-        if self.ranks.size > 1 and self.parallel == "fsdp":
-            raise InputError(
-                reason, field=f"stages.{self.name}.{option}", got=getattr(self.stage, option),
-                expected=f"{default}, or --parallel ddp",
-            )  # fmt: skip
+    def _refuse_sharded(self) -> None:
+        """Refuse options that do not work on sharded weights."""
+        if self.ranks.size == 1 or self.parallel != "fsdp":
+            return
+        for option, off, reason in (
+            ("compiled", "nothing", "networks that are spread over processes are not compiled"),
+            ("ema", 0, "weights that are spread over processes are not averaged over updates"),
+        ):
+            if (value := getattr(self.stage, option)) != off:
+                expected = f"{off}, or --parallel ddp"
+                raise InputError(reason, field=f"stages.{self.name}.{option}", got=value, expected=expected)
 
     def _stop_signal(self, number: int) -> int:
         """The signal received by any rank; 0 for none."""

@@ -315,7 +315,9 @@ def same_scores(computed: Mapping[str, float | None], noted: Mapping[str, float 
 
 def named_statistics(evaluation: Evaluation) -> dict[str, Statistic]:
     """Statistics of the metrics that tables name, for resampling, without those that were not computed."""
-    statistics = {name: METRICS[name].statistic(evaluation) for name in TABLE_METRICS}
+    statistics = {
+        name: METRICS[name].statistic(evaluation.statistics, evaluation.clinical_statistics) for name in TABLE_METRICS
+    }
     return {name: statistic for name, statistic in statistics.items() if statistic is not None}
 
 

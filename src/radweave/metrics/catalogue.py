@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from radweave.metrics.records import ClassGroup, ClinicalAverage, ClinicalKey, Measure
-
-if TYPE_CHECKING:
-    from radweave.metrics.result import Evaluation
-    from radweave.metrics.statistics import Statistic
+from radweave.metrics.statistics import Statistic
 
 Implementation = Literal["coco", "hf", "radgraph"]
 _DF_SOURCE = "references of the evaluated set"
@@ -70,19 +67,20 @@ class Metric:
         """The value, larger for a better score."""
         return value if self.higher_is_better else -value
 
-    def statistic(self, evaluation: Evaluation) -> Statistic | None:
+    def statistic(
+        self, language: Mapping[str, Statistic], clinical: Mapping[ClinicalKey, Statistic]
+    ) -> Statistic | None:
         """The statistic of an evaluation that the score is computed from; None where it was not computed.
 
         In a clinical score uncertain counts as negative, and No Finding is left out where the labels have it.
         """
         if self.clinical is None:
-            return evaluation.statistics.get(self.key)
+            return language.get(self.key)
         average, measure, group = self.clinical
-        statistics = evaluation.clinical_statistics
         key = ClinicalKey("negative", group, average, measure)
-        if group == "without_no_finding" and key not in statistics:
+        if group == "without_no_finding" and key not in clinical:
             key = key._replace(group="all")
-        return statistics.get(key)
+        return clinical.get(key)
 
 
 def _bleu(order: int, *, is_main: bool = False, is_short: bool = False) -> Metric:

@@ -57,7 +57,7 @@ def check_log(settings: Settings) -> str:
         raise InputError("the log was changed", field="entry", got=checked.broken)
     if checked.altered:
         got = ", ".join(map(str, checked.altered))
-        raise InputError("what was signed was altered: it is not what the log says", field="entry", got=got)
+        raise InputError("a signed report was altered: it differs from the log", field="entry", got=got)
     return f"{checked.entries} entries, each with the hash of the one before; the last is {checked.hash}"
 
 

@@ -122,7 +122,7 @@ class Guard:
         try:
             self._disk.refuse(int(_header(scope, b"content-length") or 0))
         except NoRoomError:
-            return 507, "the workstation has no room for so many bytes more"
+            return 507, "the workstation has no room for these files"
         return None
 
     def _bounded(self, scope: Scope, receive: Receive) -> Receive:
@@ -397,7 +397,7 @@ class LoginLimits:
         """
         wait = self._failures.begin(keys)
         if wait:
-            raise HTTPException(429, "too many tries to log in", {"Retry-After": str(wait)})
+            raise HTTPException(429, "too many failed logins", {"Retry-After": str(wait)})
 
     def succeed(self, keys: Iterable[str]) -> None:
         self._failures.succeed(*keys)

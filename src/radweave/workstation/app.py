@@ -278,22 +278,22 @@ async def _invalid(request: Request, problem: Exception) -> Response:
     """Fields and reasons of an invalid body or query, without the values sent."""
     assert isinstance(problem, RequestValidationError)
     fields = [{"field": ".".join(map(str, row["loc"])), "reason": row["msg"]} for row in problem.errors()]
-    return _reply(422, error("the request has not the form it must have", fields=fields))
+    return _reply(422, error("the request is malformed", fields=fields))
 
 
 async def _input(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, InputError)
     status = 409 if isinstance(problem, ConflictError | KnownError) else 400
     if isinstance(problem, CannotWriteError):
-        return _reply(507, error("the server cannot keep the files"))
+        return _reply(507, error("the server cannot store the files"))
     got, expected = (None if value is None else str(value) for value in (problem.got, problem.expected))
     return _reply(status, error(problem.reason, field=problem.field, got=got, expected=expected))
 
 
 _UNAVAILABLE: Final[Mapping[type[Exception], tuple[int, str, int | None]]] = {
-    QueueFullError: (503, "as many studies wait as may; try again later", RETRY_S),
+    QueueFullError: (503, "too many studies wait; try again later", RETRY_S),
     BusyError: (503, "the server is busy; try again", BUSY_S),
-    NoRoomError: (507, "the workstation has no room for more files; an admin must make some", None),
+    NoRoomError: (507, "the workstation has no room for more files; an admin must free space", None),
 }
 """Error -> status, reason, and seconds until a retry."""
 

@@ -394,7 +394,10 @@ def tls_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | 
     chain, secret = _read(certificate, "--tls-cert"), _read(key, "--tls-key")
     if b"ENCRYPTED" in secret:
         raise InputError(
-            "is encrypted, and nobody can be asked", file=key, field="--tls-key", expected="a plain PEM key"
+            "is encrypted: the server cannot ask for its password",
+            file=key,
+            field="--tls-key",
+            expected="a plain PEM key",
         )
     _refuse_outdated(chain, certificate)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

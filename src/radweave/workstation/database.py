@@ -64,7 +64,7 @@ def refuse_unclear(name: str) -> None:
     if not name or len(name) > LONGEST or not name.isprintable():
         raise InputError("no name", field="name", expected="1 to 100 printable characters")
     if name != " ".join(name.split()) or name != unicodedata.normalize("NFC", name) or any(map(_is_invisible, name)):
-        raise InputError("has signs that are not seen, or spaces at its ends", field="name")
+        raise InputError("has invisible characters or surplus spaces", field="name")
     alphabets = {_alphabet(sign) for sign in name} - {""}
     if len(alphabets) > 1 and not alphabets <= _TOGETHER:
         raise InputError("mixes letters of several alphabets", field="name", expected="letters of one")
@@ -91,7 +91,9 @@ def _alphabet(sign: str) -> str:
     if script == "LATIN":  # phonetic characters look like letters
         is_known = kind in ("Lu", "Ll") and (sign < "\u0250" or "\u1e00" <= sign <= "\u1eff")
     if not is_known:
-        raise InputError("holds a sign that stands in no name", field="name", expected="letters, digits and -_.'@")
+        raise InputError(
+            "holds a character that is not allowed in names", field="name", expected="letters, digits and -_.'@"
+        )
     return script
 
 
@@ -579,7 +581,7 @@ class Database:
             self._engine = sa.create_engine(url, **_OPTIONS[kind])
         except (ArgumentError, ImportError, KeyError, sa.exc.NoSuchModuleError) as error:
             raise InputError(
-                "no database that can be used: the URL is none, or its driver is not installed", field="--database",
+                "cannot be used: the URL is invalid, or its driver is not installed", field="--database",
                 got=type(error).__name__, expected="sqlite:///FILE or postgresql+psycopg://...",
             ) from None  # fmt: skip
         self._reading = _READING[kind]
@@ -629,7 +631,7 @@ def _refuse_unstorable(
     for row in parameters if many else [parameters]:
         for value in row.values() if isinstance(row, Mapping) else row:
             if isinstance(value, str) and not _is_text(value):
-                raise InputError("holds what is no text: NUL, or half a character")
+                raise InputError("holds invalid text: NUL, or half a character")
             if isinstance(value, int) and abs(value) > _LARGEST:
                 raise InputError("holds a number that is too large")
 

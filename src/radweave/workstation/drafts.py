@@ -65,7 +65,9 @@ class AlteredError(ConflictError):
     """The stored report differs from the signed one. ``entry`` is the number of the log entry it contradicts."""
 
     def __init__(self, entry: int) -> None:
-        super().__init__("was altered: it is not what the log says was signed", field="report", got=f"entry {entry}")
+        super().__init__(
+            "was altered: it differs from the signed report in the log", field="report", got=f"entry {entry}"
+        )
         self.entry = entry
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -452,7 +454,7 @@ def _applied(
         else:
             place = _position(keys, one.after) + 1
             if one.section not in (None, rows[place - 1]["section"]):
-                raise InputError("stands in another section", field="after", expected=one.section)
+                raise InputError("is in another section", field="after", expected=one.section)
             written["section"] = rows[place - 1]["section"]
         return [*rows[:place], written, *rows[place:]], free + 1
     place = _position(keys, one.key)
@@ -504,7 +506,7 @@ def _recalled(connection: sa.Connection, study: str, number: int, text: str) -> 
     cases = [] if evidence_row is None else evidence_row["evidence"].get("recalled") or []
     case = cases[number - 1] if 1 <= number <= len(cases) else {}
     if " ".join(text.split()) not in " ".join((case.get("text") or "").split()):
-        raise InputError("does not stand in this recalled case", field="text")
+        raise InputError("is not in this recalled case", field="text")
     return {"kind": "recalled", "number": number, "study_id": case.get("study_id")}
 
 
@@ -541,9 +543,7 @@ def sign(connection: sa.Connection, study: str, version: int, seconds: float, us
     lookers = _reviewers(connection, study)
     unseen = [row.key for row in rows if row.flagged and user.id not in lookers.get(row.key, ())]
     if unseen:
-        raise ConflictError(
-            "flagged sentences were not looked at by who signs", field="sentences", got=f"keys {unseen}"
-        )
+        raise ConflictError("the signer has not looked at flagged sentences", field="sentences", got=f"keys {unseen}")
     before = {row.key: row.text for row in first}
     values = {
         "study_id": study, "user_id": user.id, "version": version, "time": now(), "seconds": seconds,
@@ -563,7 +563,7 @@ def sign(connection: sa.Connection, study: str, version: int, seconds: float, us
 
 def _refuse_unsignable(connection: sa.Connection, study: str, version: int, rows: Sequence[sa.Row[Any]]) -> None:
     if not rows:
-        raise InputError("the report is empty: there is nothing to sign", field="sentences")
+        raise InputError("the report is empty", field="sentences")
     for number, row in enumerate(rows, start=1):
         refuse_unsignable(row.text, field=f"sentence {number}")
     text = sa.select(drafts.c.text).where(drafts.c.study_id == study, drafts.c.version == version)
@@ -604,7 +604,7 @@ def reopen(connection: sa.Connection, study: str, version: int, user: User) -> N
         raise ConflictError("cannot be reopened", field="state", got=row.state, expected="rejected, the newest version")
     entry = rejection(connection, study)
     if not user.is_admin and (entry is None or entry.user_id != user.id):
-        raise PermissionError("only who rejected it or an admin takes it back")
+        raise PermissionError("only its rejecter or an admin can reopen it")
     log.append(connection, "reopened", user=user.id, study=study, details={"version": version})
 
 
@@ -705,7 +705,7 @@ def override_refusal(connection: sa.Connection, study: sa.Row[Any], kind: str, u
     """
     row = connection.execute(sa.select(refusals).where(refusals.c.study_id == study.id)).first()
     if study.state != "refused" or row is None or row.kind not in OVERRIDE_ROLES:
-        raise ConflictError("cannot be drafted all the same", field="state", got=study.state)
+        raise ConflictError("its refusal cannot be overridden", field="state", got=study.state)
     if user.role not in OVERRIDE_ROLES[row.kind]:
         raise NotAllowedError(
             f"a study refused for its {row.kind} needs the role {' or '.join(OVERRIDE_ROLES[row.kind])}"
@@ -718,7 +718,7 @@ def override_refusal(connection: sa.Connection, study: sa.Row[Any], kind: str, u
         .values(state="waiting", reason=None, tries=0, changed=now())
     )
     if not moved.rowcount:  # another request was faster
-        raise ConflictError("cannot be drafted all the same", field="state")
+        raise ConflictError("its refusal cannot be overridden", field="state")
     set_aside = {"asked_by": user.id, "asked_at": now(), "holds": True}
     connection.execute(refusals.update().where(refusals.c.study_id == study.id).values(set_aside))
     log.append(connection, OVERRIDDEN, user=user.id, study=study.id, details={"refusal": row.kind})

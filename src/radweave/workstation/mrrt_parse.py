@@ -62,7 +62,7 @@ class _Reader(HTMLParser):
         if tag == "section":
             self._end_line()
             if len(self._sections) >= _DEEPEST:
-                raise InputError("sections stand in each other too deep", field="template", expected=f"{_DEEPEST}")
+                raise InputError("sections are nested too deeply", field="template", expected=f"{_DEEPEST}")
             self._open(_plain(values.get("data-section-name", "")))
         elif tag in _BLOCKS:
             self._end_line()
@@ -166,7 +166,7 @@ def read_template(request: dict[str, Any]) -> worker.Message:
     reader.close()
     if not reader.lines:
         raise InputError(
-            "no section of a report is in it", field="template",
+            "has no section of a report", field="template",
             expected="an MRRT template: section elements with data-section-name, such as Findings",
         )  # fmt: skip
     return {

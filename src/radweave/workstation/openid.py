@@ -80,7 +80,9 @@ class Provider:
             if not _is_safe(url):
                 raise InputError("is not encrypted", field=field, got=url, expected="https://, or http:// on loopback")
         if not (settings.readers or settings.admins):
-            raise InputError("lets nobody in", field="--oidc-readers", expected="groups that may log in")
+            raise InputError(
+                "names no group that may log in", field="--oidc-readers", expected="groups that may log in"
+            )
         self._settings, self._back = settings, f"{public_url}{BACK}"
         self.logged_out = f"{public_url}/login"
         self._client_secret = _client_secret(settings)

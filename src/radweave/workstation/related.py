@@ -142,9 +142,9 @@ def _refuse_unfit(connection: sa.Connection, study: sa.Row[Any], prior: str) -> 
     if len(digests) < 2:  # images without headers: trust the reader
         return
     if len(set(digests)) > 1:
-        raise InputError("is of another patient, as the headers say", field="prior")
+        raise InputError("is of another patient by the headers", field="prior")
     if days_between(connection, study.id, prior) is None:
-        raise InputError("is no earlier study of the same patient, as far as the headers say", field="prior")
+        raise InputError("is no earlier study of the patient by the headers", field="prior")
 
 
 def _chain(connection: sa.Connection, study: str) -> Sequence[str]:

@@ -73,7 +73,7 @@ def add_user(
         raise InputError("no such role", field="role", expected=" or ".join(ROLES))
     password_hash = None if password is None else _hashed(password)
     if is_taken(connection, name):
-        raise InputError("is taken, or looks like one that is", field="name")
+        raise InputError("is taken, or looks like a taken one", field="name")
     row = {
         "name": name,
         "role": role,
