@@ -28,7 +28,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "argon2",
             "python_multipart",
             "cryptography",
-        ),  # fmt: skip
+        ),
         "oidc": ("authlib", "joserfc", "requests"),
         "postgres": ("psycopg",),
         "hospital": ("highdicom", "reportlab", "pynetdicom", "dicomweb_client", "requests"),
