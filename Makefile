@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test words test-workstation test-postgres test-browser test-hospital check docs docs-version docs-tools notebooks bench gpu fuzz mutants encoder results package sbom clean
+.PHONY: setup demo test words test-long test-workstation test-postgres test-browser test-hospital check docs docs-version docs-tools notebooks bench gpu fuzz mutants encoder results package sbom clean
 
 setup: $(READY)
 
@@ -22,9 +22,13 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/radweave demo --out demo --overwrite
 
-# The core. The workstation's tests are a target of their own.
+# The core in minutes. Kills, whole benchmarks and several processes are test-long; the workstation has a target of its own.
+SHORT := --ignore tests/workstation -m "not slow and not gpu and not programs and not browser and not site and not long"
 test: $(READY)
-	$(PYTEST) --ignore tests/workstation
+	$(PYTEST) $(SHORT)
+
+test-long: $(READY)
+	$(PYTEST) --ignore tests/workstation -m long
 
 # The web application and the hospital's interfaces, without other programs.
 test-workstation: $(READY)
@@ -61,7 +65,8 @@ check: $(READY)
 	$(BIN)/ruff format --check $(CHECKED)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(PYTEST) --ignore tests/workstation
+	$(BIN)/python bench/words.py
+	$(PYTEST) $(SHORT)
 
 # Private words where the field has its own, and docstrings that begin with a question word.
 words: $(READY)

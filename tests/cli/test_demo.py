@@ -6,12 +6,15 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from radweave.cli.demo import FINDINGS_SHOWN, METHOD, run_demo
 from radweave.engine.restore import restore
 from radweave.inference.predictor import Predictor
 from toys import TOY_OVERRIDES, TOY_SIZES
 
 
+@pytest.mark.long
 def test_the_demo_ends_with_a_self_contained_page(tmp_path: Path) -> None:
     small = [option for option in TOY_SIZES[METHOD] if not option.startswith(("data.ct", "model.vision_encoder"))]
     encoder = [

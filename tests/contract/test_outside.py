@@ -135,6 +135,7 @@ def test_it_trains_and_reports_and_is_refused_without_its_package(
         restore(run)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("installed")
 def test_it_has_ablations_and_is_in_the_benchmark(toy_dataset: Dataset, tmp_path: Path) -> None:
     short = [option for option in TOY_OVERRIDES if not option.startswith("stages")]

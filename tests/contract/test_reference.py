@@ -9,9 +9,9 @@ from pydantic import Field
 
 from command_line import radweave
 from radweave.core.config import Config, Width, Widths
-from radweave.methods import all_fields, load_method, method_names
+from radweave.methods import load_method, method_names
 from radweave.methods.experiment import Experiment, ModelConfig
-from radweave.methods.reference import reference
+from radweave.methods.reference import all_fields, reference
 
 
 @pytest.fixture(scope="module")

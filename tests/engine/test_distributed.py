@@ -30,6 +30,8 @@ from radweave.inference.bulk import generate_split
 from radweave.inference.predictor import Predictor
 from toys import TOY_SIZES, write_toy_dataset
 
+pytestmark = pytest.mark.long
+
 HERE = Path(__file__).parent
 
 # float32 holds 7 digits; a sum over ranks adds in another order than one over a batch. One step differs by some 1e-7 of

@@ -166,6 +166,7 @@ def without_judgement(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.mark.long
 def test_parallel_is_serial(finished: Path, request_: AblationRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     said: list[str] = []
@@ -196,6 +197,7 @@ def test_a_row_that_fails_is_reported_and_the_others_go_on(finished: Path, reque
     assert "no_such_part" in text
 
 
+@pytest.mark.long
 def test_it_goes_on_after_a_kill(request_: AblationRequest) -> None:
     """SIGTERM to the command in the middle of a run of its own process; then the same to the end."""
     overrides = (

@@ -60,6 +60,8 @@ from radweave.metrics.statistics import cluster_index, resampled_weights
 from radweave.metrics.tables import DASH
 from toys import TOY_OVERRIDES, TOY_SIZES, rewrite_card, write_followed_dataset
 
+pytestmark = pytest.mark.long
+
 OVERRIDES = (
     *(option for option in TOY_OVERRIDES if not option.startswith("stages")),
     *(

@@ -147,12 +147,14 @@ print("rounds", rounds, "last step", step)
 """
 
 
+@pytest.mark.long
 def test_row_27_sigkill_while_checkpoints_are_written_leaves_the_newest_whole(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", KILL_LOOP, str(tmp_path), "20"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("rounds 20")
 
 
+@pytest.mark.long
 def test_row_28_a_full_disk_leaves_the_last_checkpoint_loadable(toy_dataset: Dataset, tmp_path: Path) -> None:
     out = tmp_path / "run"
     script = (

@@ -97,6 +97,7 @@ print("rounds", rounds, "killed", killed, "reached", reached)
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rounds", [3, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_repeatedly_killed_training_equals_an_uninterrupted_one(tmp_path: Path, rounds: int) -> None:
     done = subprocess.run([sys.executable, "-c", KILL_LOOP, str(tmp_path), str(rounds)], capture_output=True, text=True)

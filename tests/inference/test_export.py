@@ -216,6 +216,7 @@ print("rounds", rounds, "killed", killed, "whole", whole)
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=pytest.mark.slow)])
 def test_sigkill_at_random_moments_leaves_a_whole_export_or_none(toy_run: Path, tmp_path: Path, rounds: int) -> None:
     (tmp_path / "exports").mkdir()

@@ -137,7 +137,8 @@ def config(
     What is printed is a file for 'radweave train --config FILE'.
     """
     from radweave.core.config import explained_yaml
-    from radweave.methods import all_fields, resolve
+    from radweave.methods import resolve
+    from radweave.methods.reference import all_fields
 
     if fields:
         if method or overrides or file:

@@ -8,84 +8,19 @@ Another package brings a method by an entry point (``radweave.methods.outside``)
 
 from __future__ import annotations
 
-import ast
-import importlib
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 from radweave.core.config import fields_set, override, read_yaml
 from radweave.core.errors import InputError
-from radweave.methods.outside import load_outside_method, outside_methods, report_unusable, source_of
+from radweave.methods.registry import load_method, method_names, method_summary, outside_entry, usable_methods
 from radweave.methods.renamed import rename_keys, rename_overrides
 
+__all__ = ["load_method", "method_names", "method_summary", "outside_entry", "resolve", "usable_methods"]
+
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
     from radweave.methods.experiment import Experiment
-
-
-def _folders() -> dict[str, Path]:
-    """Name -> file of every method of this package."""
-    return {file.parent.name: file for parent in __path__ for file in Path(parent).glob("*/__init__.py")}
-
-
-def method_names() -> list[str]:
-    """Names of all methods, ours and those of other packages, without importing any."""
-    own = _folders()
-    return sorted([*own, *outside_methods(own)])
-
-
-def method_summary(name: str) -> str:
-    """First line of the method's docstring, read without importing it.
-
-    Raises:
-        InputError: if another package's method has no file that can be found.
-    """
-    own = _folders()
-    file = own[name] if name in own else source_of(outside_methods(own)[name])
-    return (ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").split("\n", 1)[0]
-
-
-def load_method(name: str) -> ModuleType:
-    """Import a method's module.
-
-    Raises:
-        InputError: if there is no such method, or another package's cannot be used.
-    """
-    own = _folders()
-    if name in own:
-        return importlib.import_module(f"radweave.methods.{name}")
-    others = outside_methods(own)
-    if name not in others:
-        raise InputError("no such method", field="method", got=name, expected=f"one of {', '.join(method_names())}")
-    return load_outside_method(others[name])
-
-
-def outside_entry(name: str) -> EntryPoint | None:
-    """The entry point of another package's method; None of one of ours."""
-    return outside_methods(_folders()).get(name)
-
-
-def usable_methods() -> dict[str, ModuleType]:
-    """Every method that can be imported, by name; the log says in one line why another one cannot."""
-    loaded = {}
-    for name in method_names():
-        try:
-            loaded[name] = load_method(name)
-        except InputError as error:
-            report_unusable(str(error))
-    return loaded
-
-
-def all_fields() -> str:
-    """The page that names every field of every method's experiment."""
-    from radweave.methods.reference import reference
-
-    return reference(
-        {name: [type(make()) for make in module.PRESETS.values()] for name, module in usable_methods().items()}
-    )
 
 
 def resolve(method: str, preset: str, overrides: Sequence[str], file: Path | None = None) -> Experiment:

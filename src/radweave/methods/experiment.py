@@ -21,9 +21,9 @@ from radweave.data.ct import CtPreprocessing
 from radweave.data.loader import ShuffleAll, ShuffleConfig
 from radweave.data.targets import InputSection, refuse_target_in_context
 from radweave.data.tokenizer import BpeTokenizerConfig, PretrainedTokenizerConfig, TokenizerConfig, spare_words
-from radweave.methods import load_method, outside_entry
 from radweave.methods.model import ReportModel
 from radweave.methods.outside import code_of, load_loss, outside_losses
+from radweave.methods.registry import load_method, outside_entry
 from radweave.methods.renamed import rename_keys
 from radweave.methods.stage import OptimizerConfig, StageConfig, Trainability, full
 from radweave.nn.decoding import DecodingConfig, ExpectedUtilityConfig

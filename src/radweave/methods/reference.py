@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 from radweave.core.config import record_types
 from radweave.core.escaping import escaped
 from radweave.methods.experiment import Experiment
+from radweave.methods.registry import usable_methods
 
 INTRO: Final = """\
 # Every field
@@ -222,3 +223,10 @@ def _default(record: type[BaseModel], name: str, field: FieldInfo) -> str:
     if len(text) > _LONGEST:
         return "see `radweave config`"
     return f"`{text}`"
+
+
+def all_fields() -> str:
+    """The page that names every field of every method's experiment."""
+    return reference(
+        {name: [type(make()) for make in module.PRESETS.values()] for name, module in usable_methods().items()}
+    )
