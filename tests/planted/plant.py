@@ -1,7 +1,8 @@
 """Plant faults in a copy of the tree, one at a time, and see which of them the tests notice.
 
     make mutants
-    python tests/planted/plant.py --rooms evaluation,data --workers 1 --survivors
+    python tests/planted/plant.py --one-in 5 --seed 0
+    python tests/planted/plant.py --rooms metrics,data --workers 1 --survivors
 
 Each ``*.toml`` beside this file lists faults of one room: the exact text that is replaced, what stands there instead,
 and the tests that should fail then. A fault whose tests still pass survives. The named tests first run on the whole
@@ -19,6 +20,7 @@ import importlib
 import json
 import multiprocessing
 import os
+import random
 import re
 import shutil
 import signal
@@ -287,11 +289,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--workers", type=int, default=2, help="processes side by side")
     parser.add_argument("--rooms", default="", help="only faults of these rooms, joined by commas")
+    parser.add_argument("--one-in", type=int, default=1, help="only a random share of the faults")
+    parser.add_argument("--seed", type=int, default=0, help="of the share")
     parser.add_argument("--survivors", action="store_true", help="try again what survived")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "planted.json", help="where results are kept")
     options = parser.parse_args(arguments)
     wanted = [(fault, key_of(fault)) for fault in read_faults()]
     wanted = [(f, key) for f, key in wanted if not options.rooms or f.room in options.rooms.split(",")]
+    if options.one_in > 1:
+        wanted = random.Random(options.seed).sample(wanted, -(-len(wanted) // options.one_in))
     kept = {row["key"]: Result(**row) for row in _kept(options.out)}
     again = ("survived", "broken") if options.survivors else ("broken",)
     todo = [(f, key) for f, key in wanted if key not in kept or kept[key].outcome in again]
