@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from radweave.core.study import LabelState
 from radweave.labels import NO_FINDING, get_labeler
-from radweave.labels.comparisons import compares_with_prior, remove_comparisons
+from radweave.labels.comparisons import compares_with_prior, is_broken, remove_comparisons
 from radweave.phantom.report import write_report
 from radweave.phantom.study import course_of, slot_of
 
@@ -319,3 +319,9 @@ def test_a_comparison_in_rare_words_is_left_out_whole(sentence: str) -> None:
 
 def test_words_of_comparison_with_another_sense_stay() -> None:
     assert without("At the same level of the spine, a fracture.") == "At the same level of the spine, a fracture."
+
+
+@pytest.mark.parametrize("rest", ["Left.", "On the left.", "Right and left.", "The heart."])
+def test_a_rest_that_only_names_a_side_or_a_structure_is_a_fragment(rest: str) -> None:
+    assert is_broken(rest)
+    assert not is_broken("The heart is normal.")
