@@ -22,8 +22,8 @@ def test_no_planted_identifier_survives_and_no_pixel_changes(tmp_path: Path, fil
     places: set[str] = set()
     for number in range(files):
         made = make(tmp_path, number)
-        assert len(left(made.path.read_bytes())) > 5  # the search finds what is there
-        data = deidentify_file(made.path, KEY).data
+        assert len(left(made.path.read_bytes())) >= 3  # the search finds what is there
+        data = deidentify_file(made.path, KEY, burned_in=True).data  # some are secondary captures
         assert left(data) == [], (number, made.places)
         assert np.array_equal(decoded(dcmread(io.BytesIO(data))), made.pixels), (number, made.places)
         places |= set(made.places)
