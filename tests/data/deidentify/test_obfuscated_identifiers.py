@@ -118,7 +118,7 @@ def test_an_id_without_its_leading_zeros_is_known(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "written",
-    ["1960年4月12日", "12 avr. 60", "12.IV.60", "60 Apr 12", "(12) of April, 60"],
+    ["1960年4月12日", "12 avr. 60", "12.IV.60", "60 Apr 12", "(12) of April, 60", "xApril 12, 1960"],
 )
 def test_dates_in_other_languages_are_detected(tmp_path: Path, written: str) -> None:
     ds = _image()

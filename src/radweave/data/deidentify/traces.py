@@ -213,13 +213,13 @@ def _days(text: str) -> Iterator[str]:
 
 
 def _months(word: str) -> Iterator[int]:
-    """The months that a number or a word may denote."""
+    """The months that a number or a word may denote; other letters may be joined to the name of the month."""
     if word.isdecimal():
         if len(word) <= 2:
             yield int(word)
         return
     for number, starts in enumerate(_MONTHS, start=1):
-        if any(word == start or (len(start) >= 3 and word.startswith(start)) for start in starts.split()):
+        if any(word == start or (len(start) >= 3 and start in word) for start in starts.split()):
             yield number
 
 
