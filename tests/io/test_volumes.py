@@ -300,6 +300,14 @@ def test_chest_warnings(tmp_path: Path) -> None:
         assert [text.split(":")[0] for text in warnings] == ([word] if word else []), name
 
 
+def test_a_scan_of_wide_voxels_is_not_judged(tmp_path: Path) -> None:
+    belly = thorax_hu(60)
+    belly[(belly < -600) & (belly > -930)] = 50
+    for width, word in ((9.0, "not a chest"), (11.0, "not tested whether it shows a chest")):
+        scan = read_volume(write_nifti(tmp_path / f"{width}.nii", belly, np.diag([-width, -width, 5.0, 1.0])))
+        assert [text.split(":")[0] for text in chest_warnings(scan)] == [word]
+
+
 def test_an_image_is_no_volume(tmp_path: Path) -> None:
     paths = write_series(tmp_path / "s")
     with pytest.raises(InputError, match="give the folder"):
