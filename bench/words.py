@@ -2,8 +2,8 @@
 
     python bench/words.py [PATH ...]
 
-Reports identifiers that are private words of ours where the field has its own, and docstrings that begin with a
-question word instead of a verb or a noun. Exits with 1 if there are any.
+Reports identifiers that are private words of ours where the field has its own, and docstrings and blocks of comments
+that begin with a question word instead of a verb or a noun. Exits with 1 if there are any.
 """
 
 from __future__ import annotations
@@ -30,7 +30,12 @@ def problems(path: Path) -> Iterator[str]:
     """Yield one line for each word of a file, with its place."""
     text = path.read_text(encoding="utf-8")
     name = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
+    last_comment = 0
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            if token.string.removeprefix("# ").startswith(QUESTIONS) and token.start[0] != last_comment + 1:
+                yield f"{name}:{token.start[0]}: comment {token.string[:60]!r}"
+            last_comment = token.start[0]
         if token.type == tokenize.NAME and token.string.lower() in PRIVATE:
             yield f"{name}:{token.start[0]}: identifier {token.string!r}"
     for node in ast.walk(ast.parse(text)):

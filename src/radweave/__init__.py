@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = ["Dataset", "__version__", "label", "load", "score"]
-# Where each name lives. It is imported when it is asked for: 'import radweave' stays light.
+# Module of each name, imported at first use: 'import radweave' stays light.
 _PLACES = {
     "Dataset": ("radweave.engine.studies", "StudyDataset"),
     "label": ("radweave.metrics.commands", "label"),

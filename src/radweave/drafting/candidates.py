@@ -94,7 +94,7 @@ def build_candidates(
         raise ValueError("no training report has a sentence that a draft could use")
     labels = SentenceLabels(labeler)
     if options.consistent:
-        # Where all contradict themselves, a draft still has to say something.
+        # If all contradict themselves, all stay: a draft cannot be empty.
         whole = _distinct(without_contradictions(candidate) for candidate in whole) or whole
     if options.composites:
         labels.read(sentence.text for candidate in whole for sentence in candidate.sentences)

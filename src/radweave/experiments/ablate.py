@@ -716,7 +716,7 @@ def run_ablation(
         campaign.write()
         waiting = [task for task in plan.tasks if request.train and _key(task) not in campaign.scores]
         if request.jobs > 1 or request.own_processes:
-            # What reports again needs the runs of the others.
+            # Rows that only report again need the runs of the others.
             for group in ([task for task in waiting if not task.run], [task for task in waiting if task.run]):
                 run_parallel(group, request.jobs, campaign.done, campaign.failed)
         else:

@@ -235,7 +235,7 @@ def _brighter_middle(square: NDArray[np.float64]) -> float:
     return float(columns[_MIDDLE].mean() - sum(sides) / len(sides))
 
 
-# Which view each radiograph of a study is: what the user states, what the file says, or else what a rule sees.
+# View of each radiograph of a study: stated by the user, stated by the file, or else found by a rule.
 
 
 SAY = "state it with --view, in Python views="

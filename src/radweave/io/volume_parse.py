@@ -171,7 +171,7 @@ MAX_VALUE_BYTES: Final = 2 << 30
 SUSPECT_RATIO: Final = 250
 SUSPECT_FROM_BYTES: Final = 64 << 20
 NIFTI1_HEADER, NIFTI2_HEADER = 348, 540
-# What may lie between the header and the voxels: a program's notes.
+# Extensions of programs between the header and the voxels.
 MAX_EXTENSION_BYTES: Final = 1 << 20
 _NUMERIC: Final = frozenset({"|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<f4", "<f8"})
 

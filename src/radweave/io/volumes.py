@@ -622,7 +622,7 @@ def slice_values(image: DicomImage) -> worker.Array:
     return rescaled(stored, image.header.slope, image.header.intercept, image.path)
 
 
-# Is a volume what it should be: Hounsfield units, and a chest?
+# Plausibility of a volume: Hounsfield units, and a chest.
 #
 # Rules over a histogram and a coarse copy of the scan; each says what it found in a warning and changes nothing.
 

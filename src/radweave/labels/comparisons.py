@@ -364,14 +364,14 @@ _FORMS: Final = (
     _form(rf"\b{_SAME}\s+(?:appearance|position|size)\s+of\s+", "finding"),
     _form(rf"\b(?:{_SAME}|persistent|continued|new|worsening|increasing|recurrent)\s+(?=\w)", "finding"),
 )
-# What holds only if something was so means another thing without its comparison.
+# Conditional statements: without the comparison they mean something else.
 _CONDITION = re.compile(r"\b(?:if(?! any\b)|unless|whether|provided)\b", re.IGNORECASE)
 _DENIAL = re.compile(
     r"\b(?:no|not|without|never|none|nor|neither|cannot|can't|absent|absence|negative|free|rul\w+|exclu\w+|fail\w*|lack"
     r"|unlikely|question\w*|incomplete\w*|partial\w*|near(?:ly)?|almost)\b",
     re.IGNORECASE,
 )
-# What is said in the words of two examinations means something else when one of them goes.
+# Statements about two examinations: without one of them they mean something else.
 _OF_TWO = re.compile(
     r"\b(?:more|less|fewer|greater|higher|larger|smaller|bigger|worse|better|denser|clearer|differ\w*|similar|same|than"
     r"|significant\w*|increas\w*|decreas\w*|chang\w*|was|were|has|have|had|been|drained|pulled|taken"

@@ -562,7 +562,7 @@ _FORMS: Final = tuple(
         rf"(?: {_REGION})? {_NO_NOUN}(?=[a-z])",
     )
 )
-# What is left open, or was said of the place.
+# Words left over when a place is deleted.
 _OPEN: Final = re.compile(
     r"\b(?:project\w*|overl\w+|located|involv\w+|probably|most|greatest|measur\w+|predominantly|mainly|extending|greater"
     r"|distributed|through|aspect|more|less|worse|one|both|seen only)(?=\s*(?:$|[,.;]|which\b|and\b|than\b))"

@@ -91,13 +91,14 @@ PRESENT_QUALITIES = _words("""
     borderline
 """)
 
-# What is always there and can grow: "no increase in heart size" denies a finding, "no increase in the effusion" not.
+# Structures that are always present and can grow: "no increase in heart size" denies a finding, "no increase in the
+# effusion" does not.
 MEASURES = _words("""
     size sizes density densities thickness diameter caliber calibre width ratio index marking markings heart cardiac
     attenuation opacity interstitium vascularity volume
 """)
 
-# What makes a structure normal, and what says only that it did not change.
+# Words for a normal structure, and words for one that only did not change.
 NORMAL = (
     "normal",
     "normally",
@@ -135,7 +136,7 @@ _STARTS_PHRASE = frozenset(
     | {"reflecting", "with", "for", "of", "to", "be", "suggesting", "suggests", "suggest", "indicating"}
 )
 _STOPS_LIST = frozenset({"with", ":", "(", "no", "without", "suggesting", "suggestive", "consistent", "compatible"})
-# What comes after something went: "removal of the tube and placement of a drain".
+# Words after a removal: "removal of the tube and placement of a drain".
 _EVENTS = PRESENT_QUALITIES | {
     *("placement", "insertion", "development", "appearance", "replacement", "introduction"),
     *("new", "newly", "bilateral", "there"),

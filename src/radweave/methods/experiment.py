@@ -314,7 +314,7 @@ def _weighed_losses(experiment: Experiment) -> set[str]:
     return {name for stage in experiment.named_stages().values() for name in stage.losses}
 
 
-# What the presets of several methods share: how studies are read at each size, and stages in one line.
+# Shared parts of presets: preprocessing at each size, and stages in one line.
 
 
 TINY_XRAY = DataConfig(

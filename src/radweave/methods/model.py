@@ -363,7 +363,7 @@ WORDS_TERM: Term[Viewed] = Term(("vision_encoder", "word_head"), words_loss, com
 """The same for every method: a stage that trains by it alone is trained once for all of them."""
 
 
-# What a method may see of the data when it builds a memory: the training split and nothing else.
+# View of the data for building a memory: the training split and nothing else.
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from radweave.nn.memory.bank import ROWS, Bank, Column, report_rows
 if TYPE_CHECKING:
     from radweave.methods.model import TrainingView
 
-# How alike what is told of studies is: bags of its tokens, and their part in the distance between two studies.
+# Similarity of two contexts: bags of their tokens, and their share of the distance between two studies.
 
 
 Doubles = NDArray[np.float64]

@@ -116,7 +116,7 @@ def apply_finetune(model: nn.Module, finetune: Mapping[str, Trainability]) -> No
             raise InputError(
                 f"there are no adapters in it; set model.{name}.lora=lora", field=f"finetune.{name}", got="lora"
             )
-        # What no checkpoint has filled trains as well: adapters on noise would be noise.
+        # Weights that no checkpoint has set train as well: adapters on random weights learn nothing.
         untrained = part.untrained if isinstance(part, PartlyUntrained) else frozenset()
         for parameter_name, parameter in part.named_parameters():
             parameter.requires_grad_(MARK in parameter_name or parameter_name in untrained)

@@ -115,7 +115,7 @@ def _spread(texts: Sequence[str], most: int) -> list[str]:
     return [texts[number * len(texts) // most] for number in range(most)] if len(texts) > most else list(texts)
 
 
-# How many reports are tried as the constant one: as many as this number of comparisons allows, within these limits.
+# Number of reports tried as the constant one: as many as this number of comparisons allows, within these limits.
 _COMPARISONS = 500_000
 _LEAST_CANDIDATES, _MOST_CANDIDATES = 200, 1000
 _SELECTION_TEXTS = 2000

@@ -28,7 +28,7 @@ STUDY_FIELDS = (ID, "id", "uid", "image_id", "Study", "VolumeName")
 HYP_FIELDS = ("hyp", "hypothesis", "prediction", "generated", "generated_report", "draft", "candidate")
 REF_FIELDS = ("ref", "refs", "reference", "references", "reference_report", "ground_truth", "gt")
 TEXT_FIELDS = ("report", "text", "hyp", "findings", "Report Impression", "Reports", "Report", "impression")
-# What a cell of a CSV file cannot hold.
+# Characters that a cell of a CSV file cannot hold.
 _OBJECTS = ("floors", "labels", "evidence")
 _TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 

@@ -153,7 +153,7 @@ Average = Literal["micro", "macro", "weighted", "example"]
 UncertainPolicy = Literal["negative", "positive"]
 
 
-# What does not touch a language score.
+# Fields without effect on a language score.
 _OF_THE_FINDINGS = ("clinical", "labeler", "deviations")
 
 

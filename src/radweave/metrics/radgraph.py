@@ -260,7 +260,7 @@ _SPACES = re.compile(r"\s+")
 _APART = ((").", ") ."), ("%.", "% ."), (".'", ". '"), ("%,", "% ,"), ("%)", "% )"))
 _ESCAPES = (("\\n", "  "), ("\\f", "  "), ("\\u2122", "      "), ('\\"', "``"))
 _FIRST_GENERATION = ("radgraph", "None")
-# What the package itself asks of an empty text.
+# The package's own input for an empty text.
 _NO_TEXT = "None"
 
 

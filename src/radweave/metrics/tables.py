@@ -67,7 +67,7 @@ def number(value: Any, digits: int = 4) -> str:
     return str(value)
 
 
-# What fits a terminal and a page that shows code; more runs than fit side by side come in several tables.
+# Columns that fit a terminal and a page that shows code; more runs than fit side by side come in several tables.
 _MOST_COLUMNS = 100
 
 

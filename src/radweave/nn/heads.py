@@ -172,7 +172,7 @@ class DenseHeadConfig(Config):
         return DenseHead(dim, num_classes, min(self.num_words, vocab_size), self)
 
 
-# Which words does the report hold? A head on the image alone, to teach an encoder that starts from nothing.
+# Prediction of the report's words from the image alone: it trains an encoder that starts from random weights.
 #
 # Source: Joulin et al., "Learning visual features from large weakly supervised data", ECCV 2016: images predict the bag
 # of words of their text. A language model that trains together with a raw encoder first learns to write without the

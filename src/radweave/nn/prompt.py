@@ -167,7 +167,7 @@ def left_pad(
     return packed.masked_fill(~packed_mask[:, :, None], 0.0), packed_mask
 
 
-# Where sentences end in a row of token ids.
+# Ends of sentences in a row of token ids.
 
 
 _WORD_STARTS = ("Ġ", "▁", " ")

@@ -225,7 +225,7 @@ def scan_noise(volume: Floats, scan: Scan) -> NDArray[np.int16]:
     return np.asarray(np.clip(np.rint(volume + noise), -1024, 3071), dtype=np.int16)
 
 
-# What each of the 18 CT abnormalities does to the chest.
+# Effect of each of the 18 CT abnormalities on the chest.
 
 
 Apply = Callable[[Finding, Side, Anatomy, Scene, np.random.Generator], list[Item]]

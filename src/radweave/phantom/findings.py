@@ -113,7 +113,7 @@ def class_rates(modality: Literal["xray", "ct"], prevalence: Prevalence) -> dict
     return {name: min(rate / share, 0.9) for name, rate in table.items()}
 
 
-# How each class presents: where, how large, how many, how sure a reader is of it, and whether it goes away.
+# Presentation of each class: place, size, number, certainty of the reader, and whether it resolves.
 #
 # Sizes in mm are what the image is drawn with: diameter of an opacity, node or nodule, thickness of a pleural or
 # pericardial layer, height of a fluid level above the costophrenic angle, rise of the dome in atelectasis, width of the
@@ -265,7 +265,7 @@ def _line(path: list[Vector], radius_mm: float, hu: float) -> Item:
     return Item(Tube(tuple(smooth), radius_mm), hu)
 
 
-# Which findings a patient has at each visit: drawn at the first, then followed as they grow, shrink and resolve.
+# Findings of a patient at each visit: drawn at the first, then followed as they grow, shrink and resolve.
 
 
 K = TypeVar("K", bound=str)

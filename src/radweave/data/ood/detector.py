@@ -127,7 +127,7 @@ def fit_ood(pictures: Sequence[Bytes], *, seed: int, patients: Sequence[Hashable
     rest = _residual_scale(np.concatenate([_residual_log_norm(*pair) for pair in zip(fits, held, strict=True)]))
     fits = [_fit(arrays | rest, table, folds != fold) for fold, arrays in enumerate(fits)]
     unseen = np.vstack([_raw_scores(arrays, table.plain[folds == fold]) for fold, arrays in enumerate(fits)])
-    # Where a quarter was held out, its fit is the test; else the test learns from all of them.
+    # With a quarter held out, the fit without it is the test; otherwise the test is fitted to all images.
     everything = np.ones(len(chosen), dtype=bool)
     arrays = fits[0] if len(fits) == 1 else _fit(_axes_of(table, everything, blocks) | rest, table, everything)
     low, middle = np.quantile(unseen, (0.05, 0.5), axis=0)

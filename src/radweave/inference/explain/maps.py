@@ -333,7 +333,7 @@ def data_uri(png: bytes) -> str:
     return "data:image/png;base64," + base64.b64encode(png).decode()
 
 
-# Which maps are shown, and as what pictures.
+# Choice of the maps, and their pictures.
 
 
 FEWEST = 3
@@ -508,7 +508,7 @@ def _figure(
     )
 
 
-# What the figures of a page mean that are no maps: each says what it is of, in which unit, and what it does not say.
+# Captions of figures other than maps: subject, unit and limits of each.
 #
 # Maps have their captions in ``core/map_kinds.py``, which methods name in their evidence.
 

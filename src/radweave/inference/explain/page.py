@@ -60,7 +60,7 @@ from radweave.io.volumes import AIR_HU
 from radweave.labels import NO_FINDING, Labeler
 from radweave.labels.comparisons import MARK, STATES, compares_with_prior
 
-# What a page holds for its viewer: all grey levels of its images, or HU of its scan, and the maps over them.
+# Data of the viewer in a page: all grey levels of the images, or HU of the scan, and the maps over them.
 #
 # The values lie in the page deflated, so that a page with scripts has a window over what the file holds, not over the
 # eight bits of a picture. A large image is halved until it has at most ``MOST_PIXELS``, a scan to ``MOST_VOXELS``; the
@@ -201,7 +201,7 @@ def _json(value: Any) -> str:
     return json.dumps(value, allow_nan=False).replace("<", "\\u003c")
 
 
-# What the page's buttons copy: plain text that says of itself that it is a draft of research software.
+# Text of the page's copy buttons, marked as a draft of research software.
 
 
 def draft_text(report: Report, banner: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from radweave.methods.tables import Row, Table, scored
 
-# What Tables I and II of the AM-MRG paper print for other systems. Table III is an image in the text we have.
+# Tables I and II of the AM-MRG paper, other systems. Table III is an image in the text we have.
 
 
 IU, MIMIC, CHEXPERT = "IU X-Ray", "MIMIC-CXR", "CheXpert Plus"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from radweave.methods.tables import Row, Table, scored
 
-# What Tables 1 and 3 of the paper print for other systems, for R2GenGPT and for the method.
+# Tables 1 and 3 of the paper: other systems, R2GenGPT and the method.
 
 
 IU, MIMIC, CHEXPERT = "IU X-Ray", "MIMIC-CXR", "CheXpert Plus"

@@ -69,7 +69,7 @@ from radweave.nn.vision import VisionEncoderConfig, VisionPart
 if TYPE_CHECKING:
     from radweave.methods.model import TrainingView
 
-# What was made of a batch before the decoder, and how it is shown to users.
+# Intermediate results of a batch before the decoder, and their evidence for users.
 
 
 @dataclass(frozen=True, slots=True)

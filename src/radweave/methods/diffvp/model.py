@@ -79,7 +79,7 @@ from radweave.nn.vision import InputSize, VisionEncoderConfig, VisionPart, token
 if TYPE_CHECKING:
     from radweave.methods.model import Look, TrainingView
 
-# What was made of a batch before the decoder, as users see it.
+# Intermediate results of a batch before the decoder, as evidence for users.
 
 
 def difference_maps(views: ViewTokens, comparison: Comparison) -> Float[Tensor, "batch views cells"]:
@@ -203,7 +203,7 @@ class DiffvpStages(EncoderFirstStages):
         return self
 
 
-# What may be set for a trained run: which references there are, and which one a study gets.
+# Settings at test time: the reference pool, and the reference of each study.
 #
 # Source: the paper's Tables 5 and 7 to 10 (appendices C and F), which train nothing: pairings are drawn again, or the
 # references are exchanged while the studies stay the same.

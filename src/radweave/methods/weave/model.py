@@ -171,7 +171,7 @@ def compare(
     return Moved(there_now(states), change.changes(states), {KEY: shown})
 
 
-# What all sources say of studies: of new ones when a draft is made, of training studies to fit the stack.
+# Evidence of all sources: for new studies when a draft is made, for training studies to fit the stack.
 
 
 LEARNED = ("dense", "tokens", "difference")
@@ -399,7 +399,7 @@ def shown_sources(
     }
 
 
-# What may be set for a trained run: whether a study is compared with the one before it.
+# Setting at test time: comparison with the prior study.
 
 
 class AtTest(Config):

@@ -85,7 +85,7 @@ class Prompts:
         }
 
 
-# How a report would be worded: the weights over training reports that sources give, mixed.
+# Wording: the mixture of the weights over training reports that sources give.
 
 
 NAMES = ("kernels", "recall")
