@@ -33,8 +33,8 @@ from radweave.metrics.statistics import ExternalScores, Floats, Statistic, Unava
 _BLANKS = re.compile(r"\s+")
 _JAVA_SENTINEL = "sentinelofradweave"
 PTB_TIMEOUT_S = 300.0
-# Tokens that coco's scorer drops after tokenizing. Lower-casing comes first, so the bracket names in capitals never match and
-# "-lrb-" stays in the scores; kept, because the published scores hold it.
+# Tokens that coco's scorer drops after tokenizing. Lower-casing comes first, so the bracket names in capitals never
+# match and "-lrb-" stays in the scores; kept, because the published scores hold it.
 _PUNCTUATION = frozenset(["''", "'", "``", "`", "-LRB-", "-RRB-", "-LCB-", "-RCB-", ".", "?", "!", ",", ":", "-", "--"])
 _MORE_PUNCTUATION = frozenset(["...", ";"])
 

@@ -106,7 +106,7 @@ def text_shape(shape: Any) -> Any:
             turns["rope_type"] = "default"
         numbers["rope_parameters"] = {name: value for name, value in turns.items() if name not in _IMAGE_AXES}
         text = make_shape(_SAME_AS[text.model_type], **numbers)
-    # The configuration of the whole model states whether the last layer shares the embeddings; that of its part does not.
+    # Only the configuration of the whole model states whether the last layer shares the embeddings.
     text.tie_word_embeddings = shape.tie_word_embeddings
     return text
 
