@@ -666,8 +666,6 @@ def _runs_table(record: Mapping[str, Any]) -> TextTable:
     return TextTable("Runs", head, tuple(rows), tuple(notes))
 
 
-__all__ = ["AblationRequest", "AblationResult", "AblationWatch", "Plan", "make_plan", "run_ablation"]
-
 Key = tuple[str, int]
 _SHOWN_REFUSALS = 8
 _SAME = ("method", "table", "preset", "overrides", "dataset")

@@ -186,9 +186,6 @@ def share_batch_statistics(model: nn.Module) -> None:
 # Contrastive losses between two sets of embeddings, over the global batch when training is distributed.
 
 
-__all__ = ["gather_batch", "symmetric_info_nce"]
-
-
 def symmetric_info_nce(
     left: Float[Tensor, "batch dim"], right: Float[Tensor, "batch dim"], temperature: float | Tensor
 ) -> Float[Tensor, ""]:
