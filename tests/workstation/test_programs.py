@@ -16,7 +16,7 @@ from reports import FINDINGS, IMPRESSION, SIGNED, STUDY, dicom_image, finished, 
 
 from image_files import CANARY
 from radweave.core.study import LabelState
-from radweave.workstation.finished import Finding, FinishedReport, Section, SectionKind, person_name
+from radweave.workstation.finished import Addendum, Finding, FinishedReport, Section, SectionKind, person_name
 from radweave.workstation.formats import FORMATS
 from radweave.workstation.identity import read_identities
 
@@ -31,7 +31,13 @@ LONG = "The lungs are clear, äöü. " * 500
 REPORTS: dict[str, dict[str, Any]] = {
     "draft": {},
     "signed": {"signature": SIGNED},
-    "signed after a draft": {"signature": SIGNED, "draft": finished()},
+    "signed after a draft": {"signature": SIGNED, "predecessor": finished()},
+    "with an addendum": {
+        "signature": SIGNED,
+        "addenda": (Addendum("The effusion is small.", SIGNED),),
+        "predecessor": finished(signature=SIGNED),
+    },
+    "rejected": {"rejected": SIGNED, "predecessor": finished()},
     "signed by an account": {"signature": replace(SIGNED, name=person_name("Dr. Weber, Jana=A\\B^x"))},
     "hostile": {"text": HOSTILE, "sections": (Section("findings", HOSTILE), Section("impression", HOSTILE))},
     "all sections": {"sections": tuple(Section(kind, "One.\nTwo.") for kind in get_args(SectionKind))},
