@@ -124,7 +124,9 @@ def test_the_pages_have_the_content_of_the_report(kind: str, tmp_path: Path) -> 
     text = " ".join(call("pdftotext", "-layout", path, "-").split())
     assert " ".join(report.sections[0].text[:60].split()) in text or "山" in report.text, "which no font here has"
     assert "CAUTION: Not for Diagnostic Use, for research use only." in text
-    assert ("PRELIMINARY" in text) is (report.signature is None)
+    assert ("PRELIMINARY" in text) is (report.signature is None and report.rejected is None)
+    assert ("REJECTED" in text) is (report.rejected is not None)
+    assert all(added.text in text for added in report.addenda)
     for finding in report.findings[:2]:
         assert " ".join(finding.name.split()) in text
     numbers = re.findall(r"Page (\d+) of (\d+)", text)
