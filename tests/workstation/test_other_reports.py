@@ -182,7 +182,7 @@ def test_no_two_observations_of_a_message_have_one_name() -> None:
 
 
 def test_a_message_without_patient_is_refused_and_without_study_shorter() -> None:
-    with pytest.raises(InputError, match="nobody") as caught:
+    with pytest.raises(InputError, match="names no patient") as caught:
         FORMATS["hl7"].bytes_of(finished(sources=(identity(patient_id=""),)))
     assert caught.value.field == "PatientID"
     data = FORMATS["hl7"].bytes_of(finished(sources=(identity(study_instance_uid="", sop_instance_uid=""),)))
