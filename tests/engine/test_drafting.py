@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from radweave.core.batch import Generation
 from radweave.core.errors import InputError, UnusableModelError
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example
 from radweave.drafting.store import load_facts
+from radweave.engine import drafts as drafts_module
 from radweave.engine.expected_utility import Drafting
 from radweave.engine.prepare import prepare
 from radweave.engine.restore import Run, restore
@@ -91,6 +94,26 @@ def test_an_export_drafts_like_its_run_and_never_from_the_study_itself(
         for example, (_, sources) in zip(examples, of_run, strict=True):
             assert example.study_id not in sources
         assert not own & {source for _, sources in of_export for source in sources}, "the export has other names"
+
+
+def test_calibrated_probabilities_stand_in_place_of_the_method_s_own(
+    baseline: Path, toy_dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a draft that the method's own decoder writes; its other evidence stays."""
+    run = restore(baseline)
+    examples, predictor = prepared_examples(run, toy_dataset), Predictor.of(run)
+    expected = [report.evidence["class_probabilities"] for report in predictor.reports(examples)]
+    written = drafts_module.generations
+
+    def with_raw(*arguments: Any) -> Iterator[Generation]:
+        for generation in written(*arguments):
+            raw = {"class_probabilities": dict.fromkeys(run.card.classes, 0.123), "routing": [1.0]}
+            yield replace(generation, intermediates=[{**values, **raw} for values in generation.intermediates])
+
+    monkeypatch.setattr(drafts_module, "generations", with_raw)
+    found = [report.evidence for report in predictor.reports(examples)]
+    assert [evidence["class_probabilities"] for evidence in found] == expected
+    assert all(evidence["routing"] == [1.0] for evidence in found)
 
 
 def test_a_draft_does_not_depend_on_its_batch(baseline: Path, toy_dataset: Dataset) -> None:
