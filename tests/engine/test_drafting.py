@@ -96,24 +96,24 @@ def test_an_export_drafts_like_its_run_and_never_from_the_study_itself(
         assert not own & {source for _, sources in of_export for source in sources}, "the export has other names"
 
 
+@pytest.mark.parametrize("calibrated", [False, True])
 def test_calibrated_probabilities_stand_in_place_of_the_method_s_own(
-    baseline: Path, toy_dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+    baseline: Path, toy_dataset: Dataset, monkeypatch: pytest.MonkeyPatch, calibrated: bool
 ) -> None:
     """In a draft that the method's own decoder writes; its other evidence stays."""
-    run = restore(baseline)
-    examples, predictor = prepared_examples(run, toy_dataset), Predictor.of(run)
-    expected = [report.evidence["class_probabilities"] for report in predictor.reports(examples)]
-    written = drafts_module.generations
+    run, written = restore(baseline), drafts_module.generations
+    raw, better = ({"class_probabilities": dict.fromkeys(run.card.classes, value)} for value in (0.75, 0.25))
 
     def with_raw(*arguments: Any) -> Iterator[Generation]:
         for generation in written(*arguments):
-            raw = {"class_probabilities": dict.fromkeys(run.card.classes, 0.123), "routing": [1.0]}
-            yield replace(generation, intermediates=[{**values, **raw} for values in generation.intermediates])
+            evidence = [{**values, **raw, "routing": [1.0]} for values in generation.intermediates]
+            yield replace(generation, intermediates=evidence)
 
     monkeypatch.setattr(drafts_module, "generations", with_raw)
-    found = [report.evidence for report in predictor.reports(examples)]
-    assert [evidence["class_probabilities"] for evidence in found] == expected
-    assert all(evidence["routing"] == [1.0] for evidence in found)
+    monkeypatch.setattr(Drafting, "classes", lambda self, batch, decoding: [better] * (len(batch) * calibrated))
+    for report in Predictor.of(run).reports(prepared_examples(run, toy_dataset)):
+        assert report.evidence["class_probabilities"] == (better if calibrated else raw)["class_probabilities"]
+        assert report.evidence["routing"] == [1.0]
 
 
 def test_a_draft_does_not_depend_on_its_batch(baseline: Path, toy_dataset: Dataset) -> None:
