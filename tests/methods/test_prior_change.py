@@ -97,6 +97,14 @@ def test_both_regressions_are_fitted_without_the_fold_they_score() -> None:
     assert not np.array_equal(stated[0][~own], stated[1][~own])
 
 
+def test_in_training_a_study_is_seen_by_the_member_that_lacked_its_fold(monkeypatch: pytest.MonkeyPatch) -> None:
+    followed, part, asked, turn = Followed(), change(), list[Any](), Change.turn
+    monkeypatch.setattr(Change, "turn", lambda self, seen, members: asked.append(members) or turn(self, seen, members))
+    followed.fit(part)
+    (members,) = asked
+    assert np.array_equal(members, followed.folds[:, None] == np.arange(MEMBERS))
+
+
 def test_change_from_prior_does_not_depend_on_the_batch() -> None:
     followed, part = Followed(60), change()
     followed.fit(part)

@@ -33,12 +33,6 @@ HINTS = {"missed": 0.3, "wrong": 0.05}
 """Shares of findings dropped from and added to the prompt in training."""
 
 
-class NoLanguageModel(nn.Module):
-    """No language model: every sentence is a radiologist's."""
-
-    width = 1
-
-
 class NoLanguageModelConfig(Config):
     """Write nothing: drafts are chosen among sentences of training reports alone."""
 
@@ -48,7 +42,6 @@ class NoLanguageModelConfig(Config):
 WriterSetting = Annotated[
     NoLanguageModelConfig | LlamaConfig | PretrainedLanguageModelConfig, Field(discriminator="kind")
 ]
-WriterPart = CausalLanguageModel | NoLanguageModel
 
 
 class Prompts:
