@@ -53,12 +53,15 @@ class StageConfig(Config):
     torch.compile translates for the updates: ``encoder``, or ``networks``, which adds the language model. With an
     ``ema`` the stage validates and
     leaves behind a running average of the weights, which keeps that share of itself at every update. ``patience`` ends
-    the stage after so many epochs without a better one.
+    the stage after so many epochs without a better one. ``withheld`` maps inputs of the decoder to the share of
+    training studies that go without them (``radweave.methods.model.Withheld``): what stands beside them then has to
+    be read.
     """
 
     finetune: Annotated[dict[str, Trainability], Open()]
     losses: Annotated[dict[str, float], Open()]
     mixture: Annotated[dict[str, Annotated[float, Field(gt=0)]], Open()] = Field(default_factory=dict)
+    withheld: Annotated[dict[str, Annotated[float, Field(ge=0, lt=1)]], Open()] = Field(default_factory=dict)
     optimizer: OptimizerConfig = OptimizerConfig()
     epochs: int = Field(default=10, ge=0, le=1_000_000)
     max_steps: int | None = Field(default=None, ge=0, le=MAX_STEPS)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -20,6 +21,7 @@ from radweave.labels import NO_FINDING
 from radweave.labels.comparisons import STATES, possible, stated_changes
 from radweave.labels.registry import labeler_of
 from radweave.methods.model import (
+    DecoderInput,
     ForwardPass,
     ReportModel,
     Term,
@@ -40,7 +42,7 @@ from radweave.methods.weave.writing import HINTS, NoLanguageModel, Prompts, Word
 from radweave.nn.connector import Connector, ViewTokens, connect_views, encode_views, mean_and_largest
 from radweave.nn.decoding import DecodingConfig, Prefixes
 from radweave.nn.heads import POSITIVE, UNLABELED
-from radweave.nn.language_model import CausalLanguageModel
+from radweave.nn.language_model import CausalLanguageModel, study_nats
 from radweave.nn.memory.bank import Bank, BankLayout, Column, report_rows
 from radweave.nn.prompt import Slot
 from radweave.nn.text_pretraining import hint_generator, noisy_findings
@@ -486,7 +488,9 @@ class Forward(ForwardPass["WeaveModel"]):
         texts = [None if row is None or memory is None else str(memory.rows[row]["text"]) for row in self.nearest]
         writer, connector = model.writer
         slots = model.prompts.slots(writer, connect_views(connector, self.views), findings, texts)
-        return self.spliced(model.prompts.template, slots)
+        return self.spliced(
+            model.prompts.template, {name: self.decoder_input(name, slot) for name, slot in slots.items()}
+        )
 
     def report(self) -> Tensor:
         model, batch = self.model, self.batch
@@ -506,6 +510,11 @@ class Forward(ForwardPass["WeaveModel"]):
         return self.model.asserted(log_odds, stack).to(self.views.tokens.device)
 
 
+INPUTS = {
+    "image": DecoderInput("projected patch tokens of all members"),
+    "findings": DecoderInput("findings that the stack asserts, in words"),
+    "recalled": DecoderInput("report of the nearest training study"),
+}
 TERMS: Mapping[str, Term[Forward]] = {
     "dense": Term(("vision_encoder", "dense"), Forward.dense),
     "tokens": Term(("vision_encoder", "tokens"), Forward.tokens),
@@ -552,6 +561,7 @@ class WeaveModel(ReportModel):
     gathered: list[Evidence] = field(default_factory=list)
     settings: AtTest = field(default_factory=AtTest)
     terms = TERMS
+    inputs = INPUTS
 
     @property
     def encoder(self) -> Members:
@@ -579,6 +589,18 @@ class WeaveModel(ReportModel):
         learn, ``report`` per token of the language model.
         """
         return losses(self.terms, Forward(self, batch), terms)
+
+    def report_nats(self, batch: Batch) -> Float[Tensor, " batch"]:
+        """Mean negative log-likelihood per token of each study's report, after the findings that the stack asserts.
+
+        Raises:
+            InputError: if the run has no language model.
+        """
+        writer, _ = self.writer
+        forward = Forward(self, batch)
+        findings, _ = self._asserted(forward, batch)
+        labels = required(batch.labels)
+        return study_nats(writer.logits(*forward.prefix(findings), required(batch.input_ids), labels), labels)
 
     @torch.no_grad()
     def generate(self, batch: Batch, decoding: DecodingConfig) -> Generation:
