@@ -86,9 +86,10 @@ class CrossAttentionLanguageModel(nn.Module):
         prefix_mask: Bool[Tensor, "batch prefix"] | None,
         input_ids: Int[Tensor, "batch text"],
         labels: Int[Tensor, "batch text"],
+        weights: Float[Tensor, "batch text"] | None = None,
     ) -> Float[Tensor, ""]:
-        """Mean negative log-likelihood of the labels that are not -100; arguments as of ``logits``."""
-        return mean_loss(self.logits(memory, memory_mask, prefix, prefix_mask, input_ids, labels), labels)
+        """Mean negative log-likelihood of the labels that are not -100, weighted where there are ``weights`` (B, T)."""
+        return mean_loss(self.logits(memory, memory_mask, prefix, prefix_mask, input_ids, labels), labels, weights)
 
     def logits(
         self,
@@ -108,6 +109,7 @@ class CrossAttentionLanguageModel(nn.Module):
             prefix_mask: True where the prefix has a token; None where all are there.
             input_ids: the report's tokens, right-padded; they are shifted in here, not by the caller.
             labels: the same, -100 where no loss is taken.
+            weights: of each label; None: all count alike.
         """
         text = self.embed(input_ids)
         if self.training and self.token_dropout:

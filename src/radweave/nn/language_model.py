@@ -162,6 +162,7 @@ def next_token_logits(
         text: embeddings of the report's tokens.
         labels: the report's token ids, -100 where no loss is taken.
         inputs: further arguments of the forward pass, such as what cross-attention reads.
+        weights: of each label; None: all count alike.
     """
     refuse_too_long(model.config, prefix.shape[1] + text.shape[1], "data.max_tokens")
     mask = torch.cat([prefix_mask, labels != -100], dim=1)
@@ -176,10 +177,21 @@ def next_token_logits(
     return cast(Tensor, logits.float())
 
 
-def mean_loss(logits: Float[Tensor, "batch text words"], labels: Int[Tensor, "batch text"]) -> Float[Tensor, ""]:
-    """Mean negative log-likelihood of the labels that are not -100, over the global batch."""
-    total = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum")
-    return mean_over_batch(total, (labels != -100).sum())
+def mean_loss(
+    logits: Float[Tensor, "batch text words"],
+    labels: Int[Tensor, "batch text"],
+    weights: Float[Tensor, "batch text"] | None = None,
+) -> Float[Tensor, ""]:
+    """Mean negative log-likelihood of the labels that are not -100, over the global batch.
+
+    With ``weights`` w it is sum w l / sum w.
+    """
+    flat = logits.flatten(0, 1), labels.flatten()
+    if weights is None:
+        total = F.cross_entropy(*flat, ignore_index=-100, reduction="sum")
+        return mean_over_batch(total, (labels != -100).sum())
+    apart = F.cross_entropy(*flat, ignore_index=-100, reduction="none")
+    return mean_over_batch((weights.flatten() * apart).sum(), (weights * (labels != -100)).sum())
 
 
 def study_nats(logits: Float[Tensor, "batch text words"], labels: Int[Tensor, "batch text"]) -> Float[Tensor, " batch"]:
@@ -230,9 +242,10 @@ class CausalLanguageModel(nn.Module):
         prefix_mask: Bool[Tensor, "batch prefix"],
         input_ids: Int[Tensor, "batch text"],
         labels: Int[Tensor, "batch text"],
+        weights: Float[Tensor, "batch text"] | None = None,
     ) -> Float[Tensor, ""]:
-        """Mean negative log-likelihood of the labels that are not -100."""
-        return mean_loss(self.logits(prefix, prefix_mask, input_ids, labels), labels)
+        """Mean negative log-likelihood of the labels that are not -100, weighted where there are ``weights``."""
+        return mean_loss(self.logits(prefix, prefix_mask, input_ids, labels), labels, weights)
 
     def logits(
         self,
@@ -250,7 +263,12 @@ class CausalLanguageModel(nn.Module):
             text = blank_tokens(text, self.token_dropout)
         return next_token_logits(self.model, prefix.to(self.dtype), prefix_mask, text, labels)
 
-    def text_loss(self, input_ids: Int[Tensor, "batch text"], labels: Int[Tensor, "batch text"]) -> Float[Tensor, ""]:
+    def text_loss(
+        self,
+        input_ids: Int[Tensor, "batch text"],
+        labels: Int[Tensor, "batch text"],
+        weights: Float[Tensor, "batch text"] | None = None,
+    ) -> Float[Tensor, ""]:
         """Mean negative log-likelihood of reports without any image, after the begin token.
 
         Trained on it, a small language model is a pretrained one: "frozen" then means something at tiny sizes.
@@ -258,7 +276,7 @@ class CausalLanguageModel(nn.Module):
         begin = torch.full_like(input_ids[:, :1], self.bos_id)
         prefix = self.embed(begin)
         mask = torch.ones(begin.shape, dtype=torch.bool, device=begin.device)
-        return self.loss(prefix, mask, input_ids, labels)
+        return self.loss(prefix, mask, input_ids, labels, weights)
 
     def generate(
         self,

@@ -69,9 +69,10 @@ class Reading:
         template: PromptTemplate,
         input_ids: Int[Tensor, "batch text"],
         labels: Int[Tensor, "batch text"],
+        weights: Float[Tensor, "batch text"] | None = None,
     ) -> Float[Tensor, ""]:
-        """Mean negative log-likelihood of the report."""
-        return mean_loss(self.logits(decoder, template, input_ids, labels), labels)
+        """Mean negative log-likelihood of the report, weighted where there are ``weights``."""
+        return mean_loss(self.logits(decoder, template, input_ids, labels), labels, weights)
 
     def logits(
         self,

@@ -503,7 +503,7 @@ class Forward(ForwardPass["WeaveModel"]):
         else:
             findings = self.asserted(self.log_odds, model.bare)
         given_ids, labels = required(batch.input_ids), required(batch.labels)
-        return model.writer[0].loss(*self.prefix(findings), given_ids, labels)
+        return model.writer[0].loss(*self.prefix(findings), given_ids, labels, batch.label_weights)
 
     def asserted(self, log_odds: Floats, stack: Stack) -> Tensor:
         """The findings (B, C) that a stack asserts at these log-odds."""
