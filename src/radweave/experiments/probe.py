@@ -11,6 +11,7 @@ every stage one step is made on it alone, and the change of what the decoder rea
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -506,7 +507,7 @@ def _gradient(model: ReportModel, batch: Batch, term: str, trained: Sequence[nn.
 
 
 def _norm(gradient: Sequence[Tensor | None]) -> float:
-    return float(sum(float(one.double().square().sum()) for one in gradient if one is not None)) ** 0.5
+    return math.sqrt(sum(float(one.double().square().sum()) for one in gradient if one is not None))
 
 
 def _step(trained: Sequence[nn.Parameter], gradient: Sequence[Tensor | None]) -> None:

@@ -162,7 +162,6 @@ def next_token_logits(
         text: embeddings of the report's tokens.
         labels: the report's token ids, -100 where no loss is taken.
         inputs: further arguments of the forward pass, such as what cross-attention reads.
-        weights: of each label; None: all count alike.
     """
     refuse_too_long(model.config, prefix.shape[1] + text.shape[1], "data.max_tokens")
     mask = torch.cat([prefix_mask, labels != -100], dim=1)
