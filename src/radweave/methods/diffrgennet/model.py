@@ -385,7 +385,7 @@ class DiffRGenNetModelConfig(ModelConfig):
 
     def without_memories(self) -> Without:
         """Without retrieved reports; what is left compares a study with its own prior, if that is given."""
-        if isinstance(self.retrieval, NoRetrievalConfig):
+        if "retrieval" in self.absent:
             return Without(self)
         bare = self.model_copy(update={"retrieval": NoRetrievalConfig()})
         lost = "no reports of similar training studies are retrieved, for the draft or for the disease states"
