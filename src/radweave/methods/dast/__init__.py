@@ -9,7 +9,16 @@ from radweave.methods.dast.fusion import DvafConfig
 from radweave.methods.dast.model import DastExperiment, DastModelConfig
 from radweave.methods.dast.retrieval import DmsrConfig
 from radweave.methods.dast.tables import TABLES
-from radweave.methods.experiment import ENCODER_STAGE, SMALL_XRAY, TINY_XRAY, DiseaseFirstStages, published, stage, warm
+from radweave.methods.experiment import (
+    ENCODER_STAGE,
+    SMALL_XRAY,
+    TINY_XRAY,
+    DiseaseFirstStages,
+    as_written,
+    published,
+    stage,
+    warm,
+)
 from radweave.methods.stage import full
 from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.decoding import DecodingConfig
@@ -102,7 +111,7 @@ def paper() -> DastExperiment:
             disease=stage(VISION_SIDE, STAGE_ONE, schedule, epochs=10, batch_size=64),
             report=stage(FUSION_SIDE, REPORT, schedule, epochs=5, augment=False),
         ),
-        decoding=DecodingConfig(num_beams=3, max_new_tokens=150),
+        decoding=as_written(DecodingConfig(num_beams=3, max_new_tokens=150)),
     )
 
 
