@@ -120,12 +120,12 @@ def import_verb(
     ] = "findings",
     cleaning: Annotated[str, typer.Option(help="Steps joined by '+', for example drop_deid_marks+r2gen_iu")] = "none",
     split: Annotated[
-        str, typer.Option(help="source (or r2gen, official), 7:1:2, test, train, none, valid-as-test")
+        str, typer.Option(help="source (or r2gen, official), 7:1:2, test, train, none, valid-as-test; mambaxray, dast")
     ] = "source",
     seed: Annotated[int, typer.Option(help="Seed of a ratio split.", min=0, max=MAX_SEED)] = 0,
     keep: Annotated[str, typer.Option(help="complete, text-only, image-only or all")] = "complete",
     images: Annotated[Path | None, typer.Option(help="Folder of the image files, if not in the source.")] = None,
-    annotation: Annotated[Path | None, typer.Option(help="R2Gen annotation file, for its split.")] = None,
+    annotation: Annotated[Path | None, typer.Option(help="File with the lists of a published split.")] = None,
     views: Annotated[str, typer.Option(help="Views to take, for example PA,AP; empty for all.")] = "",
     separator: Annotated[str, typer.Option(help="Between several images in one cell.")] = "|",
     labeler: Annotated[str, typer.Option(help="Whose labels become chexpert14, if a source has several.")] = "chexpert",
