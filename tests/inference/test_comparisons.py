@@ -146,7 +146,7 @@ def test_kept_drafts_are_scored_as_written(
 def test_paper_presets_take_nothing_out_of_drafts_and_others_do(method: str) -> None:
     for preset in load_method(method).PRESETS:
         decoding = resolve(method, preset, ()).decoding
-        assert decoding.is_as_written is (preset == "paper"), preset
+        assert decoding.is_as_written is preset.startswith("paper"), preset
     removing = resolve(method, "paper", ["decoding.unprompted_comparisons=remove"]).decoding
     assert not removing.is_as_written
 

@@ -175,12 +175,16 @@ def mix_verb(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output folder.")] = False,
 ) -> None:
     """Mix data sets, for stages that train on several; leaks between them are refused."""
-    from radweave.data.mixing import mix_datasets
+    from radweave.data.mixing import mix_datasets, shares_of
 
     mixed = mix_datasets(datasets, out, same_patients=same_patients, link=link, overwrite=overwrite)
     counts = mixed.card.counts
-    for name in mixed.card.options["mixed"]:
-        typer.echo(f"{printable(name)}: {counts.get(f'studies_of_{name}', 0)} studies")
+    for name, share in shares_of(mixed).items():
+        training = counts.get(f"training_studies_of_{name}", 0)
+        typer.echo(
+            f"{printable(name)}: {counts.get(f'studies_of_{name}', 0)} studies, {training} for training,"
+            f" share {share:.4f} of an epoch"
+        )
     typer.echo(f"{printable(out)}: {counts['studies']} studies, {counts['images']} images")
 
 

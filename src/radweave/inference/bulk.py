@@ -371,10 +371,12 @@ def _varied(run: Run, predictor: Predictor, dataset: Dataset, at_test: Sequence[
 
 def _facts(data: DataConfig, dataset: Dataset, decoding: DecodingConfig) -> dict[str, Any]:
     """Facts on the data set and on the drafts in every line of the predictions."""
-    facts = {"modality": data.modality, "dataset": dataset.card.name, "as_written": decoding.is_as_written}
-    if data.target != "as_imported" or dataset.card.target == "both":
-        facts["target"] = dataset.card.target
-    return facts
+    return {
+        "modality": data.modality,
+        "dataset": dataset.card.name,
+        "target": dataset.card.target,
+        "as_written": decoding.is_as_written,
+    }
 
 
 def _counter(plan: Plan, progress: Callable[[int, int], None] | None) -> Callable[[int], None]:

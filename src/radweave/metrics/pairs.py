@@ -131,7 +131,7 @@ class Probabilities:
 class Pair:
     """One study: what was generated (``hyp``) and what was written (``refs``, at least one), on which ``modality``.
 
-    ``target`` is the text that was to be written, where it is another than that of the data set's import.
+    ``target`` is the text that was to be written, None where nothing says it.
     ``as_written`` is True if ``hyp`` is all that the method wrote, None where nothing says it; ``comparisons_removed``
     and ``marks_removed`` count the sentences that lost a comparison, or were left out for a mark of de-identification.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
+from radweave.core.study import TargetText
 from radweave.metrics.catalogue import MAIN_LANGUAGE_METRICS, METRICS
 from radweave.metrics.heads import HeadTable
 from radweave.metrics.honesty import Honesty, InventedRow
@@ -120,6 +121,12 @@ def draft_edits(pairs: Sequence[Pair]) -> DraftEdits:
     return DraftEdits(as_written, comparisons, marks, edited)
 
 
+def stated_target(pairs: Sequence[Pair]) -> TargetText | None:
+    """The text that all of these pairs are about; None where one does not say it, or another than the others."""
+    targets = {pair.target for pair in pairs}
+    return targets.pop() if len(targets) == 1 else None
+
+
 FORMAT = "radweave-evaluation"
 FORMAT_VERSION = 1
 
@@ -149,6 +156,7 @@ class Evaluation:
     heads: HeadTable | None
     texts: TextEffects
     drafts: DraftEdits
+    target: TargetText | None
     resampling: Resampling
     definitions: Mapping[str, str]
     left_out: Mapping[str, int]
@@ -175,6 +183,7 @@ class Evaluation:
             "format": FORMAT,
             "version": FORMAT_VERSION,
             "protocol": self.protocol.to_json(),
+            "target": self.target,
             "studies": len(self.study_ids),
             "corpus": {name: score.to_json() for name, score in self.corpus.items()},
             "definitions": dict(self.definitions),

@@ -115,7 +115,14 @@ def paper() -> DastExperiment:
     )
 
 
-PRESETS = {"tiny": tiny, "small": small, "paper": paper}
+def paper_iu() -> DastExperiment:
+    """``paper`` for IU X-Ray, where the paper's target is findings and impression as one text."""
+    experiment = paper()
+    data = experiment.data.model_copy(update={"target": "findings+impression"})
+    return experiment.model_copy(update={"data": data})
+
+
+PRESETS = {"tiny": tiny, "small": small, "paper": paper, "paper-iu": paper_iu}
 
 NO_RETRIEVAL = "model.retrieval=none"
 ABLATIONS: dict[str, list[str]] = {

@@ -8,6 +8,7 @@ from radweave.methods.tables import Row, Table, scored
 
 
 IU, MIMIC, CHEXPERT = "IU X-Ray", "MIMIC-CXR", "CheXpert Plus"
+IU_TARGET = "the paper's figures on IU X-Ray are for findings + impression (data.target=findings+impression)"
 LANGUAGE = ("BLEU_1", "BLEU_2", "BLEU_3", "BLEU_4", "ROUGE_L", "CIDEr")
 CLINICAL = ("CE_P", "CE_R", "CE_F1")
 
@@ -121,7 +122,7 @@ TABLES: dict[str, Table] = {
             Row("Ours", headline=True, paper=FULL),
         ),
         metrics=(*LANGUAGE, *CLINICAL),
-        note="MIMIC-CXR and CheXpert Plus are not run here; R2GenGPT's row trains our baseline",
+        note=f"{IU_TARGET}; MIMIC-CXR and CheXpert Plus are not run here; R2GenGPT's row trains our baseline",
     ),
     "table4": Table(
         title="Table 4: what each component adds",
@@ -135,7 +136,7 @@ TABLES: dict[str, Table] = {
                 paper=_paper((0.133, 0.291, 0.227), (0.187, 0.384, 0.634)),
             ),
         ),
-        note="all rows share stage 1, the baseline's encoder too",
+        note=f"{IU_TARGET}; all rows share stage 1, the baseline's encoder too",
     ),
     "table5": Table(
         title="Table 5: how disease tokens and patches are fused",
@@ -149,7 +150,7 @@ TABLES: dict[str, Table] = {
             Row("Mean Pooling", "mean pooling", paper=_paper((0.112, 0.285, 0.190), (0.161, 0.375, 0.553))),
             Row("DVAF", "DASTs + DVAF", paper=_DVAF),
         ),
-        note="without retrieval, as the paper's numbers of DVAF show",
+        note=f"{IU_TARGET}; without retrieval, as the paper's numbers of DVAF show",
     ),
     "ours": Table(
         title="What the paper leaves open",

@@ -43,10 +43,10 @@ _FULL = {
 _FROZEN = {"w/o LoRA": _ablated(0.406, 0.263, 0.182, 0.132, 0.161, 0.158)}
 _LITERAL = "VSE: own similarity in the denominator"
 
-# The other rows of Table 1, in its order. The text that was read has lost the names of most. A name stands here where it
-# can be read (SentSAT+KG's as it is spelt there), or where another source prints the same figures under it; else the
-# row is called by its year and BLEU-4. By figures: R2Gen, METransformer and KiUT (as in AM-MRG), CMCL and Contrastive (as
-# in VLCI's repository), XProNet (as in ORID), M2TR (M2 Transformer). DCL is the system of 2023 with three gaps, whose
+# The other rows of Table 1, in its order. The text that was read has lost the names of most. A name stands here where
+# it can be read (SentSAT+KG's as it is spelt there), or where another source prints the same figures under it; else the
+# row is called by its year and BLEU-4. By figures: R2Gen, METransformer and KiUT (as in AM-MRG), CMCL and Contrastive
+# (as in VLCI's repository), XProNet (as in ORID), M2TR (M2 Transformer). DCL is the system of 2023 with three gaps, whose
 # figures AM-MRG prints too, and the clinical row of precision .471, by the paper's words.
 _IU_ROWS: dict[str, tuple[float | None, ...]] = {
     "unnamed, 2020, BLEU-4 .147": (0.441, 0.291, 0.203, 0.147, None, 0.367, 0.304),
