@@ -116,7 +116,10 @@ def import_verb(
     source: Annotated[Path, typer.Argument(help="What you downloaded: a folder or a file.")],
     out: Annotated[Path, typer.Option(help="The dataset folder to make.")],
     target: Annotated[
-        str, typer.Option(help="findings, impression, findings+impression (one text) or both (under headings)")
+        str,
+        typer.Option(
+            help="findings, impression, findings+impression (one text), both (under headings) or regions (of CT)"
+        ),
     ] = "findings",
     cleaning: Annotated[str, typer.Option(help="Steps joined by '+', for example drop_deid_marks+r2gen_iu")] = "none",
     split: Annotated[
@@ -125,7 +128,9 @@ def import_verb(
     seed: Annotated[int, typer.Option(help="Seed of a ratio split.", min=0, max=MAX_SEED)] = 0,
     keep: Annotated[str, typer.Option(help="complete, text-only, image-only or all")] = "complete",
     images: Annotated[Path | None, typer.Option(help="Folder of the image files, if not in the source.")] = None,
-    annotation: Annotated[Path | None, typer.Option(help="File with the lists of a published split.")] = None,
+    annotation: Annotated[
+        Path | None, typer.Option(help="Lists of a published split; texts by region for ctrg-chest.")
+    ] = None,
     views: Annotated[str, typer.Option(help="Views to take, for example PA,AP; empty for all.")] = "",
     separator: Annotated[str, typer.Option(help="Between several images in one cell.")] = "|",
     labeler: Annotated[str, typer.Option(help="Whose labels become chexpert14, if a source has several.")] = "chexpert",

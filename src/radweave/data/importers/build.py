@@ -21,7 +21,15 @@ from radweave.data.dataset import DETACHED_HEADER, Dataset, DatasetCard, Dataset
 from radweave.data.deidentify.texts import Scrubber, read_names
 from radweave.data.importers.source import ImportOptions, Problems, RawImage, RawStudy, Source
 from radweave.data.leaks.identity import content_hash
-from radweave.data.targets import Cleaner, Sections, cleaned, cleaner, sections_for, target_of_sections
+from radweave.data.targets import (
+    Cleaner,
+    Sections,
+    cleaned,
+    cleaner,
+    sections_for,
+    target_of_regions,
+    target_of_sections,
+)
 
 # Splits: the source's own, one for all studies, or parts of the patients by seed.
 
@@ -187,8 +195,10 @@ def _stored(options: ImportOptions) -> dict[str, Any]:
 def target_text(raw: RawStudy, target: TargetText, clean: Cleaner) -> str | None:
     """The cleaned target text; None if a section has no text.
 
-    The text of a source without sections serves any target but ``both``.
+    The text of a source without sections serves any target but ``both`` and ``regions``.
     """
+    if target == "regions":
+        return target_of_regions(raw.regions, clean)
     if raw.report is not None and not any((raw.sections.findings, raw.sections.impression)) and target != "both":
         return cleaned(raw.report.strip(), clean) if raw.report.strip() else None
     return target_of_sections(raw.sections, target, clean)

@@ -31,7 +31,7 @@ class ImportOptions(Record):
         a target text (``image-only``), or ``all``.
     images: folder of the image files, if outside the source.
     annotation: R2Gen's annotation file, to take its split for an Open-i or Kaggle source; or the lists of a paper's
-        split of CheXpert Plus.
+        split of CheXpert Plus; or texts by region for CTRG-Chest.
     views: view positions to take; empty takes all.
     separator: between several images, or views, in one cell of a table.
     labeler: the label file that becomes the set ``chexpert14``, if a source has several.

@@ -46,8 +46,8 @@ _LITERAL = "VSE: own similarity in the denominator"
 # The other rows of Table 1, in its order. The text that was read has lost the names of most. A name stands here where
 # it can be read (SentSAT+KG's as it is spelt there), or where another source prints the same figures under it; else the
 # row is called by its year and BLEU-4. By figures: R2Gen, METransformer and KiUT (as in AM-MRG), CMCL and Contrastive
-# (as in VLCI's repository), XProNet (as in ORID), M2TR (M2 Transformer). DCL is the system of 2023 with three gaps, whose
-# figures AM-MRG prints too, and the clinical row of precision .471, by the paper's words.
+# (as in VLCI's repository), XProNet (as in ORID), M2TR (M2 Transformer). DCL is the system of 2023 with three gaps,
+# whose figures AM-MRG prints too, and the clinical row of precision .471, by the paper's words.
 _IU_ROWS: dict[str, tuple[float | None, ...]] = {
     "unnamed, 2020, BLEU-4 .147": (0.441, 0.291, 0.203, 0.147, None, 0.367, 0.304),
     "R2Gen": (0.470, 0.304, 0.219, 0.165, 0.187, 0.371),
