@@ -10,7 +10,6 @@ from radweave.methods.am_mrg.disease_queries import QueryFormerConfig
 from radweave.methods.am_mrg.memory import ReportMemoryConfig, VisualMemoryConfig
 from radweave.methods.am_mrg.model import AmMrgExperiment, AmMrgModelConfig
 from radweave.methods.am_mrg.regions import RegionConfig
-from radweave.methods.am_mrg.tables import TABLES
 from radweave.methods.experiment import (
     ENCODER_STAGE,
     R2GENGPT_DECODING,
@@ -22,6 +21,7 @@ from radweave.methods.experiment import (
     warm,
 )
 from radweave.methods.stage import full
+from radweave.methods.tables import read_tables
 from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.decoding import DecodingConfig
 from radweave.nn.heads import DenseHeadConfig, LinearWordHeadConfig
@@ -29,8 +29,6 @@ from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, PretrainedLangua
 from radweave.nn.text_encoder import LsaTextEncoderConfig, PretrainedTextEncoderConfig
 from radweave.nn.vision import ViTConfig
 from radweave.nn.vision.pretrained import PHANTOM_ENCODER
-
-__all__ = ["ABLATIONS", "PRESETS", "TABLES"]
 
 # R2GenGPT's words around the slots, as in the paper's code; the instruction itself is the paper's (Sec. III-D).
 PAPER_PROMPT = (
@@ -159,3 +157,5 @@ ABLATIONS: dict[str, list[str]] = {
     "whole reports": ["model.report_memory.reports.unit=report"],
     "w/o orthogonality": ["stages.disease.losses.orthogonality=0.0"],
 }
+
+TABLES = read_tables(__name__)

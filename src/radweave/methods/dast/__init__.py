@@ -8,7 +8,6 @@ from __future__ import annotations
 from radweave.methods.dast.fusion import DvafConfig
 from radweave.methods.dast.model import DastExperiment, DastModelConfig
 from radweave.methods.dast.retrieval import DmsrConfig
-from radweave.methods.dast.tables import TABLES
 from radweave.methods.experiment import (
     ENCODER_STAGE,
     SMALL_XRAY,
@@ -20,6 +19,7 @@ from radweave.methods.experiment import (
     warm,
 )
 from radweave.methods.stage import full
+from radweave.methods.tables import read_tables
 from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.decoding import DecodingConfig
 from radweave.nn.heads import DenseHeadConfig
@@ -28,8 +28,6 @@ from radweave.nn.query_transformer import DiseaseTokensConfig
 from radweave.nn.text_encoder import LsaTextEncoderConfig, PretrainedTextEncoderConfig
 from radweave.nn.vision import VMambaConfig
 from radweave.nn.vision.pretrained import PHANTOM_ENCODER
-
-__all__ = ["ABLATIONS", "PRESETS", "TABLES"]
 
 # The paper gives no prompt. The instruction is R2GenGPT's, which the paper builds on.
 EXEMPLAR_PROMPT = "The report of a similar chest X-ray reads: {exemplar}\n"
@@ -142,3 +140,5 @@ ABLATIONS: dict[str, list[str]] = {
     "DMSR with standardised logits": ["model.retrieval.standardised=true"],
     "DMSR by standardised disease only": ["model.retrieval.standardised=true", "model.retrieval.alpha=0.0"],
 }
+
+TABLES = read_tables(__name__)
