@@ -195,12 +195,12 @@ def _study_id(image: str, place: Mapping[str, Any]) -> str:
 def _compared(lists: Mapping[str, Split], rows: Mapping[str, _StudyRows], paper: PaperSplit) -> list[str]:
     """Sentences on how the lists differ from the paper's and from the table, and on patients in several splits."""
     sizes = Counter(lists.values())
-    sizes_of_lists = tuple(sizes[split] for split in SPLITS)
+    counts = tuple(sizes[split] for split in SPLITS)
     notes = []
-    if sizes_of_lists != paper.sizes:
+    if counts != paper.sizes:
         numbers = " / ".join(f"{size:,}" for size in paper.sizes)
         notes.append(
-            f"the lists have {' / '.join(f'{size:,}' for size in sizes_of_lists)} studies where the paper states {numbers}"
+            f"the lists have {' / '.join(f'{size:,}' for size in counts)} studies where the paper states {numbers}"
         )
     if unknown := sum(study_id not in rows for study_id in lists):
         notes.append(f"{unknown} listed studies are not in the table")

@@ -111,11 +111,13 @@ def _read_regions(path: Path) -> dict[str, dict[str, str]]:
     else:
         for _, row in read_table(path, needs=("id", "Anatomy", "Sentence")):
             texts.setdefault(_stem(row["id"]), {}).setdefault(row["Anatomy"], []).append(row["Sentence"])
-    joined = {
+    texts_of = {
         study: {region.strip(): " ".join(map(str.strip, parts)).strip() for region, parts in regions.items()}
         for study, regions in texts.items()
     }
-    return {study: {name: text for name, text in regions.items() if name and text} for study, regions in joined.items()}
+    return {
+        study: {name: text for name, text in regions.items() if name and text} for study, regions in texts_of.items()
+    }
 
 
 def _raw_study(
