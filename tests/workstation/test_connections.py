@@ -113,6 +113,24 @@ def test_connections_in_processing_and_of_clients_with_fewer_are_not_cut() -> No
     assert not connections._held
 
 
+def test_a_handshake_outlasts_silent_connections_of_the_same_client() -> None:
+    """Else a probe beside a burst of silent connections would be cut within its handshake."""
+    connections = Connections(9, 3, Proxies(()), lambda name: None)
+    cut: list[str] = []
+
+    def enter(name: str, use: Use) -> None:
+        one = type("One", (), {"use": lambda self: use, "cut": lambda self: cut.append(name)})()
+        assert connections.enter(one, "10.0.0.1")
+
+    enter("probe", Use.SHAKING)
+    for number in range(4):
+        enter(f"silent {number}", Use.SILENT)
+    assert cut == ["silent 0", "silent 1"]
+    for number in range(3):
+        enter(f"shaking {number}", Use.SHAKING)
+    assert cut[2:] == ["silent 2", "silent 3", "probe"], "handshakes that are never finished keep nobody out"
+
+
 def test_a_proxy_has_no_limit_of_one_client_and_an_ipv6_network_is_one() -> None:
     def silent() -> Any:
         return type("One", (), {"use": lambda self: Use.SENDING, "cut": lambda self: None})()
