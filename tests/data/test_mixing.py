@@ -88,6 +88,20 @@ def test_every_study_keeps_its_split_and_records_its_origin(pair: list[Path], tm
     assert {study.origin for study in copied_mixture.studies()} == {"a", "c"}
 
 
+def test_a_mixture_of_a_mixture_names_every_set_that_a_study_went_through(pair: list[Path], tmp_path: Path) -> None:
+    edit(pair[0], prior="s001")
+    inner = mix_datasets(pair, tmp_path / "ab")
+    third = write_toy_dataset(tmp_path / "c", tmp_path / "others", counts=(2, 1, 1))
+    for path in sorted((third.path / "images").iterdir()):
+        path.write_bytes(_darker(path)[:-1] + b"\0")
+    outer = mix_datasets([inner.path, third.path], tmp_path / "abc")
+    studies = {study.study_id: study for study in outer.studies()}
+    assert {study.origin for study in studies.values()} == {"ab.a", "ab.b", "c"}
+    first = studies["ab.a.s000"]
+    assert (first.patient_id, first.prior, first.origin) == ("ab.a.p000", "ab.a.s001", "ab.a")
+    assert first.images[0].path.startswith("images/ab/a/")
+
+
 def test_a_picture_in_two_splits_of_two_sets_is_a_leak(pair: list[Path], tmp_path: Path) -> None:
     shutil.copy(pair[0] / "images" / "0_0.png", pair[1] / "images" / "6_0.png")  # train of a, val of b
     with pytest.raises(InputError, match=r"leak.*image"):

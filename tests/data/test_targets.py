@@ -8,7 +8,7 @@ import pytest
 
 from radweave.core.errors import InputError
 from radweave.core.study import Study, has_both_sections
-from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter
+from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter, Target
 from radweave.data.importers.build import target_text
 from radweave.data.importers.source import RawStudy
 from radweave.data.targets import Sections, cleaner
@@ -41,6 +41,15 @@ def test_a_data_set_can_be_opened_with_another_target_text(tmp_path: Path) -> No
     assert texts(dataset) == ["Lungs clear.", "Lungs clear."]
     assert (both.card.target, dataset.card.target) == ("both", "findings")
     assert both.fingerprint() == dataset.fingerprint()
+
+
+@pytest.mark.parametrize("target", ["as_imported", "both"])
+def test_a_limit_holds_with_every_target_text(tmp_path: Path, target: Target) -> None:
+    many = [WHOLE.model_copy(update={"study_id": f"s{number}", "patient_id": f"p{number}"}) for number in range(6)]
+    path = written(tmp_path / "set", *many).path
+    aimed = Dataset.open(path, limit=2).aimed(target)
+    assert [study.study_id for study in aimed.studies("train")] == ["s0", "s3"]
+    assert aimed.fingerprint() == Dataset.open(path, limit=2).fingerprint() != Dataset.open(path).fingerprint()
 
 
 def test_sections_are_cleaned_one_by_one_so_that_headings_stay(tmp_path: Path) -> None:

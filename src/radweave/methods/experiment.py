@@ -203,6 +203,11 @@ class ModelConfig(Config, ABC):
         (record,) = (record for _, record in self if isinstance(record, VISION_RECORDS))
         return record
 
+    @property
+    def absent(self) -> frozenset[str]:
+        """Names of the parts that are left out: those whose record is of kind ``none``."""
+        return frozenset(name for name, record in self if getattr(record, "kind", "") == "none")
+
     def without_memories(self) -> Without:
         """The record with everything absent that reads a bank of training studies, and what is lost by it.
 

@@ -343,6 +343,11 @@ class _CountedTransport:
         self._writes(len(data))
         self._transport.write(data)
 
+    def close(self) -> None:
+        """Close once: of TLS a second time forgets the connection, which can then be neither read nor aborted."""
+        if not self._transport.is_closing():
+            self._transport.close()
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 

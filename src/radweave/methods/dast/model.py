@@ -329,7 +329,7 @@ class DastModelConfig(ModelConfig):
 
     def without_memories(self) -> Without:
         """Without exemplars; the language model has learned to write with and without one."""
-        if isinstance(self.retrieval, NoRetrievalConfig):
+        if "retrieval" in self.absent:
             return Without(self)
         bare = self.model_copy(update={"retrieval": NoRetrievalConfig()})
         return Without(bare, ("no report of a similar training study is retrieved, nor stands in the prompt",))

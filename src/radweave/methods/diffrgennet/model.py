@@ -241,7 +241,8 @@ class Forward(ForwardPass["DiffRGenNetModel"]):
     def report(self) -> Tensor:
         model, batch = self.model, self.batch
         reading = self.reading(required(batch.class_labels))
-        return reading.loss(model.language_model, model.template, required(batch.input_ids), required(batch.labels))
+        ids, labels = required(batch.input_ids), required(batch.labels)
+        return reading.loss(model.language_model, model.template, ids, labels, batch.label_weights)
 
 
 FINDINGS = (
@@ -362,7 +363,7 @@ class DiffRGenNetModelConfig(ModelConfig):
 
     def without_memories(self) -> Without:
         """Without retrieved reports; what is left compares a study with its own prior, if that is given."""
-        if isinstance(self.retrieval, NoRetrievalConfig):
+        if "retrieval" in self.absent:
             return Without(self)
         bare = self.model_copy(update={"retrieval": NoRetrievalConfig()})
         lost = "no reports of similar training studies are retrieved, for the draft or for the disease states"

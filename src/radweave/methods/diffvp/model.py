@@ -464,7 +464,7 @@ class DiffvpModelConfig(ModelConfig):
 
     def without_memories(self) -> Without:
         """Without references, and so without the prompt of differences."""
-        if isinstance(self.difference, NoDifferenceConfig):
+        if "difference" in self.absent:
             return Without(self)
         bare = self.model_copy(update={"difference": NoDifferenceConfig()})
         return Without(bare, ("no study is compared with a normal training study, nor with its own prior",))

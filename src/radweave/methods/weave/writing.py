@@ -33,12 +33,6 @@ HINTS = {"missed": 0.3, "wrong": 0.05}
 """Noise of the findings that the model learns with."""
 
 
-class NoLanguageModel(nn.Module):
-    """No words but those that a radiologist wrote."""
-
-    width = 1
-
-
 class NoLanguageModelConfig(Config):
     """Write nothing: drafts are chosen among sentences of training reports alone."""
 
@@ -48,7 +42,6 @@ class NoLanguageModelConfig(Config):
 WriterSetting = Annotated[
     NoLanguageModelConfig | LlamaConfig | PretrainedLanguageModelConfig, Field(discriminator="kind")
 ]
-WriterPart = CausalLanguageModel | NoLanguageModel
 
 
 class Prompts:
