@@ -15,7 +15,7 @@ from radweave.cli import app
 from radweave.core.errors import InputError
 from radweave.data.dataset import Dataset
 from radweave.data.loader import ShuffleAll, mixed_order
-from radweave.data.mixing import mix_datasets
+from radweave.data.mixing import mix_datasets, shares_of
 from radweave.engine.train import train
 from radweave.methods.dast.model import DastModel
 from radweave.methods.model import TrainingView
@@ -82,6 +82,9 @@ def test_every_study_keeps_its_split_and_records_its_origin(pair: list[Path], tm
                 assert mixed.image_path(mixed_image.path).read_bytes() == (path / image.path).read_bytes()
     assert studies["a.s000"].prior == "a.s001"
     assert mixed.card.counts["studies_of_b"] == 10
+    train = {name: sum(1 for _ in Dataset.open(path).studies("train")) for name, path in zip("ab", pair, strict=True)}
+    assert shares_of(mixed) == {name: count / sum(train.values()) for name, count in train.items()}
+    assert sum(shares_of(mixed).values()) == pytest.approx(1)
     linked_mixture = mix_datasets(pair, tmp_path / "again", link=True)
     assert linked_mixture.fingerprint() == mixed.fingerprint()
     copied_mixture = mix_datasets([pair[0], shutil.copytree(pair[1], tmp_path / "c")], tmp_path / "ac")

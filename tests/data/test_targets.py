@@ -9,6 +9,7 @@ import pytest
 from radweave.core.errors import InputError
 from radweave.core.study import Study, has_both_sections
 from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter, Target
+from radweave.data.importers import ImportOptions, import_dataset
 from radweave.data.importers.build import target_text
 from radweave.data.importers.source import RawStudy
 from radweave.data.targets import Sections, cleaner
@@ -82,3 +83,20 @@ def test_the_import_writes_both_sections_of_sources_with_sections() -> None:
     )
     assert target_text(RawStudy("s", "p", report="Clear lungs."), "both", clean) is None
     assert target_text(RawStudy("s", "p", sections=Sections("Clear.")), "both", clean) is None
+
+
+def test_regions_are_a_target_of_studies_that_have_them(tmp_path: Path) -> None:
+    scan = WHOLE.model_copy(update={"regions": {"lung": "Clear: both lungs.", "heart": "XXXX."}})
+    lacks = WHOLE.model_copy(update={"study_id": "b", "patient_id": "b"})
+    dataset = written(tmp_path / "set", scan, lacks, cleaning="drop_deid_sentences").aimed("regions")
+    assert texts(dataset) == ["The region 1 is lung: Clear: both lungs.", None]
+    raw = RawStudy("s", "p", report="Clear lungs.", sections=Sections("Clear."))
+    assert target_text(raw, "regions", cleaner("none")) is None
+
+
+def test_a_table_has_no_regions(tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    table.write_text("image,findings\na.png,Clear.\n")
+    with pytest.raises(InputError) as caught:
+        import_dataset("folder", table, tmp_path / "out", options=ImportOptions(target="regions"))
+    assert (caught.value.field, caught.value.got) == ("target", "regions")
