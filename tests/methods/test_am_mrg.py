@@ -344,7 +344,7 @@ def test_the_report_memory_holds_sentences_or_whole_reports(toy_dataset: Dataset
 def memory_of(bank: Bank) -> Any:
     torch.manual_seed(0)
     config = ReportMemoryConfig(num_heads=2, head_dim=4, update=AttentionRuleConfig(beta=1.0))
-    memory = config.build(6, 8, 10)
+    memory = config.build(3, 6, 8, 10)
     memory.remember(bank)
     return memory
 

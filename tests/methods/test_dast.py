@@ -113,7 +113,7 @@ def attend(layer: Any, query: Tensor, source: Tensor, present: Tensor) -> Tensor
 
 def test_dvaf_equals_equations_5_and_6() -> None:
     torch.manual_seed(0)
-    dvaf = Dvaf(dim=6, num_heads=2).double()
+    dvaf = Dvaf(dim=6, num_heads=2, num_classes=3).double()
     diseases, patches = torch.randn(2, 3, 6).double(), torch.randn(2, 4, 6).double()
     mask = torch.tensor([[True] * 4, [True, False, True, False]])
     fused = dvaf(diseases, patches, mask)

@@ -362,7 +362,7 @@ class DastModelConfig(ModelConfig):
             disease_tokens=context.part("disease_tokens", lambda: self.disease_tokens.build(len(classes), dim)),
             alignment=context.part("alignment", lambda: self.alignment.build(dim, text.width)),
             text_encoder=text,
-            fusion=context.part("fusion", lambda: self.fusion.build(dim)),
+            fusion=context.part("fusion", lambda: self.fusion.build(dim, len(classes))),
             retrieval=self.retrieval.build(),
             connector=context.part("connector", lambda: self.connector.build(dim, language_model.width)),
             language_model=language_model,
