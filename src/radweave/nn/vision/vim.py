@@ -346,7 +346,7 @@ def rename_published(name: str) -> str:
         return _PUBLISHED.get(name, name)
     layer, part = match.groups()
     scan = re.fullmatch(r"mixer\.(conv1d|x_proj|dt_proj|A|D)(_b|_c_b|_c|)(_log|\.weight|\.bias|)", part)
-    ours = _PUBLISHED_SCAN.get(f"{scan[1]}{scan[3]}") if scan else None
-    if scan is None or ours is None:
+    stored = _PUBLISHED_SCAN.get(f"{scan[1]}{scan[3]}") if scan else None
+    if scan is None or stored is None:
         return f"blocks.{layer}.{part}"
-    return f"blocks.{layer}.mixer.directions.{DIRECTIONS.index(scan[2])}.{ours}"
+    return f"blocks.{layer}.mixer.directions.{DIRECTIONS.index(scan[2])}.{stored}"
