@@ -369,6 +369,19 @@ ENCODER_STAGE = StageConfig(
 )
 
 
+# The last stage of the tiny presets for radiographs, the same for every method and so for every row of a table:
+# docs/engine.md, "Decoders that state findings", has what it was chosen by.
+REPORT_EPOCHS, REPORT_PATIENCE, ABNORMAL_WEIGHT = 24, 4, 3.0
+
+
+def report_stage(
+    trained: Mapping[str, Trainability], losses: Mapping[str, float], learning_rate: float = 1e-3
+) -> StageConfig:
+    """The stage in which a tiny decoder learns to write reports, until its validation loss falls no further."""
+    passes = stage(trained, losses, warm(learning_rate, 100), epochs=REPORT_EPOCHS, augment=False)
+    return passes.model_copy(update={"abnormal_weight": ABNORMAL_WEIGHT, "patience": REPORT_PATIENCE})
+
+
 class EncoderFirstStages(Stages):
     """An encoder learns from classes and words before anything else (off unless given epochs)."""
 

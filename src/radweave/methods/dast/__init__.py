@@ -8,7 +8,16 @@ from __future__ import annotations
 from radweave.methods.dast.fusion import DvafConfig
 from radweave.methods.dast.model import DastExperiment, DastModelConfig
 from radweave.methods.dast.retrieval import DmsrConfig
-from radweave.methods.experiment import ENCODER_STAGE, SMALL_XRAY, TINY_XRAY, DiseaseFirstStages, published, stage, warm
+from radweave.methods.experiment import (
+    ENCODER_STAGE,
+    SMALL_XRAY,
+    TINY_XRAY,
+    DiseaseFirstStages,
+    published,
+    report_stage,
+    stage,
+    warm,
+)
 from radweave.methods.stage import full
 from radweave.methods.tables import read_tables
 from radweave.nn.connector import LinearConnectorConfig
@@ -53,7 +62,7 @@ def tiny() -> DastExperiment:
             encoder=ENCODER_STAGE,
             disease=stage(READING_SIDE, STAGE_ONE, warm(1e-3, 50), epochs=8, augment=False),
             language=stage(LANGUAGE, IN_CONTEXT, fast, epochs=4, augment=False),
-            report=stage(FUSION_SIDE | LANGUAGE, REPORT, fast, epochs=8, augment=False),
+            report=report_stage(FUSION_SIDE | LANGUAGE, REPORT),
         ),
         decoding=DecodingConfig(max_new_tokens=96),
     )
