@@ -203,6 +203,11 @@ class ModelConfig(Config, ABC):
         (record,) = (record for _, record in self if isinstance(record, VISION_RECORDS))
         return record
 
+    @property
+    def absent(self) -> frozenset[str]:
+        """Names of the parts that are left out: those whose record is of kind ``none``."""
+        return frozenset(name for name, record in self if getattr(record, "kind", "") == "none")
+
     def without_memories(self) -> Without:
         """The record with everything absent that reads a bank of training studies, and what is lost by it.
 
@@ -341,9 +346,15 @@ SMALL_XRAY = DataConfig(
     image_size=224, max_tokens=128, tokenizer=BpeTokenizerConfig(vocab_size=8000), augmentation=LightAugmentation()
 )
 
+
+def as_written(decoding: DecodingConfig) -> DecodingConfig:
+    """Decoding of the presets called ``paper``, whose scores are of the text as written: drafts lose nothing."""
+    return decoding.model_copy(update={"unprompted_comparisons": "keep", "deidentification_marks": "keep"})
+
+
 # The decoding of R2GenGPT, which several papers take over.
-R2GENGPT_DECODING = DecodingConfig(
-    num_beams=3, min_new_tokens=80, max_new_tokens=120, repetition_penalty=2.0, length_penalty=2.0
+R2GENGPT_DECODING = as_written(
+    DecodingConfig(num_beams=3, min_new_tokens=80, max_new_tokens=120, repetition_penalty=2.0, length_penalty=2.0)
 )
 # Every linear map of a Llama layer: a decoder from nothing has not seen enough to be bent by two of them.
 ALL_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -371,14 +382,13 @@ ENCODER_STAGE = StageConfig(
 
 # The last stage of the tiny presets for radiographs, the same for every method and so for every row of a table:
 # docs/engine.md, "Decoders that state findings", has what it was chosen by.
-REPORT_EPOCHS, REPORT_PATIENCE, ABNORMAL_WEIGHT = 24, 4, 3.0
+REPORT_EPOCHS, REPORT_PATIENCE, REPORT_BATCH, ABNORMAL_WEIGHT = 16, 4, 8, 4.0
 
 
-def report_stage(
-    trained: Mapping[str, Trainability], losses: Mapping[str, float], learning_rate: float = 1e-3
-) -> StageConfig:
+def report_stage(trained: Mapping[str, Trainability], losses: Mapping[str, float]) -> StageConfig:
     """The stage in which a tiny decoder learns to write reports, until its validation loss falls no further."""
-    passes = stage(trained, losses, warm(learning_rate, 100), epochs=REPORT_EPOCHS, augment=False)
+    rate = warm(1e-3, 100)
+    passes = stage(trained, losses, rate, epochs=REPORT_EPOCHS, batch_size=REPORT_BATCH, augment=False)
     return passes.model_copy(update={"abnormal_weight": ABNORMAL_WEIGHT, "patience": REPORT_PATIENCE})
 
 

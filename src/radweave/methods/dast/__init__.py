@@ -13,6 +13,7 @@ from radweave.methods.experiment import (
     SMALL_XRAY,
     TINY_XRAY,
     DiseaseFirstStages,
+    as_written,
     published,
     report_stage,
     stage,
@@ -109,11 +110,18 @@ def paper() -> DastExperiment:
             disease=stage(VISION_SIDE, STAGE_ONE, schedule, epochs=10, batch_size=64),
             report=stage(FUSION_SIDE, REPORT, schedule, epochs=5, augment=False),
         ),
-        decoding=DecodingConfig(num_beams=3, max_new_tokens=150),
+        decoding=as_written(DecodingConfig(num_beams=3, max_new_tokens=150)),
     )
 
 
-PRESETS = {"tiny": tiny, "small": small, "paper": paper}
+def paper_iu() -> DastExperiment:
+    """``paper`` for IU X-Ray, where the paper's target is findings and impression as one text."""
+    experiment = paper()
+    data = experiment.data.model_copy(update={"target": "findings+impression"})
+    return experiment.model_copy(update={"data": data})
+
+
+PRESETS = {"tiny": tiny, "small": small, "paper": paper, "paper-iu": paper_iu}
 
 NO_RETRIEVAL = "model.retrieval=none"
 ABLATIONS: dict[str, list[str]] = {
