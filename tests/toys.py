@@ -19,7 +19,6 @@ TOY_OVERRIDES = (
     "data.image_size=32",
     "data.max_tokens=40",
     "data.tokenizer.vocab_size=300",
-    "stages.report.epochs=8",
     "stages.report.patience=null",
     "stages.report.abnormal_weight=1",
     "stages.report.batch_size=4",
