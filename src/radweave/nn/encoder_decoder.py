@@ -6,7 +6,7 @@ mask and new cross-attention layers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from radweave.core.config import Config, Heads, Layers, Tokens, Width
-from radweave.nn.decoding import DecodingConfig, Prefixes, Written, write
+from radweave.nn.decoding import DecodingConfig, Prefixes, Written, write, write_draws
 from radweave.nn.language_model import LoraSetting, NoLoraConfig, blank_tokens, next_token_loss
 from radweave.nn.pretrained import Precision, load_language_model
 from radweave.nn.prompt import left_pad
@@ -135,6 +135,10 @@ class CrossAttentionLanguageModel(nn.Module):
     def write(self, batches: Iterator[Prefixes], decoding: DecodingConfig) -> Iterator[Written]:
         """Reports for batches of prompts, in order: see ``radweave.nn.decoding.write``."""
         return write(self.model, batches, decoding, eos_id=self.eos_id, pad_id=self.pad_id)
+
+    def write_draws(self, prompts: Sequence[Prefixes], decoding: DecodingConfig, draws: int) -> list[list[list[int]]]:
+        """Token ids of the likeliest report of each study, and then of ``draws`` drawn ones. No end, no padding."""
+        return write_draws(self.model, prompts, decoding, draws, eos_id=self.eos_id, pad_id=self.pad_id)
 
     def _begin(self, prefix: Tensor | None, mask: Tensor | None, batch: int) -> tuple[Tensor, Tensor]:
         """Prompt, left-padded, and the begin token."""
