@@ -13,6 +13,7 @@ from radweave.core.errors import InputError
 from radweave.drafting.calibration import ClassCalibration, Reliability, RunCalibration
 from radweave.drafting.candidates import CandidatePool, affirmed_classes, candidate_options, utilities, utility_options
 from radweave.drafting.choice import Choice
+from radweave.drafting.evidence import OwnReports
 from radweave.drafting.smoothers import Changes, Evidence
 from radweave.drafting.store import (
     CANDIDATES,
@@ -161,7 +162,7 @@ def test_labels_of_other_studies_or_classes_are_refused(tmp_path: Path) -> None:
 def test_changes_join_a_written_report(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[object] = []
 
-    def choose(self: Proposals, draft: Choice, *given: object, devices: bool) -> Choice:
+    def choose(self: Proposals, draft: Choice, *given: object, **more: object) -> Choice:
         told.append(given[-1])
         return draft
 
@@ -169,7 +170,7 @@ def test_changes_join_a_written_report(monkeypatch: pytest.MonkeyPatch) -> None:
     writer = UtilityWriter(made(), CALIBRATION, CONFIG)
     changes = Changes(np.eye(6)[np.zeros(len(CLASSES), dtype=int)], 0.3)
     for found in (None, changes):
-        writer.write(dataclasses.replace(said(heart=1.0), changes=found), NONE, ["There is cardiomegaly."])
+        writer.write(dataclasses.replace(said(heart=1.0), changes=found), NONE, OwnReports(("There is cardiomegaly.",)))
     assert told == [None, changes]
 
 
