@@ -1,7 +1,7 @@
 """Calibration and candidates of a run, saved at the end of training for drafting by expected utility.
 
-Heads are calibrated on the validation split, with and without what the method's own reports of these studies state; the
-share of its reports in the wording is the one with which its validation drafts are worth most.
+Heads are calibrated on the validation split, with and without what the method's own reports of these studies state. Its
+reports have a share in the wording unless validation drafts are worth less with it, by more than a standard error.
 """
 
 from __future__ import annotations
@@ -158,8 +158,8 @@ def _batches(training: Training, examples: Sequence[Example]) -> Iterator[Batch]
 
 MOST_ASKED = 512
 """Validation studies that a method writes reports for, evenly spread over the split."""
-SHARES = (0.0, 0.25, 0.5, 0.75)
-"""Shares of a method's own reports in the wording that are tried."""
+SHARE = 0.25
+"""Share of a method's own reports in the wording, unless that makes its drafts worse: docs/drafting.md."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,16 +183,14 @@ class Validation:
         counts = [affirmed_classes(one.written, labeler).sum(axis=0) for one in self.own]
         return np.stack([stated_log_odds(row, len(one.written)) for row, one in zip(counts, self.own, strict=True)])
 
-    def worth(self, writer: UtilityWriter, share: float) -> float:
-        """Mean utility of the drafts if the study's own report is the truth, with this share of its own reports."""
+    def worth(self, writer: UtilityWriter, share: float) -> Floats:
+        """Utility (N,) of each draft if the study's report is the truth, with this share of own reports."""
         writer.own_wording = share
         drafts = [writer.write(*each).text for each in zip(self.evidence, self.barred, self.own, strict=True)]
         pairs = zip(drafts, self.reports, strict=True)
-        words = [float(writer.proposals.between([draft], [report])[0, 0]) for draft, report in pairs]
+        words = np.array([float(writer.proposals.between([draft], [report])[0, 0]) for draft, report in pairs])
         stated = affirmed_classes(drafts, writer.labeler) * writer.counts
-        return float(
-            np.mean(words) + writer.config.findings * (stated * (self.truth - writer.thresholds)).sum(1).mean()
-        )
+        return np.asarray(words + writer.config.findings * (stated * (self.truth - writer.thresholds)).sum(axis=1))
 
 
 def _asked(
@@ -214,9 +212,9 @@ def _asked(
         store = replace(store, calibration=together)
     marks = decoding.deidentification_marks == "keep"
     writer = UtilityWriter(store, calibration, decoding.expected_utility, marks=marks)
-    worth = [asked.worth(writer, share) for share in SHARES]
-    share = SHARES[int(np.argmax(worth))]
-    return replace(store, facts=store.facts.model_copy(update={"own_wording": share}))
+    gain = asked.worth(writer, SHARE) - asked.worth(writer, 0.0)
+    is_worse = gain.mean() < -gain.std() / np.sqrt(len(gain))
+    return replace(store, facts=store.facts.model_copy(update={"own_wording": 0.0 if is_worse else SHARE}))
 
 
 @torch.inference_mode()
