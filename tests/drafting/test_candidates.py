@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Literal
+import re
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 
 from radweave.core.study import LabelState
-from radweave.drafting.candidates import CandidateOptions, CandidatePool, build_candidates, clean_sentence
+from radweave.drafting.candidates import (
+    CandidateOptions,
+    CandidatePool,
+    build_candidates,
+    candidate_options,
+    clean_sentence,
+)
 from radweave.labels import NO_FINDING, get_labeler
 from radweave.labels.contradictions import contradictions_of, names_place, states_something
 from radweave.labels.text import split_sentences
@@ -68,7 +75,7 @@ def test_a_finding_replaces_the_sentence_that_denies_it() -> None:
     assert "The heart is normal in size. The lungs are clear. There is a small right pleural effusion." in composed
 
 
-def test_deidentification_marks_stand_in_a_candidate_only_when_asked_for() -> None:
+def test_deidentification_marks_are_in_candidates_only_by_option() -> None:
     def marked(marks: bool) -> bool:
         options = CandidateOptions(marks=marks)
         return any("XXXX" in candidate.text for candidate in build_candidates(REPORTS, LABELER, options=options))
@@ -101,8 +108,8 @@ def test_a_consistent_draft_neither_contradicts_itself_nor_says_that_all_is_well
     )
     assert torn in {candidate.text for candidate in plain}
     assert torn not in {candidate.text for candidate in consistent}
-    beside = "There is a left basilar opacity. The heart is normal in size. The lungs are clear."
-    assert any(candidate.text.startswith(beside) for candidate in plain)
+    neighbouring = "There is a left basilar opacity. The heart is normal in size. The lungs are clear."
+    assert any(candidate.text.startswith(neighbouring) for candidate in plain)
     for candidate in consistent:
         if candidate.is_composed and "opacity" in candidate.text:
             assert "lungs are clear" not in candidate.text
@@ -123,12 +130,12 @@ def phantom_reports(modality: Literal["xray", "ct"]) -> list[str]:
     return reports
 
 
-def test_what_denies_a_finding_is_left_out_of_a_report_and_the_rest_stays() -> None:
+def test_negations_of_a_finding_are_dropped_from_a_report() -> None:
     torn = "There is a left basilar opacity. The heart is normal in size. The lungs are clear. No acute disease."
     (one,) = build_candidates([torn], LABELER)
     assert one.text == "There is a left basilar opacity. The heart is normal in size."
-    (kept,) = build_candidates([torn], LABELER, options=CandidateOptions(consistent=False))
-    assert kept.text == torn
+    (retained,) = build_candidates([torn], LABELER, options=CandidateOptions(consistent=False))
+    assert retained.text == torn
 
 
 def test_a_sentence_with_otherwise_needs_one_before_it() -> None:
@@ -151,8 +158,8 @@ def test_no_candidate_of_phantom_reports_contradicts_itself(modality: Literal["x
     assert torn[False] > 20
     assert torn[True] == 0
     assert len(pool[True].candidates) > 0.5 * len(pool[False].candidates), "findings take the place of what denies them"
-    said = [sentence.text for one in pool[True].candidates for sentence in one.sentences]
-    assert not any(names_place(text) and states_something(text) for text in said)
+    sentences_of_pool = [sentence.text for one in pool[True].candidates for sentence in one.sentences]
+    assert not any(names_place(text) and states_something(text) for text in sentences_of_pool)
     stated = pool[True].asserts.any(axis=0)
     assert (stated == pool[False].asserts.any(axis=0)).all(), "no finding is lost"
 
@@ -161,9 +168,9 @@ def test_without_consistency_candidates_are_those_of_earlier_versions() -> None:
     torn = "There is a small left pleural effusion. No pleural effusion or pneumothorax. No acute disease."
     more = [*REPORTS, torn, "The lungs are otherwise clear. Stable right lower lobe opacity. PICC in place."]
     pool = CandidatePool.build(more, LABELER, ExpectedUtilityConfig(consistent=False))
-    told = "\n".join("|".join(f"{s.kind}{s.row} {s.text}" for s in c.sentences) for c in pool.candidates)
+    listing = "\n".join("|".join(f"{s.kind}{s.row} {s.text}" for s in c.sentences) for c in pool.candidates)
     # Of the version before consistency was the default.
-    assert hashlib.sha256(told.encode()).hexdigest().startswith("75a96f93bea15e78")
+    assert hashlib.sha256(listing.encode()).hexdigest().startswith("75a96f93bea15e78")
 
 
 @pytest.mark.parametrize(
@@ -187,3 +194,37 @@ def test_no_side_stays_in_a_sentence_that_states_something(text: str) -> None:
 @pytest.mark.parametrize("text", ["The right lung is clear.", "No left pleural effusion.", "Both lungs are clear."])
 def test_a_denial_keeps_its_side(text: str) -> None:
     assert clean_sentence(text, get_labeler("chexpert14"), compares=False, places=False) == text
+
+
+DEVICES = [
+    "The heart is normal in size. The nasogastric tube tip is in the stomach. A right sided pacemaker is in place.",
+    "The endotracheal tube terminates 3 cm above the carina. There is a small right pleural effusion.",
+    "Surgical clips are present. The lungs are clear.",
+    NORMAL,
+]
+KIND = re.compile(r"tube|pacemaker|carina|stomach|clips")
+
+
+def test_a_draft_names_no_kind_of_device_and_states_the_class_once() -> None:
+    pool = CandidatePool.build(DEVICES, LABELER, ExpectedUtilityConfig())
+    texts = [candidate.text for candidate in pool.candidates]
+    assert texts[:3] == [
+        "The heart is normal in size. Support devices are present.",
+        "Support devices are present. There is a small pleural effusion.",
+        "The lungs are clear.",
+    ]
+    assert not any(KIND.search(text) for text in texts)
+    column = LABELER.classes.index("Support Devices")
+    assert [bool(row[column]) for row in pool.asserts[:3]] == [True, True, False]
+
+
+@pytest.mark.parametrize("options", [{"unsupported_places": "keep"}, {"consistent": False}])
+def test_kinds_of_devices_stay_where_places_stay(options: dict[str, Any]) -> None:
+    pool = CandidatePool.build(DEVICES, LABELER, ExpectedUtilityConfig.model_validate(options))
+    assert {candidate.text for candidate in pool.candidates} >= {*DEVICES}
+
+
+def test_candidates_with_kinds_of_devices_are_made_again() -> None:
+    """Those of runs before this version hold kinds, and nothing in their options says so."""
+    assert candidate_options(ExpectedUtilityConfig())["kinds_of_devices"] is False
+    assert candidate_options(ExpectedUtilityConfig(unsupported_places="keep"))["kinds_of_devices"] is True

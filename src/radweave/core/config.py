@@ -8,20 +8,24 @@ path.write_text(explained_yaml(changed))
 from __future__ import annotations
 
 import difflib
+import json
 import textwrap
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from radweave.core.errors import InputError
 from radweave.core.json_files import refuse_large
 
 C = TypeVar("C", bound="Config")
+T = TypeVar("T")
 
 # Bounds of sizes: above any trained model and below the memory of a machine, so that a typing error or a foreign
 # configuration is refused in one line before memory is allocated.
@@ -162,6 +166,28 @@ def from_yaml(kind: type[C], path: Path) -> C:
         return kind.model_validate(read_yaml(path))
     except ValidationError as error:
         raise InputError(first_problem(error), file=path) from None
+
+
+def from_package_toml(kind: type[T], package: str, name: str) -> T:
+    """Load a TOML file that lies among a package's modules.
+
+    Args:
+        kind: type of the whole file, such as ``dict[str, Table]``. Lists become its tuples; nothing else is converted.
+        package: dotted name of the package.
+        name: of the file.
+
+    Raises:
+        InputError: if the file is missing, not TOML, or does not fit the type; names the file and the field.
+    """
+    file = files(package) / name
+    try:
+        content = tomllib.loads(file.read_text(encoding="utf-8"))
+        # Strict validation takes lists for tuples from JSON alone.
+        return TypeAdapter(kind).validate_json(json.dumps(content, default=str), strict=True)
+    except ValidationError as error:
+        raise InputError(first_problem(error), file=str(file)) from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"not readable as TOML: {error}", file=str(file)) from None
 
 
 # Overrides. Values are YAML. A bare word assigned to a component swaps it for the kind of that name with its defaults.

@@ -54,6 +54,7 @@ from radweave.drafting.smoothers import Changes, Evidence, Floats
 from radweave.drafting.store import DraftingStore
 from radweave.labels import NO_FINDING, Labeler, get_labeler
 from radweave.labels.comparisons import MARK
+from radweave.labels.contradictions import DEVICES
 from radweave.labels.text import split_sentences
 from radweave.metrics.ngrams import ReportStatistics
 from radweave.metrics.pairwise import MAX_ORDER, BleuPoint, PairwiseWording, WordingWeights
@@ -297,7 +298,7 @@ class Proposals:
         )
         sentences = tuple(
             Sentence(sentence, kind, NO_ROW, part, study_id)
-            for part, sentence in cleaned
+            for part, sentence in (dict.fromkeys(cleaned) if self.consistent else cleaned)
             if sentence and (self.marks or not MARK.search(sentence))
         )
         return Candidate(sentences) if {sentence.part for sentence in sentences} == self.parts else None
@@ -310,7 +311,7 @@ class Proposals:
         """Utilities (M, N) of texts for other reports, words counted as in the bank."""
         return self._pairs(texts, [self.bank.encode(words) for words in prepared(reports)])
 
-    def _pairs(self, texts: Sequence[str], reports: Sequence[NDArray[np.int64]]) -> NDArray[np.float32]:
+    def _pairs(self, texts: Sequence[str], reports: Sequence[Sequence[int]]) -> NDArray[np.float32]:
         numbers = [self.bank.encode(words) for words in prepared(texts)]
         pairs = PairwiseWording.within(numbers, reports, self.bank)
         return np.concatenate([block for _, block in pairs.blocks(self.weights, self.point)])
@@ -318,8 +319,6 @@ class Proposals:
 
 MOST_IN_PAIRS = 4096
 """Training reports up to which all pairs with candidates are computed; of more, the nearest (``NearbyUtility``)."""
-DEVICES = frozenset({"Support Devices", "Medical material"})
-"""Classes whose probability supports a sentence on a device."""
 RECALLED = 3
 """Training reports that are shown with a draft: those with the greatest weights."""
 NOTHING_LEFT = "no draft: every training report is of the study's own patient"
@@ -494,7 +493,7 @@ class UtilityWriter:
 
     def stated(self, own: OwnReports) -> Floats:
         """How many of the reports that were written state each class (K,)."""
-        return affirmed_classes(own.written, self.labeler).sum(axis=0)
+        return np.asarray(affirmed_classes(own.written, self.labeler).sum(axis=0))
 
     def _of_training(self, study: Asked) -> Choice | None:
         """The best of the training reports and composites, by the method's own reports too where they speak."""

@@ -7,14 +7,21 @@ paper's can be read.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from typing import ClassVar
+
+from pydantic import ConfigDict
+
+from radweave.core.config import from_package_toml
 
 NO_NUMBERS = ""
 """Stands for the data set where the numbers are a picture or cannot be read."""
+
+
+UNNAMED = "unnamed, "
+"""Begins the name of a row whose own is lost in the text that was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +34,7 @@ class PublishedTable:
         rows: data set -> names of rows; "printed = label" where the method's table has another label.
     """
 
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
     name: str
     keys: tuple[str, ...]
     rows: Mapping[str, tuple[str, ...]]
@@ -35,15 +43,4 @@ class PublishedTable:
 @cache
 def published_tables() -> Mapping[str, tuple[PublishedTable, ...]]:
     """Method -> tables of its paper."""
-    text = (files("radweave.experiments") / "published_rows.toml").read_text(encoding="utf-8")
-    return {
-        method: tuple(
-            PublishedTable(
-                table["name"],
-                tuple(table["keys"]),
-                {source: tuple(names) for source, names in table["rows"].items()},
-            )
-            for table in tables
-        )
-        for method, tables in tomllib.loads(text).items()
-    }
+    return from_package_toml(dict[str, tuple[PublishedTable, ...]], "radweave.experiments", "published_rows.toml")

@@ -1,29 +1,39 @@
 """Ablation tables as records: which rows are trained, and what the paper printed for them.
 
 A method's module holds ``TABLES: dict[str, Table]`` beside ``PRESETS`` and ``ABLATIONS``; ``radweave ablate`` runs one.
+Those of a paper lie beside the module in ``tables.toml`` and are read by ``TABLES = read_tables(__name__)``:
 
-    TABLES = {
-        "table4": Table(
-            title="Table 4: what each part adds",
-            reference="Baseline",
-            rows=(
-                Row("Baseline", method="baseline", headline=True, paper={"IU X-Ray": {"BLEU_4": 0.165}}),
-                Row("w/o memory", "w/o memory", paper={"IU X-Ray": {"BLEU_4": 0.171}}),
-                Row("Full", headline=True, paper={"IU X-Ray": {"BLEU_4": 0.180}}),
-                Row("Yi-1.5-9B", needs={"model.language_model.path": "Yi-1.5-9B"}, paper=...),
-                Row("R2Gen", printed=True, paper={"IU X-Ray": {"BLEU_4": 0.165}}),
-            ),
-        ),
-    }
+    [table4]
+    title = "Table 4: what each part adds"
+    reference = "Baseline"
+
+    [[table4.rows]]
+    label = "Baseline"
+    method = "baseline"
+    headline = true
+    paper."IU X-Ray" = { BLEU_4 = 0.165 }
+
+    [[table4.rows]]
+    label = "Yi-1.5-9B"
+    overrides = ["model.language_model={kind: pretrained, path: PATH}"]
+    needs = { "model.language_model.path" = "Yi-1.5-9B" }
+
+    [[table4.rows]]
+    label = "R2Gen"
+    printed = true
+    paper."IU X-Ray" = { BLEU_4 = 0.165 }
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
+from pydantic import ConfigDict
+
+from radweave.core.config import from_package_toml
 from radweave.core.errors import InputError
 from radweave.metrics.catalogue import TABLE_METRICS
 
@@ -31,11 +41,6 @@ Paper = Mapping[str, Mapping[str, float]]
 
 TableKind = Literal["main", "ablation", "ours"]
 """Against other systems, what a paper's parts do, and tables that no paper prints."""
-
-
-def scored(names: Sequence[str], values: Sequence[float | None]) -> dict[str, float]:
-    """Metric -> the number printed for it; None where the paper has a dash or cannot be read."""
-    return {name: value for name, value in zip(names, values, strict=True) if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,7 @@ class Row:
             deviation are over draws, and say nothing of other trainings.
     """
 
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
     label: str
     ablation: str | None = None
     overrides: tuple[str, ...] = ()
@@ -110,6 +116,7 @@ class Table:
     know, such as how the paper's setting differs.
     """
 
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
     title: str
     rows: tuple[Row, ...]
     reference: str
@@ -138,6 +145,15 @@ class Table:
     def trained(self, row: Row) -> Row:
         """The row whose runs a row takes: itself, unless it names another."""
         return row if row.run_of is None else next(other for other in self.rows if other.label == row.run_of)
+
+
+def read_tables(package: str) -> dict[str, Table]:
+    """Tables of the method in this package, from its ``tables.toml``.
+
+    Raises:
+        InputError: if the file is missing or wrong; names the file and the field.
+    """
+    return from_package_toml(dict[str, Table], package, "tables.toml")
 
 
 NO_PAPER = "a table of our own: no paper prints these rows"

@@ -38,9 +38,10 @@ class ExpectedUtilityConfig(Config):
     state findings stand in reports that are normal otherwise. ``consistent`` leaves out reports that contradict
     themselves, and sentences that deny a finding, or call its organ normal, where another one states it; a device is
     named only where its probability is above its threshold. With it, ``unsupported_places`` says what becomes of the
-    sides, lobes and measured sizes of findings, for which no evidence speaks. ``further_findings`` is how
-    many findings the chosen report may take up beside its own: sentences that composites are made with are put into it
-    one by one while that makes it better. With 0 a composite states two findings at most; presets for CT have more.
+    sides, lobes and measured sizes of findings, and of the kinds and positions of devices, for which no evidence
+    speaks. ``further_findings`` is how many findings the chosen report may take up beside its own: sentences that
+    composites are made with are put into it one by one while that makes it better. With 0 a composite states two
+    findings at most; presets for CT have more.
     ``own`` asks the method itself: its decoder's likeliest report and ``samples`` drawn ones (at ``temperature`` and
     ``top_p`` of the decoding), and what it recalled, are candidates; the share of its reports that state a class is
     evidence of that class, as the run's calibration weighs it; and they speak for the wording with ``own_wording`` of
@@ -101,6 +102,11 @@ class DecodingConfig(Config):
     deidentification_marks: Literal["remove", "keep"] = "remove"
     cache: Literal["static", "growing"] = "static"
     compile: Compile = "none"
+
+    @property
+    def is_as_written(self) -> bool:
+        """True if a draft is all that the method wrote."""
+        return self.unprompted_comparisons == self.deidentification_marks == "keep"
 
     @model_validator(mode="after")
     def _lengths_agree(self) -> DecodingConfig:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -141,15 +141,15 @@ def blank_tokens(embeds: Float[Tensor, "batch text width"], share: float) -> Flo
     return embeds * mask[:, :, None]
 
 
-def next_token_loss(
+def next_token_logits(
     model: Any,
     prefix: Float[Tensor, "batch prefix width"],
     prefix_mask: Bool[Tensor, "batch prefix"],
     text: Float[Tensor, "batch text width"],
     labels: Int[Tensor, "batch text"],
     inputs: Mapping[str, Any] | None = None,
-) -> Float[Tensor, ""]:
-    """Mean negative log-likelihood of the labels that are not -100.
+) -> Float[Tensor, "batch text words"]:
+    """Logits of each report token, given the prefix and the tokens before it.
 
     The prefix is left-padded and the report right-padded, so that they meet in one column: the last prefix position
     predicts the first report token, and ``labels`` are not shifted by the caller. Position ids count present tokens
@@ -173,8 +173,30 @@ def next_token_loss(
         use_cache=False,
         **(inputs or {}),
     ).logits[:, :-1]
-    total = F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum")
-    return mean_over_batch(total, (labels != -100).sum())
+    return cast(Tensor, logits.float())
+
+
+def mean_loss(
+    logits: Float[Tensor, "batch text words"],
+    labels: Int[Tensor, "batch text"],
+    weights: Float[Tensor, "batch text"] | None = None,
+) -> Float[Tensor, ""]:
+    """Mean negative log-likelihood of the labels that are not -100, over the global batch.
+
+    With ``weights`` w it is sum w l / sum w.
+    """
+    flat = logits.flatten(0, 1), labels.flatten()
+    if weights is None:
+        total = F.cross_entropy(*flat, ignore_index=-100, reduction="sum")
+        return mean_over_batch(total, (labels != -100).sum())
+    apart = F.cross_entropy(*flat, ignore_index=-100, reduction="none")
+    return mean_over_batch((weights.flatten() * apart).sum(), (weights * (labels != -100)).sum())
+
+
+def study_nats(logits: Float[Tensor, "batch text words"], labels: Int[Tensor, "batch text"]) -> Float[Tensor, " batch"]:
+    """Mean negative log-likelihood per token of each report; 0 for one without tokens."""
+    nats = F.cross_entropy(logits.transpose(1, 2), labels, ignore_index=-100, reduction="none")
+    return nats.sum(1) / (labels != -100).sum(1).clamp(min=1)
 
 
 class CausalLanguageModel(nn.Module):
@@ -219,17 +241,33 @@ class CausalLanguageModel(nn.Module):
         prefix_mask: Bool[Tensor, "batch prefix"],
         input_ids: Int[Tensor, "batch text"],
         labels: Int[Tensor, "batch text"],
+        weights: Float[Tensor, "batch text"] | None = None,
     ) -> Float[Tensor, ""]:
-        """Mean negative log-likelihood of the labels that are not -100.
+        """Mean negative log-likelihood of the labels that are not -100, weighted where there are ``weights``."""
+        return mean_loss(self.logits(prefix, prefix_mask, input_ids, labels), labels, weights)
+
+    def logits(
+        self,
+        prefix: Float[Tensor, "batch prefix width"],
+        prefix_mask: Bool[Tensor, "batch prefix"],
+        input_ids: Int[Tensor, "batch text"],
+        labels: Int[Tensor, "batch text"],
+    ) -> Float[Tensor, "batch text words"]:
+        """Logits of each report token.
 
         The last prefix position predicts the first report token, so ``labels`` are not shifted by the caller.
         """
         text = self.embed(input_ids)
         if self.training and self.token_dropout:
             text = blank_tokens(text, self.token_dropout)
-        return next_token_loss(self.model, prefix.to(self.dtype), prefix_mask, text, labels)
+        return next_token_logits(self.model, prefix.to(self.dtype), prefix_mask, text, labels)
 
-    def text_loss(self, input_ids: Int[Tensor, "batch text"], labels: Int[Tensor, "batch text"]) -> Float[Tensor, ""]:
+    def text_loss(
+        self,
+        input_ids: Int[Tensor, "batch text"],
+        labels: Int[Tensor, "batch text"],
+        weights: Float[Tensor, "batch text"] | None = None,
+    ) -> Float[Tensor, ""]:
         """Mean negative log-likelihood of reports without any image, after the begin token.
 
         Trained on it, a small language model is a pretrained one: "frozen" then means something at tiny sizes.
@@ -237,7 +275,7 @@ class CausalLanguageModel(nn.Module):
         begin = torch.full_like(input_ids[:, :1], self.bos_id)
         prefix = self.embed(begin)
         mask = torch.ones(begin.shape, dtype=torch.bool, device=begin.device)
-        return self.loss(prefix, mask, input_ids, labels)
+        return self.loss(prefix, mask, input_ids, labels, weights)
 
     def generate(
         self,

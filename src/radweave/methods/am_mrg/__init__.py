@@ -10,7 +10,6 @@ from radweave.methods.am_mrg.disease_queries import QueryFormerConfig
 from radweave.methods.am_mrg.memory import ReportMemoryConfig, VisualMemoryConfig
 from radweave.methods.am_mrg.model import AmMrgExperiment, AmMrgModelConfig
 from radweave.methods.am_mrg.regions import RegionConfig
-from radweave.methods.am_mrg.tables import TABLES
 from radweave.methods.experiment import (
     ENCODER_STAGE,
     R2GENGPT_DECODING,
@@ -22,15 +21,15 @@ from radweave.methods.experiment import (
     warm,
 )
 from radweave.methods.stage import full
+from radweave.methods.tables import read_tables
 from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.decoding import DecodingConfig
 from radweave.nn.heads import DenseHeadConfig, LinearWordHeadConfig
 from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, PretrainedLanguageModelConfig
 from radweave.nn.text_encoder import LsaTextEncoderConfig, PretrainedTextEncoderConfig
-from radweave.nn.vision import ViTConfig
+from radweave.nn.vision import SwinConfig, ViTConfig
 from radweave.nn.vision.pretrained import PHANTOM_ENCODER
-
-__all__ = ["ABLATIONS", "PRESETS", "TABLES"]
+from radweave.nn.vision.vim import MAMBAXRAY_LARGE
 
 # R2GenGPT's words around the slots, as in the paper's code; the instruction itself is the paper's (Sec. III-D).
 PAPER_PROMPT = (
@@ -99,12 +98,12 @@ def small() -> AmMrgExperiment:
 
 
 def paper() -> AmMrgExperiment:
-    """The paper's numbers; a ViT-B/16 stands for its encoder, whose weights are the user's, as all others are."""
-    vit, llama = "google/vit-base-patch16-224-in21k", "meta-llama/Llama-2-7b-chat-hf"
+    """The paper's numbers, with MambaXray-VL's large encoder (Sec. IV-B); all weights are the user's."""
+    llama = "meta-llama/Llama-2-7b-chat-hf"
     return AmMrgExperiment(
         data=published(max_tokens=100),
         model=AmMrgModelConfig(
-            vision_encoder=ViTConfig(path=vit, channels=3),
+            vision_encoder=MAMBAXRAY_LARGE.model_copy(update={"path": "MambaXrayCLIP-L.pth"}),
             text_encoder=PretrainedTextEncoderConfig(path="emilyalsentzer/Bio_ClinicalBERT"),
             connector=LinearConnectorConfig(),
             language_model=PretrainedLanguageModelConfig(path=llama, dtype="float16"),
@@ -118,7 +117,14 @@ def paper() -> AmMrgExperiment:
     )
 
 
-PRESETS = {"tiny": tiny, "small": small, "paper": paper}
+def paper_swin() -> AmMrgExperiment:
+    """The preset ``paper`` with Swin-B, the encoder that the paper names for stage 1 (Sec. III-B), in both stages."""
+    swin = SwinConfig(path="microsoft/swin-base-patch4-window7-224", channels=3)
+    base = paper()
+    return base.model_copy(update={"model": base.model.model_copy(update={"vision_encoder": swin})})
+
+
+PRESETS = {"tiny": tiny, "small": small, "paper": paper, "paper-swin": paper_swin}
 
 
 MEMORIES = ("visual_memory", "report_memory")
@@ -157,5 +163,8 @@ ABLATIONS: dict[str, list[str]] = {
     "energy rule": _both("update=energy"),
     "attention until it settles": [*_both("update.steps=20"), *_both("update.tolerance=0.001")],
     "whole reports": ["model.report_memory.reports.unit=report"],
+    "orthogonal queries": ["model.query_former.orthogonal=queries"],
     "w/o orthogonality": ["stages.disease.losses.orthogonality=0.0"],
 }
+
+TABLES = read_tables(__name__)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from radweave.methods.diffrgennet.aggregation import FlexiRouteConfig
 from radweave.methods.diffrgennet.diseases import DiseaseStatesConfig
 from radweave.methods.diffrgennet.model import DiffRGenNetExperiment, DiffRGenNetModelConfig, DiffRGenNetStages
-from radweave.methods.diffrgennet.tables import ABLATIONS, TABLES
-from radweave.methods.experiment import ENCODER_STAGE, SMALL_XRAY, TINY_XRAY, published, stage, warm
+from radweave.methods.experiment import ENCODER_STAGE, SMALL_XRAY, TINY_XRAY, as_written, published, stage, warm
 from radweave.methods.stage import OptimizerConfig, StageConfig, full
+from radweave.methods.tables import read_tables
 from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.decoding import DecodingConfig
 from radweave.nn.encoder_decoder import BertDecoderConfig, PretrainedBertDecoderConfig
@@ -19,8 +19,6 @@ from radweave.nn.heads import DenseHeadConfig, LinearWordHeadConfig
 from radweave.nn.text_encoder import LsaTextEncoderConfig, PretrainedTextEncoderConfig
 from radweave.nn.vision import ResNetConfig
 from radweave.nn.vision.pretrained import PHANTOM_ENCODER
-
-__all__ = ["ABLATIONS", "PRESETS", "TABLES"]
 
 READING_PARTS = full("connector", "cases", "difference", "aggregation", "diseases", "matching")
 READING_PARTS |= full("bridge", "language_model")
@@ -86,8 +84,31 @@ def paper() -> DiffRGenNetExperiment:
             language_model=PretrainedBertDecoderConfig(path=bert),
         ),
         stages=DiffRGenNetStages(report=stage(REPORT_PARTS, LOSSES, schedule, epochs=10)),
-        decoding=DecodingConfig(num_beams=3, min_new_tokens=100, max_new_tokens=150),
+        decoding=as_written(DecodingConfig(num_beams=3, min_new_tokens=100, max_new_tokens=150)),
     )
 
 
 PRESETS = {"tiny": tiny, "small": small, "paper": paper}
+
+ABLATIONS: dict[str, list[str]] = {
+    "full": [],
+    "w/o Feature Difference": ["model.difference=none"],
+    "w/o FAM w Transformer": ["model.aggregation=transformer"],
+    "w/o SCL": ["model.matching=none"],
+    "TRAR": ["model.aggregation=trar"],
+    "concat": ["model.aggregation=concat"],
+    "cosine alone": ["model.difference.metrics=[cosine]"],
+    "L2 alone": ["model.difference.metrics=[l2]"],
+    "dot product alone": ["model.difference.metrics=[dot]"],
+    "1 layer": ["model.aggregation.num_layers=1"],
+    **{f"{layers} layers": [f"model.aggregation.num_layers={layers}"] for layers in (3, 4, 5)},
+    "w/o logit adjustment": ["model.diseases.adjustment=none"],
+    "class prior by frequency": ["model.diseases.adjustment=frequency"],
+    "w/o retrieval": ["model.retrieval=none"],
+    "with priors": ["data.priors=true"],
+    "masks multiply": ["model.aggregation.mask=multiply"],
+    "spread window centres": ["model.aggregation.centers=spread"],
+    "SCL without positives in the denominator": ["model.matching.denominator=negatives"],
+}
+
+TABLES = read_tables(__name__)

@@ -14,7 +14,6 @@ from radweave.methods.diffvp.difference import DifferenceConfig
 from radweave.methods.diffvp.model import ClassHeadConfig, DiffvpExperiment, DiffvpModelConfig, DiffvpStages
 from radweave.methods.diffvp.pool import PoolConfig
 from radweave.methods.diffvp.resampling import ResamplerConfig
-from radweave.methods.diffvp.tables import ABLATIONS, TABLES
 from radweave.methods.experiment import (
     ALL_LINEAR,
     ENCODER_STAGE,
@@ -22,10 +21,12 @@ from radweave.methods.experiment import (
     TINY_CT,
     TINY_XRAY,
     DataConfig,
+    as_written,
     stage,
     warm,
 )
 from radweave.methods.stage import StageConfig, Trainability, full
+from radweave.methods.tables import read_tables
 from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.decoding import DecodingConfig
 from radweave.nn.heads import DenseHeadConfig, LinearWordHeadConfig
@@ -39,8 +40,6 @@ from radweave.nn.text_pretraining import DiagnosisTextConfig
 from radweave.nn.vision import ResNet3dConfig
 from radweave.nn.vision.pretrained import PHANTOM_ENCODER
 from radweave.nn.vision.resnet3d import TINY_RESNET3D
-
-__all__ = ["ABLATIONS", "PRESETS", "TABLES"]
 
 PLAIN_PROMPT = "{difference}{image}{diagnosis}"
 # The paper names "structured textual prompts T" and prints none; the words are ours.
@@ -162,8 +161,42 @@ def paper() -> DiffvpExperiment:
             language=StageConfig(finetune={}, losses={"text": 1.0}, epochs=0, batch_size=4),
             report=report.model_copy(update={"precision": "bfloat16"}),
         ),
-        decoding=DecodingConfig(max_new_tokens=512, expected_utility=MANY_FINDINGS),
+        decoding=as_written(DecodingConfig(max_new_tokens=512, expected_utility=MANY_FINDINGS)),
     )
 
 
 PRESETS = {"tiny": tiny, "tiny-xray": tiny_xray, "small": small, "paper": paper}
+
+# Without E there is nothing to train in its stage.
+NO_E = ["model.diagnosis=none", "stages.diagnosis.epochs=0"]
+
+ABLATIONS: dict[str, list[str]] = {
+    "full": [],
+    # Table 4
+    "neither delta nor E": ["model.difference=none", *NO_E],
+    "E alone": ["model.difference=none"],
+    "global delta and E": ["model.difference.kind=global"],
+    "local delta and E": ["model.difference.kind=local"],
+    # Table 6
+    "global delta": ["model.difference.kind=global", *NO_E],
+    "both deltas": NO_E,
+    # Table 3; 16 is the default
+    **{f"prefix of {number}": [f"model.difference.prompt_tokens={number}"] for number in (4, 8, 24, 32)},
+    # Figure 5b; the images are needed, which features of the frozen encoder do not hold
+    "pixel difference": ["model.difference.kind=pixel", "data.keep_features=false"],
+    # Ours: other pools while training too, where the paper's Tables 7 to 10 exchange references at test time alone
+    **{f"pool of {number}": [f"model.pool.size={number}"] for number in (1, 10, 40, 60)},
+    **{f"{share} % abnormal": [f"model.pool.contamination={share / 100}"] for share in (10, 50)},
+    # The other data set is given as model.pool.other=FOLDER
+    **{f"{share} % of another domain": [f"model.pool.domain_mix={share / 100}"] for share in (10, 50, 100)},
+    # Ours
+    "no segments": ["model.difference.segments=false"],
+    "own prior as reference": ["data.priors=true", "model.pool.use_prior=true"],
+    "decoder with adapters": [
+        f"model.language_model.lora={{kind: lora, targets: [{', '.join(ALL_LINEAR)}]}}",
+        "stages.language.finetune.language_model=base",
+        "stages.report.finetune.language_model=lora",
+    ],
+}
+
+TABLES = read_tables(__name__)

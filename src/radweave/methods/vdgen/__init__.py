@@ -11,13 +11,14 @@ from radweave.methods.experiment import (
     SMALL_XRAY,
     TINY_XRAY,
     VisionFirstStages,
+    as_written,
     published,
     stage,
     warm,
 )
 from radweave.methods.stage import StageConfig, full
+from radweave.methods.tables import read_tables
 from radweave.methods.vdgen.model import VdgenExperiment, VdgenModelConfig
-from radweave.methods.vdgen.tables import ABLATIONS, TABLES
 from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.decoding import DecodingConfig
 from radweave.nn.heads import DenseHeadConfig, LinearWordHeadConfig
@@ -29,8 +30,6 @@ from radweave.nn.language_model import (
 )
 from radweave.nn.vision import SwinConfig
 from radweave.nn.vision.pretrained import PHANTOM_ENCODER
-
-__all__ = ["ABLATIONS", "PRESETS", "TABLES"]
 
 VDGEN_PROMPT = (
     "Human: <img> {image} </img> Generate a comprehensive and detailed diagnosis report for this chest X-ray image."
@@ -106,8 +105,20 @@ def paper() -> VdgenExperiment:
             prompt=VDGEN_PROMPT,
         ),
         stages=stages(report, vision=0, language=0),
-        decoding=DecodingConfig(max_new_tokens=100),
+        decoding=as_written(DecodingConfig(max_new_tokens=100)),
     )
 
 
 PRESETS = {"tiny": tiny, "small": small, "paper": paper}
+
+ABLATIONS: dict[str, list[str]] = {
+    "full": [],
+    "w/o VSE": ["model.vse=none"],
+    "w/o DID": ["model.did=none"],
+    "w/o LoRA": ["stages.report.finetune.language_model=frozen"],
+    "w/o VSE and DID": ["model.vse=none", "model.did=none"],
+    "VSE: own similarity in the denominator": ["model.vse.self_in_denominator=true"],
+    "VSE: two views": ["model.vse=two_views", "data.keep_features=false"],
+}
+
+TABLES = read_tables(__name__)
