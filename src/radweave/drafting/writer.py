@@ -127,12 +127,12 @@ class OwnWording:
 
     def __call__(self, texts: Sequence[str], wording: NDArray[np.float32]) -> NDArray[np.float32]:
         """The wording (M,) of texts by both, given that by the training reports."""
-        speaks = np.ones((len(texts), len(self.texts)), dtype=np.float32)
+        others = np.ones((len(texts), len(self.texts)), dtype=np.float32)
         for row, text in enumerate(texts):
             if text in self.texts:
-                speaks[row, self.texts.index(text)] = 0
-        heard = speaks.sum(axis=1)
-        own = (self.worth(texts, self.texts) * speaks).sum(axis=1) / np.maximum(heard, 1)
+                others[row, self.texts.index(text)] = 0
+        heard = others.sum(axis=1)
+        own = (self.worth(texts, self.texts) * others).sum(axis=1) / np.maximum(heard, 1)
         return np.asarray((1 - self.share) * wording + self.share * np.where(heard > 0, own, wording), dtype=np.float32)
 
 
@@ -263,7 +263,7 @@ class Proposals:
         return [one for one in (*written, *recalled) if one is not None]
 
     def own_wording(self, own: OwnReports, share: float) -> OwnWording | None:
-        """What its reports say of words; None without a share or a report."""
+        """The wording that its reports count in; None without a share or a report."""
         texts = tuple(
             made.text
             for text in (*own.written, *(one.text for one in own.recalled if not one.is_sentence))
@@ -334,7 +334,7 @@ class UtilityDraft:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class StudyEvidence:
     """A study that a draft is written for: its classes' probabilities (K,), its evidence, the rows that are ``barred``.
 
     ``devices``: a sentence on a device is supported. ``wording``: what the method's own reports say of words.
@@ -465,7 +465,7 @@ class UtilityWriter:
         if own.written:
             named = dict(zip(self.calibration.classes, counts.astype(int).tolist(), strict=True))
             shown["own_reports"] = {"reports": len(own.written), "state": named}
-        study = Asked(
+        study = StudyEvidence(
             probabilities,
             evidence,
             barred,
@@ -492,10 +492,10 @@ class UtilityWriter:
         return UtilityDraft(choice.candidate.text, {**shown, **self._of(choice)})
 
     def stated(self, own: OwnReports) -> Floats:
-        """How many of the reports that were written state each class (K,)."""
+        """Number of written reports that state each class (K,)."""
         return np.asarray(affirmed_classes(own.written, self.labeler).sum(axis=0))
 
-    def _of_training(self, study: Asked) -> Choice | None:
+    def _of_training(self, study: StudyEvidence) -> Choice | None:
         """The best of the training reports and composites, by the method's own reports too where they speak."""
         refused = None if study.devices else self.naming_device
         most = 1 if study.wording is None else SHORTLIST
@@ -506,7 +506,7 @@ class UtilityWriter:
         chosen = int((words + np.array([one.findings for one in best])).argmax())
         return replace(best[chosen], wording=float(words[chosen]))
 
-    def _add_findings(self, choice: Choice, study: Asked) -> Choice:
+    def _add_findings(self, choice: Choice, study: StudyEvidence) -> Choice:
         """The draft with further findings that pay off, one after the other while that makes it better."""
         probabilities, evidence, barred = study.probabilities, study.evidence, study.barred
         gains = self.counts * (probabilities - self.thresholds)
@@ -529,7 +529,7 @@ class UtilityWriter:
 
         return _improved(choice, better, self.further)
 
-    def _add_changes(self, choice: Choice, study: Asked) -> Choice:
+    def _add_changes(self, choice: Choice, study: StudyEvidence) -> Choice:
         """The draft with sentences on changes from the prior, one after the other while that makes it better."""
         probabilities, evidence, barred = study.probabilities, study.evidence, study.barred
         changes, classes = evidence.changes, tuple(self.calibration.classes)

@@ -129,8 +129,8 @@ class Drafting:
         """
         assert self._opened is not None
         config, model = decoding.expected_utility, self.model
-        asked = config.written if isinstance(model, Proposing) else self._opened.store.facts.own_wording is not None
-        if not (asked and config.own):
+        enabled = config.written if isinstance(model, Proposing) else self._opened.store.facts.own_wording is not None
+        if not (enabled and config.own):
             return [OwnReports()] * len(evidence)
         return own_reports(model, batch, evidence, decoding, self.decode)
 

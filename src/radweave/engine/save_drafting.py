@@ -205,14 +205,14 @@ def _asked(
     if studies.embedded is None or not writes_own(training.model):
         return store
     labeler = get_labeler(training.experiment.data.label_set)
-    asked = _ask(training, studies.embedded, store, heads=calibration.source == "heads")
+    validation = _ask(training, studies.embedded, store, heads=calibration.source == "heads")
     if calibration.source == "heads":
-        stated = asked.stated(labeler)
-        together = RunCalibration.fit("heads", "val", labeler.classes, asked.scores(), asked.truth, stated)
+        stated = validation.stated(labeler)
+        together = RunCalibration.fit("heads", "val", labeler.classes, validation.scores(), validation.truth, stated)
         store = replace(store, calibration=together)
     marks = decoding.deidentification_marks == "keep"
     writer = UtilityWriter(store, calibration, decoding.expected_utility, marks=marks)
-    gain = asked.worth(writer, SHARE) - asked.worth(writer, 0.0)
+    gain = validation.worth(writer, SHARE) - validation.worth(writer, 0.0)
     is_worse = gain.mean() < -gain.std() / np.sqrt(len(gain))
     return replace(store, facts=store.facts.model_copy(update={"own_wording": 0.0 if is_worse else SHARE}))
 
@@ -225,15 +225,15 @@ def _ask(training: Training, embedded: EmbeddedStudies, store: DraftingStore, *,
     if len(examples) > MOST_ASKED:
         examples = [examples[number * len(examples) // MOST_ASKED] for number in range(MOST_ASKED)]
     reports = [example.report or "" for example in examples]
-    asked = Validation([], [], [], affirmed_classes(reports, labeler), reports)
+    validation = Validation([], [], [], affirmed_classes(reports, labeler), reports)
     for batch in _batches(training, examples):
         barred = barred_rows(owners, batch)
-        seen = [embedded.evidence_for(*each) for each in zip(embed(model, batch), barred, strict=True)]
+        evidence = [embedded.evidence_for(*each) for each in zip(embed(model, batch), barred, strict=True)]
         if heads:
             scores = class_scores(model, batch)
-            seen = [replace(one, scores=row) for one, row in zip(seen, scores, strict=True)]
-        asked.evidence.extend(seen)
-        asked.barred.extend(barred)
+            evidence = [replace(one, scores=row) for one, row in zip(evidence, scores, strict=True)]
+        validation.evidence.extend(evidence)
+        validation.barred.extend(barred)
         decoding = training.experiment.decoding
-        asked.own.extend(own_reports(model, batch, seen, decoding, partial(decode, training.tokenizer)))
-    return asked
+        validation.own.extend(own_reports(model, batch, evidence, decoding, partial(decode, training.tokenizer)))
+    return validation

@@ -288,11 +288,11 @@ def set_results(suite: SuiteSet, record: Mapping[str, Any]) -> SetResults:
 
 def joined_rows(pairs: Mapping[str, Sequence[Sequence[Pair]]]) -> dict[str, str]:
     """Label of the first of all rows with the same drafts in every seed -> their labels, joined."""
-    joined: dict[tuple[tuple[tuple[str, str], ...], ...], list[str]] = {}
+    labels_of: dict[tuple[tuple[tuple[str, str], ...], ...], list[str]] = {}
     for label, runs in pairs.items():
         drafts = tuple(tuple(sorted((pair.study_id, pair.hyp) for pair in run)) for run in runs)
-        joined.setdefault(drafts, []).append(label)
-    return {labels[0]: " = ".join(labels) for labels in joined.values()}
+        labels_of.setdefault(drafts, []).append(label)
+    return {labels[0]: " = ".join(labels) for labels in labels_of.values()}
 
 
 def read_costs(suite: SuiteSet, folders: Mapping[str, tuple[Path, ...]]) -> dict[str, MethodCost]:

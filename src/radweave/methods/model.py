@@ -560,7 +560,7 @@ def generation(model: ReportModel, batch: Batch, decoding: DecodingConfig) -> Ge
     return next(generations(model, iter([batch]), decoding))
 
 
-# What a method itself says of a study, for drafts by expected utility.
+# Reports of a method for a study, for drafts by expected utility.
 
 
 @runtime_checkable
