@@ -18,6 +18,7 @@ from radweave.data.dataset import Dataset
 from radweave.data.loader import Example
 from radweave.drafting.store import load_facts
 from radweave.engine import drafts as drafts_module
+from radweave.engine.expected_utility import Drafting
 from radweave.engine.prepare import prepare
 from radweave.engine.restore import Run, restore
 from radweave.engine.train import train
