@@ -17,6 +17,7 @@ from radweave.methods.model import (
     WORDS_TERM,
     ForwardPass,
     ReportModel,
+    StudySize,
     Term,
     ToWrite,
     generation,
@@ -79,6 +80,11 @@ class BaselineModel(ReportModel):
     def loss(self, batch: Batch, terms: Sequence[str]) -> dict[str, Tensor]:
         """Losses: ``report`` per token given the image, ``text`` per token without it, ``words`` of the word head."""
         return losses(self.terms, Forward(self, batch), terms)
+
+    def prompt_tokens(self, study: StudySize) -> int:
+        """The prompt with the tokens of all views, or of their average."""
+        views = 1 if self.views == "average" else study.views
+        return self.prompt.length({"image": views * study.tokens}, study.context)
 
     @torch.no_grad()
     def generate(self, batch: Batch, decoding: DecodingConfig) -> Generation:

@@ -31,6 +31,7 @@ from radweave.methods.model import (
     WORDS_TERM,
     ForwardPass,
     ReportModel,
+    StudySize,
     Term,
     ToWrite,
     generation,
@@ -268,6 +269,14 @@ class DastModel(ReportModel):
     def class_logits(self, batch: Batch) -> Tensor:
         """Logits of the disease tokens for each class (B, K)."""
         return Forward(self, batch).reading.logits
+
+    def prompt_tokens(self, study: StudySize) -> int:
+        """The prompt with the patches, what the fusion appends, and an exemplar of full length in its sentence."""
+        slots = {
+            "image": study.views * study.tokens + self.fusion.appended(len(self.classes)),
+            "exemplar": self.prompts.exemplar_sentence.length(self.retrieval.max_tokens),
+        }
+        return self.prompts.template.length(slots, study.context)
 
     @torch.no_grad()
     def generate(self, batch: Batch, decoding: DecodingConfig) -> Generation:

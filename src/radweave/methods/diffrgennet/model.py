@@ -49,6 +49,7 @@ from radweave.methods.model import (
     WORDS_TERM,
     ForwardPass,
     ReportModel,
+    StudySize,
     Term,
     ToWrite,
     generation,
@@ -59,6 +60,7 @@ from radweave.methods.model import (
 from radweave.methods.stage import StageConfig
 from radweave.nn.connector import Connector, ConnectorConfig, ViewTokens, connect_views
 from radweave.nn.decoding import DecodingConfig
+from radweave.nn.encoder_decoder import CrossAttentionLanguageModel
 from radweave.nn.flexiroute import Routed
 from radweave.nn.heads import POSITIVE, NoWordHeadConfig, WordHeadConfig, WordPart
 from radweave.nn.memory.bank import Bank, BankLayout
@@ -298,6 +300,15 @@ class DiffRGenNetModel(ReportModel):
     def class_logits(self, batch: Batch) -> Tensor:
         """The log-odds of each class being stated (B, K)."""
         return Forward(self, batch).study.log_odds
+
+    def prompt_tokens(self, study: StudySize) -> int:
+        """The memory [F; similar; difference] and a token per disease, in the prompt or read beside it."""
+        cases = self.retrieval.num_cases + study.prior
+        passes = 1 if isinstance(self.difference, NoDifference) else 2
+        slots = {"memory": study.views * study.tokens + passes * cases, "diseases": len(self.classes)}
+        if isinstance(self.language_model, CrossAttentionLanguageModel):
+            return sum(slots.values()) + study.context
+        return self.template.length(slots, study.context)
 
     @torch.no_grad()
     def generate(self, batch: Batch, decoding: DecodingConfig) -> Generation:

@@ -19,6 +19,7 @@ from radweave.methods.model import (
     WORDS_TERM,
     ForwardPass,
     ReportModel,
+    StudySize,
     Term,
     ToWrite,
     generation,
@@ -137,6 +138,10 @@ class VdgenModel(ReportModel):
         (reports after some of their own words, where the image will stand) of the stages before.
         """
         return losses(self.terms, Forward(self, batch), terms)
+
+    def prompt_tokens(self, study: StudySize) -> int:
+        """The prompt with the tokens of all views."""
+        return self.prompt.length({"image": study.views * study.tokens}, study.context)
 
     @torch.no_grad()
     def generate(self, batch: Batch, decoding: DecodingConfig) -> Generation:
