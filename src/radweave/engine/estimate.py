@@ -333,7 +333,7 @@ def build_on_meta(experiment: Experiment, tokenizer: PreTrainedTokenizerBase | N
     Raises:
         InputError: for a checkpoint whose shape is not known here, or that does not fit.
     """
-    words = tokenizer or _stand_in_tokenizer(getattr(experiment.data.tokenizer, "vocab_size", 0), _texts(experiment))
+    words = tokenizer or _stand_in_tokenizer(getattr(experiment.data.tokenizer, "vocab_size", 0), experiment)
     with tempfile.TemporaryDirectory() as folder:
         for name, record in experiment.model:
             if getattr(record, "path", None) is not None:
@@ -402,16 +402,28 @@ def _texts(experiment: Experiment) -> list[str]:
     return texts
 
 
-def _stand_in_tokenizer(size: int, texts: Sequence[str]) -> Any:
-    """A tokenizer of this size that learned its words from ``texts``: most words of a prompt are one token, as in a
-    vocabulary learned from many. Published ones need about a third more for medical terms.
+def _stand_in_tokenizer(size: int, experiment: Experiment) -> Any:
+    """A tokenizer of this size that learned its words from the prompts: most words of a prompt are one token, as in a
+    vocabulary learned from many texts. Where the language model brings its words, the size is 0 and theirs counts.
     """
     from radweave.data.tokenizer import BpeTokenizerConfig
 
-    tokenizer = BpeTokenizerConfig(vocab_size=size or 2000).build([*texts, *texts])
+    record = getattr(experiment.model, "language_model", None)
+    size_of_words = size or int(getattr(_shape(record), "vocab_size", 300) if getattr(record, "path", None) else 300)
+    texts = _texts(experiment)
+    tokenizer = BpeTokenizerConfig(vocab_size=max(300, min(size_of_words, 2000))).build([*texts, *texts])
     tokenizer.add_tokens([f"<{number}>" for number in range(size - len(tokenizer))])
     tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
     return tokenizer
+
+
+def _shape(record: Any) -> Any:
+    """The transformers configuration of a pretrained part."""
+    if record.path in PUBLISHED:
+        shape = dict(PUBLISHED[record.path])
+        return make_shape(shape.pop("model_type"), **shape)
+    config = read_shape(record.path, what="the shape of a checkpoint")
+    return text_shape(config) if hasattr(record, "token_dropout") else config
 
 
 def _write_shape(record: Any, folder: Path, tokenizer: Any) -> None:
@@ -419,12 +431,7 @@ def _write_shape(record: Any, folder: Path, tokenizer: Any) -> None:
     folder.mkdir()
     if getattr(record, "own_shape", False):
         return
-    if record.path in PUBLISHED:
-        shape = dict(PUBLISHED[record.path])
-        config = make_shape(shape.pop("model_type"), **shape)
-    else:
-        config = read_shape(record.path, what="the shape of a checkpoint")
-        config = text_shape(config) if hasattr(record, "token_dropout") else config
+    config = _shape(record)
     if isinstance(record, PretrainedBertDecoderConfig):
         config.is_decoder = config.add_cross_attention = True
     config.save_pretrained(str(folder))
