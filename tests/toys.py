@@ -220,6 +220,6 @@ def rewrite_card(folder: Path, **changes: Any) -> None:
     if "files" in changes:
         banks = {name.split("/")[1] for name in changes["files"] if name.startswith("memories/")}
         rows = {name: (folder / "memories" / name / "rows.jsonl").read_text().count("\n") for name in banks}
-        kept = {name: count for name, count in card.memories.items() if name == "drafting"}
-        changes.setdefault("memories", {**kept, **rows})
+        retained = {name: count for name, count in card.memories.items() if name == "drafting"}
+        changes.setdefault("memories", {**retained, **rows})
     write_card(folder, RunCard.model_validate({**card.model_dump(mode="json"), **changes}))

@@ -45,7 +45,7 @@ def chosen(
     return proposals().choose(NORMAL, texts, probabilities, np.array(weights), barred, changes)
 
 
-def test_a_report_that_states_what_is_likely_is_chosen_and_named() -> None:
+def test_a_report_of_the_likely_findings_is_chosen_and_named() -> None:
     choice = chosen([REPORTS[1]], [0.2, 0.6, 0.2], likely="Pleural Effusion")
     assert {sentence.kind for sentence in choice.candidate.sentences} == {"language_model"}
     assert {sentence.row for sentence in choice.candidate.sentences} == {NO_ROW}
@@ -65,10 +65,10 @@ def test_comparisons_need_a_prior_that_was_compared_with_and_marks_are_left_out(
     text = "The heart is enlarged. The effusion has increased since the prior study. XXXX of a line."
     alone = chosen([text], [0.0, 1.0, 0.0], likely="Cardiomegaly")
     absent = np.tile(np.eye(len(STATES))[0], (len(get_labeler("chexpert14").classes), 1))
-    beside = chosen([text], [0.0, 1.0, 0.0], likely="Cardiomegaly", changes=Changes(absent, 0.0))
+    with_change = chosen([text], [0.0, 1.0, 0.0], likely="Cardiomegaly", changes=Changes(absent, 0.0))
     assert "increased" not in alone.candidate.text
-    assert "increased" in beside.candidate.text
-    assert "XXXX" not in beside.candidate.text
+    assert "increased" in with_change.candidate.text
+    assert "XXXX" not in with_change.candidate.text
 
 
 def test_a_finding_that_is_taken_up_has_to_be_worth_its_words_with_half() -> None:
@@ -92,7 +92,7 @@ def test_a_finding_that_is_taken_up_has_to_be_worth_its_words_with_half() -> Non
     assert least(20.0, further=True) == least(1.0, further=True), "a rare one counts as any other"
 
 
-def test_the_patients_own_report_does_not_speak_for_what_was_written() -> None:
+def test_the_patients_own_report_does_not_support_a_proposal() -> None:
     own = np.arange(3) == 1
     heard = chosen([REPORTS[1]], [0.1, 0.8, 0.1], likely="Pleural Effusion")
     deaf = chosen([REPORTS[1]], [0.1, 0.8, 0.1], likely="Pleural Effusion", barred=own)

@@ -101,6 +101,31 @@ def test_metaimage_direction_is_by_axis(tmp_path: Path) -> None:
     assert turned.spacing_mm == (2, 1, 3)
 
 
+@pytest.mark.parametrize(
+    ("sform", "qform", "of_qform", "origin", "warning"),
+    [
+        (1, 0, 9.0, 7.0, None),
+        (0, 1, 9.0, 9.0, None),
+        (1, 1, 7.0, 7.0, None),
+        (1, 1, 9.0, 7.0, "sform and qform disagree"),
+        (0, 0, 9.0, 0.0, "states no orientation"),
+    ],
+)
+def test_a_nifti_s_sform_goes_before_its_qform(
+    tmp_path: Path, sform: int, qform: int, of_qform: float, origin: float, warning: str | None
+) -> None:
+    """A form that is not in use is not compared with the other one."""
+    header, affine, values = nib.Nifti1Header(), np.diag([1.0, 1.5, 2.0, 1.0]), np.ascontiguousarray(thorax_hu().T)
+    for place, code, write in ((of_qform, qform, header.set_qform), (7.0, sform, header.set_sform)):
+        affine[2, 3] = place
+        write(affine, code=code)
+    nib.save(nib.Nifti1Image(values, None, header), tmp_path / "a.nii")
+    volume = read_stored(tmp_path / "a.nii")
+    assert volume.geometry.origin_lps[2] == origin
+    assert [text for text in volume.warnings if warning is None or warning not in text] == []
+    assert len(volume.warnings) == (warning is not None)
+
+
 def test_a_metaimage_without_orientation_has_a_warning(tmp_path: Path) -> None:
     path = write_metaimage(tmp_path / "a.mha", thorax_hu(6, 8, 10))
     path.write_bytes(path.read_bytes().replace(b"TransformMatrix = 1 0 0 0 1 0 0 0 1\n", b""))
@@ -189,7 +214,7 @@ def test_slope_and_intercept_of_nifti(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("slope", "intercept", "said"),
+    ("slope", "intercept", "refusal"),
     [
         (1e-30, 0, "to 6.29e-28"),
         (1e-30, -1024, "-1024 to -1024"),
@@ -198,10 +223,12 @@ def test_slope_and_intercept_of_nifti(tmp_path: Path) -> None:
         (1e30, 0, "1e+30"),
     ],
 )
-def test_a_slope_without_hounsfield_units_is_refused(tmp_path: Path, slope: float, intercept: float, said: str) -> None:
+def test_a_slope_without_hounsfield_units_is_refused(
+    tmp_path: Path, slope: float, intercept: float, refusal: str
+) -> None:
     with pytest.raises(InputError) as refused:
         read_volume(nifti_with_scale(tmp_path / "a.nii", thorax_hu().astype(np.int16), slope, intercept))
-    assert said in str(refused.value)
+    assert refusal in str(refused.value)
 
 
 @pytest.mark.parametrize(("slope", "intercept"), [(0, -1024), (float("nan"), 0)])
@@ -397,12 +424,12 @@ def test_empty_members_are_limited() -> None:
 def test_gzip_stream_equals_the_standard_library(plain: bytes, part: int, draw: st.DataObject) -> None:
     packed = b"".join(gzip.compress(plain[at : at + part]) for at in range(0, len(plain), part)) or gzip.compress(b"")
     packed += bytes(draw.draw(st.sampled_from([0, 1, 12])))
-    ours, theirs = io.BufferedReader(GzipStream(io.BytesIO(packed))), gzip.GzipFile(fileobj=io.BytesIO(packed))
+    own, reference = io.BufferedReader(GzipStream(io.BytesIO(packed))), gzip.GzipFile(fileobj=io.BytesIO(packed))
     for _ in range(6):
         if draw.draw(st.booleans()):
             place = draw.draw(st.integers(0, len(plain)))
-            ours.seek(place)
-            theirs.seek(place)
+            own.seek(place)
+            reference.seek(place)
         count = draw.draw(st.integers(0, 1200))
-        assert ours.read(count) == theirs.read(count)
-    assert ours.read() == theirs.read()
+        assert own.read(count) == reference.read(count)
+    assert own.read() == reference.read()

@@ -11,6 +11,7 @@ from judge_server import Reply, answer, completion, prefers_b, serving
 from radweave.core.errors import InputError
 from radweave.metrics.judge import (
     DIMENSIONS,
+    Answer,
     ChatFailedError,
     HttpChat,
     JudgeItem,
@@ -37,11 +38,11 @@ def test_order_is_balanced_recorded_and_undone() -> None:
     assert items == judge_items(STUDIES, seed=0)
     assert items != judge_items(STUDIES, seed=1)
     with serving(prefers_b) as server:
-        found = summarise(judge(items, chat(server.url)), judge_name="fake", seed=0, both_orders=False)
-    assert found["valid"] == 8
-    assert found["a_first"] == 4
-    assert found["first_slot_share"] == 0.5
-    for row in found["dimensions"].values():
+        result = summarise(judge(items, chat(server.url)), judge_name="fake", seed=0, both_orders=False)
+    assert result["valid"] == 8
+    assert result["a_first"] == 4
+    assert result["first_slot_share"] == 0.5
+    for row in result["dimensions"].values():
         assert (row["b_wins"], row["a_wins"], row["b_win_rate"]) == (8, 0, 1.0)
         # Two-sided sign test of 8 out of 8, times five by Holm.
         assert row["p"] == pytest.approx(2 / 256)
@@ -91,16 +92,16 @@ def test_study_with_one_of_two_answers_does_not_count() -> None:
         *judged("agreed", "b", "b"), *judged("too", "a", "a"), *judged("flipped", "a", "b"), *judged("once", "b", None),
         *judged("later", None, "b"), *judged("never", None, None),
     ]  # fmt: skip
-    found = summarise(answers, judge_name="fake", seed=0, both_orders=True)
-    assert (found["asked"], found["valid"], found["invalid"]) == (12, 8, 4)
-    for row in found["dimensions"].values():
+    result = summarise(answers, judge_name="fake", seed=0, both_orders=True)
+    assert (result["asked"], result["valid"], result["invalid"]) == (12, 8, 4)
+    for row in result["dimensions"].values():
         assert (row["b_wins"], row["a_wins"], row["flipped_with_order"]) == (1, 1, 1)
     single = [one for study in ("x", "y") for one in judged(study, "b")]
     once = summarise([*single, *judged("z", None)], judge_name="fake", seed=0, both_orders=False)
     assert {(row["b_wins"], row["a_wins"]) for row in once["dimensions"].values()} == {(2, 0)}
 
 
-def test_bad_answers_are_asked_again_then_counted() -> None:
+def test_bad_answers_are_retried_then_counted() -> None:
     def stubborn(number: int, body: dict[str, Any]) -> Reply:
         texts = body["messages"][1]["content"]
         if "of a 0" in texts:
@@ -108,14 +109,14 @@ def test_bad_answers_are_asked_again_then_counted() -> None:
         return 200, {}, completion(answer("second") if number % 2 == 0 else "```json\n{}\n```")
 
     with serving(stubborn) as server:
-        found = judge(judge_items(STUDIES[:3], seed=0), chat(server.url), attempts=3)
-    by_study = {judgement.study_id: judgement for judgement in found}
+        result = judge(judge_items(STUDIES[:3], seed=0), chat(server.url), attempts=3)
+    by_study = {judgement.study_id: judgement for judgement in result}
     assert by_study["s0"].choices is None
     assert by_study["s0"].problem == "the answer is not JSON"
     assert by_study["s0"].raw == ("Both are good!",) * 3
     assert by_study["s1"].choices is not None
     assert by_study["s1"].raw[-1] == answer("second")
-    summary = summarise(found, judge_name="fake", seed=0, both_orders=False)
+    summary = summarise(result, judge_name="fake", seed=0, both_orders=False)
     assert (summary["valid"], summary["invalid"]) == (2, 1)
 
 
@@ -135,6 +136,68 @@ def test_answers_are_read_strictly(text: str, problem: str) -> None:
     assert problem in str(read_answer(text))
 
 
+LISTS = {"reference_key_findings": ["effusion"], "first_report_spans": ["a"], "second_report_spans": ["b"]}
+
+
+@pytest.mark.parametrize(
+    ("evidence", "problem"),
+    [
+        (None, "evidence does not have the keys"),
+        ("text", "evidence does not have the keys"),
+        ({"first_report_spans": []}, "reference_key_findings, first_report_spans, second_report_spans"),
+        ({**LISTS, "more": []}, "evidence does not have the keys"),
+        ({**LISTS, "first_report_spans": "a"}, "evidence.first_report_spans is not a list of texts"),
+        ({**LISTS, "second_report_spans": [3]}, "evidence.second_report_spans is not a list of texts"),
+        ({**LISTS, "second_report_spans": list("abcde")}, "evidence.second_report_spans has 5 texts, not 0 to 4"),
+        ({**LISTS, "reference_key_findings": []}, "evidence.reference_key_findings has 0 texts, not 1 to 5"),
+    ],
+)
+def test_evidence_is_read_strictly(evidence: object, problem: str) -> None:
+    choices = dict.fromkeys(DIMENSIONS, "first")
+    assert problem in str(read_answer(json.dumps({**choices, "evidence": evidence})))
+    read = read_answer(json.dumps({**choices, "evidence": LISTS}))
+    assert isinstance(read, Answer)
+    assert (read.key_findings, read.spans) == (("effusion",), (("first", "a"), ("second", "b")))
+
+
+def test_spans_are_looked_up_in_their_own_report() -> None:
+    """A quote of the other report, of the reference or of nothing is counted, and the choice stays."""
+    studies = [(str(n), "A left effusion.", "Small left\neffusion. Clear.", "Large effusions.") for n in range(4)]
+    spans = {
+        "first_report_spans": ["Small left effusion.", "A left effusion"],
+        "second_report_spans": ["Large effusions", "effusion", " "],
+    }
+    swapped = {"first_report_spans": spans["second_report_spans"], "second_report_spans": spans["first_report_spans"]}
+
+    def quoting(_: int, body: dict[str, Any]) -> Reply:
+        a_first = json.loads(body["messages"][1]["content"])["first_report"].startswith("Small")
+        return 200, {}, completion(answer("first", **(spans if a_first else swapped)))
+
+    with serving(quoting) as server:
+        found = judge(judge_items(studies, seed=0), chat(server.url))
+    for judgement in found:
+        assert judgement.key_findings == ("normal",)
+        assert {(quote.system, quote.text, quote.is_literal) for quote in judgement.quotes} == {
+            ("a", "Small left effusion.", True),
+            ("a", "A left effusion", False),
+            ("b", "Large effusions", True),
+            ("b", "effusion", False),
+            ("b", " ", False),
+        }
+    summary = summarise(found, judge_name="fake", seed=0, both_orders=False)
+    assert summary["valid"] == 4
+    assert summary["evidence"] == {
+        "spans": 20,
+        "invalid_spans": 12,
+        "answers_with_invalid_spans": 4,
+        "answers_without_spans": 0,
+    }
+    with serving(prefers_b) as server:
+        silent = judge(judge_items(studies, seed=0), chat(server.url))
+    counts = summarise(silent, judge_name="fake", seed=0, both_orders=False)["evidence"]
+    assert (counts["spans"], counts["invalid_spans"], counts["answers_without_spans"]) == (0, 0, 4)
+
+
 def test_busy_server_is_retried_and_refusal_is_not() -> None:
     def busy(number: int, body: dict[str, Any]) -> Reply:
         return (429, {"Retry-After": "0"}, b"") if number < 3 else prefers_b(number, body)
@@ -143,9 +206,9 @@ def test_busy_server_is_retried_and_refusal_is_not() -> None:
         assert judge(judge_items(STUDIES[:1], seed=0), chat(server.url))[0].choices is not None
         assert len(server.requests) == 3
     with serving(lambda *_: (401, {}, b"bad key secret-key")) as server:
-        found = judge(judge_items(STUDIES[:1], seed=0), chat(server.url, key="secret-key"))
+        result = judge(judge_items(STUDIES[:1], seed=0), chat(server.url, key="secret-key"))
         assert len(server.requests) == 1
-    assert found[0].problem == "HTTP status 401"
+    assert result[0].problem == "HTTP status 401"
 
 
 def test_redirect_is_refused() -> None:
@@ -165,28 +228,28 @@ def test_strange_endpoint_is_no_answer(body: bytes) -> None:
         chat(server.url).complete([{"role": "user", "content": "x"}])
 
 
-def test_answers_are_kept_when_endpoint_fails() -> None:
+def test_answers_are_saved_when_the_endpoint_fails() -> None:
     class Dying:
         name = "dying"
 
         def __init__(self) -> None:
-            self.asked = 0
+            self.num_requests = 0
 
         def complete(self, messages: Messages) -> str:
-            self.asked += 1
-            if self.asked > 2:
+            self.num_requests += 1
+            if self.num_requests > 2:
                 raise ChatFailedError("no connection")
             return answer("first")
 
     dying = Dying()
-    found = judge(judge_items(STUDIES * 3, seed=0), dying)
-    assert [judgement.choices is not None for judgement in found[:3]] == [True, True, False]
-    assert len(found) == 24
-    assert dying.asked == 2 + 5
-    assert "endpoint is gone" in str(found[-1].problem)
+    result = judge(judge_items(STUDIES * 3, seed=0), dying)
+    assert [judgement.choices is not None for judgement in result[:3]] == [True, True, False]
+    assert len(result) == 24
+    assert dying.num_requests == 2 + 5
+    assert "endpoint is gone" in str(result[-1].problem)
 
 
-def test_unreachable_endpoint_is_said() -> None:
+def test_an_unreachable_endpoint_is_reported() -> None:
     with serving(prefers_b) as server:
         url = server.url
     with pytest.raises(ChatFailedError, match="no connection"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -23,7 +23,15 @@ from radweave.methods.weave.heads import (
     TokenSourceConfig,
 )
 from radweave.methods.weave.members import Folds, Members
-from radweave.methods.weave.model import KINDS, LEARNED, SOURCES, WeaveModel
+from radweave.methods.weave.model import (
+    KINDS,
+    LEARNED,
+    REMEMBERED,
+    SOURCES,
+    CopyingWriter,
+    LanguageModelWriter,
+    WeaveModel,
+)
 from radweave.methods.weave.recall import (
     CasesConfig,
     CasesSetting,
@@ -33,7 +41,7 @@ from radweave.methods.weave.recall import (
     RecallSetting,
 )
 from radweave.methods.weave.stack import Stack, StackConfig, StackSetting
-from radweave.methods.weave.writing import NoLanguageModel, NoLanguageModelConfig, Prompts, WordingConfig, WriterSetting
+from radweave.methods.weave.writing import Prompts, WordingConfig, WriterSetting
 from radweave.nn.connector import ConnectorConfig
 from radweave.nn.prompt import PromptFormat
 from radweave.nn.text_pretraining import DiagnosisTextConfig
@@ -44,6 +52,7 @@ class NoMemoryConfig(Config):
     """No training study is kept, and no source remembers any."""
 
     kind: Literal["none"] = "none"
+    max_studies: ClassVar[None] = None
 
 
 class MemoryConfig(Config):
@@ -96,22 +105,19 @@ class WeaveModelConfig(ModelConfig):
 
     @model_validator(mode="after")
     def _something_is_said(self) -> WeaveModelConfig:
-        if not self.sources and isinstance(self.change, NoChangeConfig):
+        if not self.sources and "change" in self.absent:
             raise ValueError("no source is left: there is no evidence to weigh")
-        if isinstance(self.memory, NoMemoryConfig):
-            for name in ("kernels", "recall", "cases"):
-                if not isinstance(getattr(self, name), NoSourceConfig):
+        if "memory" in self.absent:
+            for name in REMEMBERED:
+                if name not in self.absent:
                     raise ValueError(f"{name} remembers training studies, and memory is none")
         return self
 
     @property
     def sources(self) -> tuple[str, ...]:
         """The sources that the stack weighs, in its order."""
-        records = {name: getattr(self, name) for name in SOURCES}
         return tuple(
-            name
-            for name, record in records.items()
-            if not isinstance(record, NoSourceConfig) and getattr(record, "is_source", True)
+            name for name in SOURCES if name not in self.absent and getattr(getattr(self, name), "is_source", True)
         )
 
     def without_memories(self) -> Without:
@@ -120,9 +126,9 @@ class WeaveModelConfig(ModelConfig):
         Raises:
             InputError: if there is no language model, or no source that learned.
         """
-        if isinstance(self.memory, NoMemoryConfig):
+        if "memory" in self.absent:
             return Without(self)
-        if isinstance(self.language_model, NoLanguageModelConfig) or not set(self.sources) & set(LEARNED):
+        if "language_model" in self.absent or not set(self.sources) & set(LEARNED):
             raise InputError("without training studies and a language model nothing is written", field="--no-bank")
         nothing = NoSourceConfig()
         gone: dict[str, Any] = {"memory": NoMemoryConfig(), "kernels": nothing, "recall": nothing, "cases": nothing}
@@ -134,7 +140,7 @@ class WeaveModelConfig(ModelConfig):
         return Without(self.model_copy(update=gone), lost, heads_hold=False)
 
     def build(self, context: BuildContext) -> WeaveModel:
-        if context.volume_size is not None and not isinstance(self.kernels, NoSourceConfig):
+        if context.volume_size is not None and "kernels" not in self.absent:
             raise InputError(
                 "descriptors are of radiographs, and the experiment reads scans",
                 field="model.kernels",
@@ -149,16 +155,9 @@ class WeaveModelConfig(ModelConfig):
         encoders: list[VisionPart] = [part(f"vision_encoder {each}", one) for each in range(number)]
         members, learned = Members(encoders), [name for name in self.sources if name in LEARNED]
         tokens = tokens_of(encoders[0], InputSize(context.image_size, context.volume_size))
-        record, findings = self.language_model, self.findings_text.build(partial(encode, context.tokenizer), classes)
-        writer = (
-            NoLanguageModel()
-            if isinstance(record, NoLanguageModelConfig)
-            else part("language_model", lambda: record.build(**context.words))
-        )
-        connector = (
-            NoLanguageModel()
-            if isinstance(writer, NoLanguageModel)
-            else part("connector", lambda: self.connector.build(members.dim, writer.width))
+        writer, findings = (
+            self._writer(context, members),
+            self.findings_text.build(partial(encode, context.tokenizer), classes),
         )
         return WeaveModel(
             vision_encoder=members,
@@ -172,8 +171,9 @@ class WeaveModelConfig(ModelConfig):
             folds=Folds(self.members, context.seed),
             stack=Stack(KINDS, self.sources, len(classes)),
             bare=Stack(KINDS, learned, len(classes)),
-            connector=connector,
-            language_model=writer,
+            connector=writer.connector,
+            language_model=writer.language_model,
+            writer=writer,
             prompts=Prompts(
                 context.tokenizer,
                 self.prompt,
@@ -189,8 +189,17 @@ class WeaveModelConfig(ModelConfig):
             classes=classes,
             samples=self.writer.samples,
             temperature=self.writer.temperature,
-            max_studies=None if isinstance(self.memory, NoMemoryConfig) else self.memory.max_studies,
+            max_studies=self.memory.max_studies,
         )
+
+    def _writer(self, context: BuildContext, members: Members) -> LanguageModelWriter | CopyingWriter:
+        """The language model and what brings images to it; without one, what copies reports."""
+        record = self.language_model
+        if record.kind == "none":
+            return CopyingWriter()
+        language_model = context.part("language_model", lambda: record.build(**context.words))
+        connector = context.part("connector", lambda: self.connector.build(members.dim, language_model.width))
+        return LanguageModelWriter(language_model, connector)
 
 
 class WeaveStages(EncoderFirstStages):
@@ -223,18 +232,17 @@ class WeaveExperiment(Experiment):
 
     @model_validator(mode="after")
     def _drafts_from_something(self) -> WeaveExperiment:
-        if isinstance(self.model.memory, NoMemoryConfig) and self.decoding.kind == "expected_utility":
+        if "memory" in self.model.absent and self.decoding.kind == "expected_utility":
             raise ValueError("drafts by expected utility are of remembered reports, and model.memory is none")
         return self
 
     def named_stages(self) -> dict[str, StageConfig]:
         """The stages in their order. One whose parts are absent trains nothing: it is there for what is fitted then."""
         stages, model = super().named_stages(), self.model
-        if isinstance(model.language_model, NoLanguageModelConfig):
+        if "language_model" in model.absent:
             stages["report"] = NOTHING_TO_TRAIN
-        absent = {name for name in ("tokens", "difference") if isinstance(getattr(model, name), NoSourceConfig)}
         heads = stages["sources"]
-        left = {name: weight for name, weight in heads.losses.items() if name not in absent}
-        trained = {name: how for name, how in heads.finetune.items() if name not in absent}
+        left = {name: weight for name, weight in heads.losses.items() if name not in model.absent}
+        trained = {name: how for name, how in heads.finetune.items() if name not in model.absent}
         stages["sources"] = heads.model_copy(update={"losses": left, "finetune": trained}) if left else NOTHING_TO_TRAIN
         return stages

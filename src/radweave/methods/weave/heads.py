@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from radweave.core.batch import Batch
 from radweave.core.config import Config
 from radweave.methods.model import device_of, required
-from radweave.methods.weave.members import Folds, Members
+from radweave.methods.weave.members import Folds, Members, cross_fitted
 from radweave.nn.connector import NUM_VIEW_KINDS, ViewTokens, encode_views
 from radweave.nn.heads import FIRST_PRIOR, DenseHead, DenseHeadConfig, NoisyOrHead, Prior, are_normal, binary_loss
 from radweave.nn.query_transformer import DiseaseTokens, DiseaseTokensConfig
@@ -35,6 +35,10 @@ class NoSource(nn.Module):
     def fit(self, training: TrainingView, encoder: Members, folds: Folds) -> None:
         """Nothing to fit."""
 
+    def cross_fitted_loss(self, batch: Batch, folds: Tensor | None, encoder: Members) -> Tensor:
+        """Zero."""
+        return torch.zeros((), device=device_of(encoder))
+
 
 class NoSourceConfig(Config):
     """Leave the source out."""
@@ -45,7 +49,29 @@ class NoSourceConfig(Config):
         return NoSource()
 
 
-class DenseSource(nn.Module):
+class LearnedSource(nn.Module):
+    """Heads on the members' tokens, one for each member."""
+
+    each: nn.ModuleList
+
+    def logits(self, number: int, views: ViewTokens) -> Float[Tensor, "batch classes"]:
+        """Log-odds of each class by the head of one member."""
+        raise NotImplementedError
+
+    def loss(self, number: int, views: ViewTokens, batch: Batch) -> Tensor:
+        """Loss of the head of one member: of the classes."""
+        return binary_loss(self.logits(number, views), required(batch.class_labels), "negative")
+
+    def cross_fitted_loss(self, batch: Batch, folds: Tensor | None, encoder: Members) -> Tensor:
+        """Losses of all heads (``cross_fitted``), each by the tokens of its member."""
+
+        def of(number: int, some: Batch) -> Tensor:
+            return self.loss(number, encode_views(encoder.each[number], some), some)
+
+        return cross_fitted(batch, folds, list(self.each), of, encoder.alone)
+
+
+class DenseSource(LearnedSource):
     """A dense head for each member. Without ``is_source`` it trains the encoder all the same, and is not asked."""
 
     def __init__(self, heads: Sequence[DenseHead], *, is_source: bool) -> None:
@@ -86,7 +112,7 @@ class DenseSourceConfig(Config):
         return DenseSource(heads, is_source=self.is_source)
 
 
-class TokenSource(nn.Module):
+class TokenSource(LearnedSource):
     """Disease tokens for each member."""
 
     is_there = is_source = True
@@ -97,9 +123,6 @@ class TokenSource(nn.Module):
 
     def fit(self, training: TrainingView, encoder: Members, folds: Folds) -> None:
         """Nothing is fitted before it learns."""
-
-    def loss(self, number: int, views: ViewTokens, batch: Batch) -> Tensor:
-        return binary_loss(self.logits(number, views), required(batch.class_labels), "negative")
 
     def logits(self, number: int, views: ViewTokens) -> Float[Tensor, "batch classes"]:
         logits: Tensor = self.each[number](*views.flat()).logits
@@ -116,7 +139,7 @@ class TokenSourceConfig(Config):
         return TokenSource([self.tokens.build(num_classes, members.width) for _ in members.each])
 
 
-class DifferenceSource(nn.Module):
+class DifferenceSource(LearnedSource):
     """Noisy-OR over the tokens of (V - N) / s for each member.
 
     N (S, D) is the mean of the normal training studies' tokens at the same place of the same kind of view, s (D,) their
@@ -164,9 +187,6 @@ class DifferenceSource(nn.Module):
         variance = squares / count[:, :1] - centre.square().mean(1)
         spread = variance.clamp(min=1e-6).sqrt()
         self.spread.copy_(torch.where(number[:, :1] > 0, spread, torch.ones_like(spread)))
-
-    def loss(self, number: int, views: ViewTokens, batch: Batch) -> Tensor:
-        return binary_loss(self.logits(number, views), required(batch.class_labels), "negative")
 
     def logits(self, number: int, views: ViewTokens) -> Float[Tensor, "batch classes"]:
         apart = (views.tokens - self.normal[number][views.view_ids]) / self.spread[number]

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from radweave.core.batch import Batch, Generation
 from radweave.core.config import Config
@@ -20,6 +21,7 @@ from radweave.labels import NO_FINDING
 from radweave.labels.comparisons import STATES, possible, stated_changes
 from radweave.labels.registry import labeler_of
 from radweave.methods.model import (
+    DecoderInput,
     ForwardPass,
     ReportModel,
     StudySize,
@@ -34,14 +36,14 @@ from radweave.methods.model import (
 from radweave.methods.neighbours import fit_neighbours, neighbour_columns
 from radweave.methods.prior_change import Change, NoChange, Pairs, only_of_one_patient, there_now
 from radweave.methods.weave.heads import DenseSource, Learned, NoSource
-from radweave.methods.weave.members import Folds, Members, cross_fitted, mean_of_members, unbiased_members, votes_of
+from radweave.methods.weave.members import Folds, Members, mean_of_members, unbiased_members, votes_of
 from radweave.methods.weave.recall import CasesSource, KernelSource, Memory, RecallSource
 from radweave.methods.weave.stack import EqualWeightsConfig, FittedStack, Kind, OutOfFold, Stack, StackConfig
-from radweave.methods.weave.writing import HINTS, NoLanguageModel, Prompts, Wording, WriterPart
+from radweave.methods.weave.writing import HINTS, Prompts, Wording
 from radweave.nn.connector import Connector, ViewTokens, connect_views, encode_views, mean_and_largest
 from radweave.nn.decoding import DecodingConfig, Prefixes
 from radweave.nn.heads import POSITIVE, UNLABELED
-from radweave.nn.language_model import CausalLanguageModel
+from radweave.nn.language_model import CausalLanguageModel, study_nats
 from radweave.nn.memory.bank import Bank, BankLayout, Column, report_rows
 from radweave.nn.prompt import Slot
 from radweave.nn.text_pretraining import hint_generator, noisy_findings
@@ -453,15 +455,8 @@ class Forward(ForwardPass["WeaveModel"]):
         return np.stack(learned_scores(self.model, self.views, self.members), axis=1)
 
     def source_loss(self, source: DenseSource | Learned) -> Tensor:
-        """The loss of a source that learns on the members' tokens; 0 of one that is not there."""
-        if isinstance(source, NoSource):
-            return self.views.tokens.new_zeros(())
-        learner, encoder = source, self.model.encoder
-
-        def of(number: int, some: Batch) -> Tensor:
-            return learner.loss(number, encode_views(encoder.each[number], some), some)
-
-        return cross_fitted(self.batch, self.folds, list(learner.each), of, encoder.alone)
+        """The loss of a source that learns on the members' tokens."""
+        return source.cross_fitted_loss(self.batch, self.folds, self.model.encoder)
 
     def dense(self) -> Tensor:
         return self.source_loss(self.model.dense)
@@ -481,32 +476,121 @@ class Forward(ForwardPass["WeaveModel"]):
         vectors, members = vectors_of(model, self.views), self.members.numpy()
         return [memory.nearest(vectors[row], members[row], self.barred[row]) for row in range(len(self.batch))]
 
-    def prefix(self, findings: Tensor) -> Slot:
-        """The prompt with these findings (B, C) in words."""
-        model, memory = self.model, self.model.memory
-        texts = [None if row is None or memory is None else str(memory.rows[row]["text"]) for row in self.nearest]
-        writer, connector = model.writer
-        slots = model.prompts.slots(writer, connect_views(connector, self.views), findings, texts)
-        return self.spliced(model.prompts.template, slots)
+    @cached_property
+    def recalled(self) -> list[str | None]:
+        """The report that is nearest to each study."""
+        memory = self.model.memory
+        return [None if row is None or memory is None else str(memory.rows[row]["text"]) for row in self.nearest]
 
     def report(self) -> Tensor:
-        model, batch = self.model, self.batch
-        if isinstance(model.language_model, NoLanguageModel):
-            return self.views.tokens.new_zeros(())
-        generator = hint_generator(model.training)
-        # Every other batch is told what its own reports say, so that what is asserted is worth being read.
-        if model.training and torch.rand(1, generator=generator) < 0.5:
-            findings = noisy_findings(required(batch.class_labels), "negative", generator, **HINTS)
-        else:
-            findings = self.asserted(self.log_odds, model.bare)
-        given_ids, labels = required(batch.input_ids), required(batch.labels)
-        return model.writer[0].loss(*self.prefix(findings), given_ids, labels, batch.label_weights)
+        return self.model.writer.loss(self)
 
     def asserted(self, log_odds: Floats, stack: Stack) -> Tensor:
         """The findings (B, C) that a stack asserts at these log-odds."""
         return self.model.asserted(log_odds, stack).to(self.views.tokens.device)
 
 
+class NoLanguageModel(nn.Module):
+    """Place of a language model, or of what brings images to it, in a model without."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyingWriter:
+    """Reports without a language model: copies of the nearest training report. It proposes none for a draft."""
+
+    language_model: NoLanguageModel = field(default_factory=NoLanguageModel)
+    connector: NoLanguageModel = field(default_factory=NoLanguageModel)
+
+    def loss(self, forward: Forward) -> Tensor:
+        """Zero: there is nothing to train."""
+        return forward.views.tokens.new_zeros(())
+
+    def prefix(self, forward: Forward, findings: Tensor) -> Slot:
+        """Refuse: nothing reads a prompt.
+
+        Raises:
+            InputError: always.
+        """
+        raise InputError("the run has no language model", field="model.language_model", got="none")
+
+    def nats(self, forward: Forward, findings: Tensor) -> Float[Tensor, " batch"]:
+        """Refuse, as ``prefix`` does."""
+        raise InputError("the run has no language model", field="model.language_model", got="none")
+
+    def generate(self, model: WeaveModel, batch: Batch, decoding: DecodingConfig) -> Generation:
+        """The nearest training report of each study.
+
+        Raises:
+            InputError: if the model has no memory.
+        """
+        forward = Forward(model, batch)
+        _, shown = model.assert_findings(forward, batch)
+        texts = [[] if text is None else model.encode(text) for text in forward.recalled]
+        return Generation(token_ids=[ids[: decoding.max_new_tokens] for ids in texts], intermediates=shown)
+
+    def propose(
+        self, model: WeaveModel, batch: Batch, evidence: Sequence[Evidence], decoding: DecodingConfig
+    ) -> list[list[str]]:
+        """No reports."""
+        return [[] for _ in evidence]
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageModelWriter:
+    """Reports of a language model, whose prompt has the image, the findings in words and the nearest report."""
+
+    language_model: CausalLanguageModel
+    connector: Connector
+
+    def prefix(self, forward: Forward, findings: Tensor) -> Slot:
+        """The prompt with these findings (B, C) in words."""
+        prompts, image = forward.model.prompts, connect_views(self.connector, forward.views)
+        slots = prompts.slots(self.language_model, image, findings, forward.recalled)
+        return forward.spliced(
+            prompts.template, {name: forward.decoder_input(name, slot) for name, slot in slots.items()}
+        )
+
+    def loss(self, forward: Forward) -> Tensor:
+        """Loss per token of the reference reports."""
+        model, batch = forward.model, forward.batch
+        generator = hint_generator(model.training)
+        # Every other batch is told what its own reports say, so that what is asserted is worth being read.
+        if model.training and torch.rand(1, generator=generator) < 0.5:
+            findings = noisy_findings(required(batch.class_labels), "negative", generator, **HINTS)
+        else:
+            findings = forward.asserted(forward.log_odds, model.bare)
+        given_ids, labels = required(batch.input_ids), required(batch.labels)
+        weights = batch.label_weights
+        return self.language_model.loss(*self.prefix(forward, findings), given_ids, labels, weights)
+
+    def nats(self, forward: Forward, findings: Tensor) -> Float[Tensor, " batch"]:
+        """Mean negative log-likelihood per token of each reference report."""
+        ids, labels = required(forward.batch.input_ids), required(forward.batch.labels)
+        return study_nats(self.language_model.logits(*self.prefix(forward, findings), ids, labels), labels)
+
+    def generate(self, model: WeaveModel, batch: Batch, decoding: DecodingConfig) -> Generation:
+        """The likeliest report of each study."""
+        return generation(model, batch, decoding)
+
+    def propose(
+        self, model: WeaveModel, batch: Batch, evidence: Sequence[Evidence], decoding: DecodingConfig
+    ) -> list[list[str]]:
+        """The likeliest report of each study, and ``samples`` drawn ones; each study is read by itself."""
+        prefixes = []
+        for row, one in enumerate(evidence):
+            forward = Forward(model, batch.only([row]))
+            findings = forward.asserted(one.scores[None], model.stack)
+            prefixes.append(Prefixes(*self.prefix(forward, findings)))
+        drawn = decoding.model_copy(update={"temperature": model.temperature})
+        reports = self.language_model.write_draws(prefixes, drawn, model.samples)
+        return [list(dict.fromkeys(model.decode(ids) for ids in row)) for row in reports]
+
+
+INPUTS = {
+    "image": DecoderInput("projected patch tokens of all members"),
+    "findings": DecoderInput("findings that the stack asserts, in words"),
+    "recalled": DecoderInput("report of the nearest training study"),
+}
 TERMS: Mapping[str, Term[Forward]] = {
     "dense": Term(("vision_encoder", "dense"), Forward.dense),
     "tokens": Term(("vision_encoder", "tokens"), Forward.tokens),
@@ -539,7 +623,8 @@ class WeaveModel(ReportModel):
     stack: Stack
     bare: Stack
     connector: Connector | NoLanguageModel
-    language_model: WriterPart
+    language_model: CausalLanguageModel | NoLanguageModel
+    writer: LanguageModelWriter | CopyingWriter
     prompts: Prompts
     encode: Callable[[str], list[int]]
     decode: Callable[[Sequence[int]], str]
@@ -553,6 +638,7 @@ class WeaveModel(ReportModel):
     gathered: list[Evidence] = field(default_factory=list)
     settings: AtTest = field(default_factory=AtTest)
     terms = TERMS
+    inputs = INPUTS
 
     @property
     def encoder(self) -> Members:
@@ -569,17 +655,6 @@ class WeaveModel(ReportModel):
         return self.prompts.template.length(slots, study.context)
 
     @property
-    def writer(self) -> tuple[CausalLanguageModel, Connector]:
-        """The language model and what brings tokens to it.
-
-        Raises:
-            InputError: if there is none.
-        """
-        if isinstance(self.language_model, NoLanguageModel) or isinstance(self.connector, NoLanguageModel):
-            raise InputError("the run has no language model", field="model.language_model", got="none")
-        return self.language_model, self.connector
-
-    @property
     def sources(self) -> tuple[str, ...]:
         """The sources that the stack weighs, in its order."""
         return tuple(name for name in SOURCES if getattr(self, name).is_source)
@@ -590,6 +665,15 @@ class WeaveModel(ReportModel):
         """
         return losses(self.terms, Forward(self, batch), terms)
 
+    def report_nats(self, batch: Batch) -> Float[Tensor, " batch"]:
+        """Mean negative log-likelihood per token of each study's report, after the findings that the stack asserts.
+
+        Raises:
+            InputError: if the run has no language model.
+        """
+        forward = Forward(self, batch)
+        return self.writer.nats(forward, self.assert_findings(forward, batch)[0])
+
     @torch.no_grad()
     def generate(self, batch: Batch, decoding: DecodingConfig) -> Generation:
         """The language model's own report, told what the stack asserts; without one, the nearest training report.
@@ -599,20 +683,17 @@ class WeaveModel(ReportModel):
         Raises:
             InputError: if there is neither a language model nor a memory.
         """
-        if not isinstance(self.language_model, NoLanguageModel):
-            return generation(self, batch, decoding)
-        forward = Forward(self, batch)
-        _, shown = self._asserted(forward, batch)
-        copies = [self._copied(row)[: decoding.max_new_tokens] for row in forward.nearest]
-        return Generation(token_ids=copies, intermediates=shown)
+        return self.writer.generate(self, batch, decoding)
 
     def to_write(self, batch: Batch) -> ToWrite:
         """Prefixes of the reports of a batch, with the asserted findings."""
         forward = Forward(self, batch)
-        findings, shown = self._asserted(forward, batch)
-        return ToWrite(Prefixes(*forward.prefix(findings)), lambda ids, log_probs: written(ids, log_probs, shown))
+        findings, shown = self.assert_findings(forward, batch)
+        return ToWrite(
+            Prefixes(*self.writer.prefix(forward, findings)), lambda ids, log_probs: written(ids, log_probs, shown)
+        )
 
-    def _asserted(self, forward: Forward, batch: Batch) -> tuple[Tensor, list[dict[str, Any]]]:
+    def assert_findings(self, forward: Forward, batch: Batch) -> tuple[Tensor, list[dict[str, Any]]]:
         """The findings that the stack asserts (B, C), and the evidence."""
         evidence = None if self.memory is None else self.evidence_for(batch)
         log_odds = forward.log_odds if evidence is None else np.stack([one.scores for one in evidence])
@@ -731,15 +812,7 @@ class WeaveModel(ReportModel):
 
         Each study is read by itself, and its draws are its own: neither depends on the batch.
         """
-        if isinstance(self.language_model, NoLanguageModel):
-            return [[] for _ in evidence]
-        prefixes = []
-        for row, one in enumerate(evidence):
-            forward = Forward(self, batch.only([row]))
-            prefixes.append(Prefixes(*forward.prefix(forward.asserted(one.scores[None], self.stack))))
-        drawn = decoding.model_copy(update={"temperature": self.temperature})
-        reports = self.language_model.write_draws(prefixes, drawn, self.samples)
-        return [list(dict.fromkeys(self.decode(ids) for ids in row)) for row in reports]
+        return self.writer.propose(self, batch, evidence, decoding)
 
     def _probable(self, log_odds: Floats) -> dict[str, Any]:
         probabilities = 1 / (1 + np.exp(-log_odds))
@@ -753,6 +826,3 @@ class WeaveModel(ReportModel):
             return []
         report = self.memory.rows[row]
         return [{"kind": "report", "study_id": report["study_id"], "text": report["text"]}]
-
-    def _copied(self, row: int | None) -> list[int]:
-        return [] if row is None or self.memory is None else self.encode(str(self.memory.rows[row]["text"]))
