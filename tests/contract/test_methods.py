@@ -857,14 +857,17 @@ def test_the_prompt_has_the_length_that_the_shape_says(
         monkeypatch.setattr("radweave.methods.weave.model.Forward.asserted", lambda *_: everything)
     given: list[int] = []
 
+    logits_of = {decoder: decoder.logits for decoder in (CausalLanguageModel, CrossAttentionLanguageModel)}
+
     def counted(decoder: Any, *parts: torch.Tensor) -> torch.Tensor:
         # The prompt, or a memory and what stands before the words.
         prompts = parts[:1] if isinstance(decoder, CausalLanguageModel) else (parts[0], parts[2])
         given.append(sum(prompt.shape[1] for prompt in prompts))
-        return torch.zeros(())
+        logits: torch.Tensor = logits_of[type(decoder)](decoder, *parts)
+        return logits
 
-    for decoder in (CausalLanguageModel, CrossAttentionLanguageModel):
-        monkeypatch.setattr(decoder, "loss", counted)
+    for decoder in logits_of:
+        monkeypatch.setattr(decoder, "logits", counted)
     with torch.no_grad():
         model.eval().loss(batch_of(context, *studies[:2]), ("report",))
     views = 2 if context.volume_size is None else 1
