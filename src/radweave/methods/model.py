@@ -291,6 +291,27 @@ class Proposing(Protocol):
     def propose(self, batch: Batch, evidence: Sequence[Evidence], decoding: DecodingConfig) -> list[list[str]]: ...
 
 
+@dataclass(frozen=True, slots=True)
+class StudySize:
+    """Size of what a model gets of a study: ``views`` of ``tokens`` visual tokens each, so many tokens of ``context``,
+    and its prior or not.
+    """
+
+    views: int
+    tokens: int
+    context: int = 0
+    prior: bool = False
+
+
+@runtime_checkable
+class Prompting(Protocol):
+    """A model that says from its shape alone how many tokens its decoder reads before a report, at most: those of the
+    prompt, and of a memory that is read by cross-attention.
+    """
+
+    def prompt_tokens(self, study: StudySize) -> int: ...
+
+
 @runtime_checkable
 class Varied(Protocol):
     """A model of which something may be set anew for a trained run: experiments of a paper that train nothing.

@@ -172,10 +172,8 @@ def never_empty(
     memory: Float[Tensor, "batch memory width"], mask: Bool[Tensor, "batch memory"]
 ) -> tuple[Float[Tensor, "batch memory width"], Bool[Tensor, "batch memory"]]:
     """The memory, with one token of zeros for a study that has none: a softmax over nothing is not a number."""
-    empty = ~mask.any(1)
-    if not bool(empty.any()):
-        return memory, mask
-    return memory.masked_fill(empty[:, None, None], 0.0), mask | empty[:, None]
+    empty = ~mask.any(1, keepdim=True)
+    return memory.masked_fill(empty[:, :, None], 0.0), mask | empty
 
 
 class BertDecoderConfig(Config):
