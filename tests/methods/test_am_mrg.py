@@ -18,6 +18,7 @@ from radweave.engine.restore import Run, restore
 from radweave.engine.train import train
 from radweave.inference.predictor import Predictor
 from radweave.methods import resolve
+from radweave.methods.am_mrg import PRESETS
 from radweave.methods.am_mrg import model as am_mrg
 from radweave.methods.am_mrg.disease_queries import QueryFormerConfig
 from radweave.methods.am_mrg.memory import NoMemory, ReportMemoryConfig
@@ -39,6 +40,7 @@ from radweave.nn import hopfield
 from radweave.nn.connector import ViewTokens
 from radweave.nn.hopfield import AttentionRuleConfig, Patterns
 from radweave.nn.memory.bank import Bank, load_bank, patient_code
+from radweave.nn.study_norm import OverStudies
 from radweave.nn.text_encoder import LsaTextEncoder
 from toys import TOY_OVERRIDES, TOY_SIZES
 
@@ -341,10 +343,10 @@ def test_the_report_memory_holds_sentences_or_whole_reports(toy_dataset: Dataset
     assert report_sentences("Size 1.3 cm. No effusion.\n\nStable") == ["Size 1.3 cm", "No effusion", "Stable"]
 
 
-def memory_of(bank: Bank) -> Any:
+def memory_of(bank: Bank, norm: OverStudies = "none") -> Any:
     torch.manual_seed(0)
-    config = ReportMemoryConfig(num_heads=2, head_dim=4, update=AttentionRuleConfig(beta=1.0))
-    memory = config.build(3, 6, 8, 10)
+    config = ReportMemoryConfig(num_heads=2, head_dim=4, update=AttentionRuleConfig(beta=1.0), norm=norm)
+    memory = config.build(2, 6, 8, 10)
     memory.remember(bank)
     return memory
 
@@ -382,6 +384,39 @@ def test_a_study_recalls_the_largest_weights_and_never_its_own_patient() -> None
     repeated = memory(states, ["p0", "p3", "a stranger"])
     torch.testing.assert_close(repeated.tokens[0], result.tokens[0])
     assert not torch.allclose(repeated.tokens[1], result.tokens[1])
+
+
+def test_a_memory_normalises_what_asks_and_what_is_recalled_over_studies() -> None:
+    plain, normalised = memory_of(toy_bank()), memory_of(toy_bank(), "studies")
+    normalised.network.load_state_dict(plain.network.state_dict())
+    # Disease tokens of which all studies share nearly everything.
+    states = 5 * torch.randn(2, 6) + 0.1 * torch.randn(7, 2, 6)
+    strangers = ["a stranger"] * 7
+    centred = states - states.mean(0)
+    asked = plain(centred / (centred.square().mean(0) + 1e-5).sqrt(), strangers).tokens
+    recalled = asked - asked.mean(0)
+    marks = normalised.output_norm.norm.bias.view(2, 10)
+    wanted = recalled / (recalled.square().mean(0) + 1e-5).sqrt() + marks
+    torch.testing.assert_close(normalised(states, strangers).tokens, wanted, rtol=1e-3, atol=1e-3)
+    # The printed form has neither: what differs between studies is a small part of what is read.
+    printed = plain(states, strangers).tokens.detach()
+    assert float((printed - printed.mean(0)).square().sum() / printed.square().sum()) < 0.3
+    assert [type(part) for part in (plain.state_norm, plain.output_norm)] == [torch.nn.Identity] * 2
+
+
+def test_image_queries_are_normalised_over_studies_before_their_projection() -> None:
+    record = PRESETS["tiny"]().model
+    projection = record.query_projection(32)
+    queries = torch.randn(5, 14, 128)
+    centred = queries - queries.mean(0)
+    inner = centred / (centred.square().mean(0) + 1e-5).sqrt() + projection[0].norm.bias.view(14, 128)
+    torch.testing.assert_close(projection(queries), projection[2](projection[1](inner)), rtol=1e-3, atol=1e-3)
+    for name in ("small", "paper", "paper-swin"):
+        printed = PRESETS[name]()
+        assert [type(part) for part in printed.model.query_projection(32)] == [torch.nn.Linear, torch.nn.LayerNorm]
+        memories = printed.model.visual_memory, printed.model.report_memory
+        assert [memory.norm for memory in memories] == ["none", "none"]
+        assert printed.stages.report.withheld == {}
 
 
 def test_a_bank_is_read_as_it_is_and_an_empty_memory_recalls_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from radweave.engine.train import train
 from radweave.inference.predictor import Predictor
 from radweave.methods import resolve
 from radweave.methods.dast import ABLATIONS, PRESETS, TABLES
-from radweave.methods.dast.fusion import ConcatFusion, Dvaf, MeanFusion, NoFusion
+from radweave.methods.dast.fusion import ConcatFusion, Dvaf, DvafConfig, MeanFusion, NoFusion
 from radweave.methods.dast.model import DastModel, Forward
 from radweave.methods.dast.retrieval import BANK, Dmsr, composite
 from radweave.methods.experiment import BuildContext
@@ -138,6 +138,66 @@ def test_dvaf_equals_equations_5_and_6() -> None:
         assert torch.allclose(fused.shares[study], torch.tensor(weights).double() / sum(weights), atol=1e-7)
 
 
+def test_class_tokens_stand_beside_the_fused_token_and_are_normalised_over_studies() -> None:
+    torch.manual_seed(0)
+    dvaf = Dvaf(dim=6, num_heads=2, num_classes=3, class_tokens=True, norm="studies").double()
+    diseases, patches = torch.randn(5, 3, 6).double(), torch.randn(5, 4, 6).double()
+    mask = torch.ones(5, 4, dtype=torch.bool)
+    marks, dvaf.norm = dvaf.norm, torch.nn.Identity()
+    raw = dvaf(diseases, patches, mask)
+    for study in range(5):
+        located = [norm(t + attend(dvaf.cross_attention, t, patches[study], mask[study])) for t in diseases[study]]
+        everyone, stacked = torch.ones(3, dtype=torch.bool), torch.stack(located)
+        related = torch.stack([norm(t + attend(dvaf.self_attention, t, stacked, everyone)) for t in located])
+        assert torch.allclose(raw.tokens[study, 1:], related, atol=1e-7)
+    printed = Dvaf(dim=6, num_heads=2, num_classes=3).double()
+    printed.load_state_dict(dvaf.state_dict())
+    fused = printed(diseases, patches, mask).tokens
+    assert fused.shape == (5, 1, 6)
+    assert torch.equal(fused, raw.tokens[:, :1]), "the printed token is the first"
+    assert (printed.appended(3), dvaf.appended(3)) == (1, 4)
+    dvaf.norm = marks
+    normalised = dvaf(diseases, patches, mask).tokens
+    centred = raw.tokens - raw.tokens.mean(0)
+    wanted = centred / (centred.square().mean(0) + 1e-5).sqrt() + dvaf.norm.norm.bias.view(4, 6)
+    assert torch.allclose(normalised, wanted, atol=1e-9)
+
+
+def test_published_presets_have_the_printed_fusion_and_retrieval() -> None:
+    for name in ("small", "paper", "paper-iu"):
+        record = PRESETS[name]().model
+        assert record.fusion == DvafConfig()
+        assert (DvafConfig().class_tokens, DvafConfig().norm) == (False, "none")
+        assert record.retrieval.kind == "dmsr"
+        assert not record.retrieval.standardised
+        assert PRESETS[name]().stages.report.withheld == {}
+    tiny = PRESETS["tiny"]()
+    assert tiny.stages.disease.finetune["vision_encoder"] == "full"
+    assert set(tiny.stages.report.withheld) == {"image", "fusion"}
+
+
+def test_a_step_on_the_contrast_moves_what_the_decoder_reads_unless_the_encoder_is_frozen() -> None:
+    context = toy_context()
+    batch = batch_of(context, *(example(context, index) for index in range(4)))
+    moved = {}
+    for how, overrides in (("full", ()), ("frozen", ABLATIONS["encoder frozen in stage 1"])):
+        experiment = resolve("dast", "tiny", [*TOY_OVERRIDES, *TOY_SIZES["dast"], *overrides])
+        assert experiment.stages.disease.finetune["vision_encoder"] == how  # type: ignore[attr-defined]
+        model = toy_model(context, "model.retrieval=none", *overrides)
+        model.text_encoder.fit(list(TOY_REPORTS.values()))
+        apply_finetune(model, experiment.named_stages()["disease"].finetune)
+        before, _ = Forward(model, batch).prefix
+        model.loss(batch, ("contrastive",))["contrastive"].backward()  # type: ignore[no-untyped-call]
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.grad is not None:
+                    parameter.sub_(parameter.grad, alpha=0.01)
+            after, _ = Forward(model, batch).prefix
+        moved[how] = float((after - before).abs().max().detach())
+    assert moved["full"] > 1e-3
+    assert moved["frozen"] == 0
+
+
 def test_the_other_fusions_of_table_5() -> None:
     torch.manual_seed(0)
     diseases, patches = torch.randn(1, 3, 4), torch.randn(1, 5, 4)
@@ -161,7 +221,7 @@ def test_patches_of_all_views_then_the_fused_token_are_projected_and_normalised(
     connector = model.connector
     for study, kinds in enumerate(([1, 2], [1])):
         rows = [(views.tokens[study, view, s], kind) for view, kind in enumerate(kinds) for s in range(4)]
-        rows.append((fused[study, 0], 0))
+        rows += [(token, 0) for token in fused[study]]
         wanted = [norm(connector.projection(x) + connector.view_embedding.weight[kind]) for x, kind in rows]
         begin = model.language_model.embed(torch.tensor(int(context.tokenizer.bos_token_id)))
         got = prefix[study][prefix_mask[study]]
@@ -246,7 +306,7 @@ def test_a_study_without_recall_has_no_exemplar_in_its_prompt() -> None:
     model = with_memory(model, context, memory)
     batch = batch_of(context, example(context, 0, patient="p0"), example(context, 1, patient="another"))
     prefix, mask = Forward(model, batch).prefix
-    image = 4 + 1
+    image = 4 + 15
     assert int(mask[0].sum()) == 1 + image, "no dangling words"
     text = model.generate(batch, GREEDY).intermediates[1]["recalled"][0]["text"]
     words = [
@@ -295,9 +355,10 @@ def test_stage_one_is_binary_cross_entropy_plus_contrast() -> None:
 @pytest.mark.parametrize(
     ("row", "appended", "has_exemplar"),
     [
-        ("full", 1, True),
+        ("full", 15, True),
+        ("DVAF as printed", 1, True),
         ("baseline", 0, False),
-        ("DASTs + DVAF", 1, False),
+        ("DASTs + DVAF", 15, False),
         ("concatenation", 14, False),
         ("mean pooling", 1, False),
         ("DMSR alone", 0, True),

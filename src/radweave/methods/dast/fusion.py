@@ -87,7 +87,7 @@ class Dvaf(nn.Module):
 
     def appended(self, num_classes: int) -> int:
         """The number of tokens that are appended."""
-        return 1
+        return 1 + num_classes * self.class_tokens
 
     def forward(
         self,
