@@ -59,6 +59,9 @@ FINDINGS, DIAGNOSIS = {"disease": 1.0, "words": 0.005}, {"diagnosis": 1.0}
 AUXILIARY, IN_CONTEXT = {"auxiliary": 1.0}, {"text_in_context": 1.0}
 REPORT_LOSSES = {"report": 1.0, "auxiliary": 1.0}
 """Eq. 11."""
+CONTRAST = {"contrast": 1.0}
+WITHHELD = {"image": 0.3}
+"""Else the decoder reads the image alone, of which the difference is made."""
 
 
 def tiny() -> DiffvpExperiment:
@@ -72,7 +75,8 @@ def tiny() -> DiffvpExperiment:
             word_head=LinearWordHeadConfig(),
             diagnosis=NoisyOrConfig(),
             resampler=ResamplerConfig(dim=128, num_layers=2, num_heads=4, ffn_ratio=2.0, sharpness=4.0),
-            difference=DifferenceConfig(num_heads=4, ffn_ratio=2.0),
+            difference=DifferenceConfig(num_heads=4, ffn_ratio=2.0, norm="studies"),
+            auxiliary_head=ClassHeadConfig(pooling="noisy_or"),
             connector=LinearConnectorConfig(input_norm="batch"),
             language_model=TINY_LLAMA,
             prompt=PLAIN_PROMPT,
@@ -80,9 +84,11 @@ def tiny() -> DiffvpExperiment:
         stages=DiffvpStages(
             vision=stage(ENCODER_PARTS, FINDINGS, fast, epochs=18),
             diagnosis=stage(E, DIAGNOSIS, warm(3e-3, 50), epochs=8, augment=False),
-            latents=stage(LATENT_PARTS, AUXILIARY, slow, epochs=6, augment=False),
+            latents=stage(LATENT_PARTS, AUXILIARY | CONTRAST, slow, epochs=6, augment=False),
             language=stage(LANGUAGE, IN_CONTEXT, fast, epochs=8, augment=False),
-            report=stage(REPORT_PARTS | LANGUAGE, REPORT_LOSSES, slow, epochs=8, augment=False),
+            report=stage(REPORT_PARTS | LANGUAGE, REPORT_LOSSES | CONTRAST, slow, epochs=8, augment=False).model_copy(
+                update={"withheld": WITHHELD}
+            ),
         ),
         decoding=DecodingConfig(max_new_tokens=160, expected_utility=MANY_FINDINGS),
     )
