@@ -22,6 +22,7 @@ from radweave.methods.experiment import (
     TINY_XRAY,
     DataConfig,
     as_written,
+    report_stage,
     stage,
     warm,
 )
@@ -64,6 +65,10 @@ WITHHELD = {"image": 0.3}
 """Else the decoder reads the image alone, of which the difference is made."""
 
 
+def _withholding(report: StageConfig) -> StageConfig:
+    return report.model_copy(update={"withheld": WITHHELD})
+
+
 def tiny() -> DiffvpExperiment:
     """About two million weights from nothing, for scans of 32 x 64 x 64 voxels; minutes on one CPU core."""
     slow, fast = warm(1e-3, 50), warm(2e-3, 50)
@@ -86,8 +91,8 @@ def tiny() -> DiffvpExperiment:
             diagnosis=stage(E, DIAGNOSIS, warm(3e-3, 50), epochs=8, augment=False),
             latents=stage(LATENT_PARTS, AUXILIARY | CONTRAST, slow, epochs=6, augment=False),
             language=stage(LANGUAGE, IN_CONTEXT, fast, epochs=8, augment=False),
-            report=stage(REPORT_PARTS | LANGUAGE, REPORT_LOSSES | CONTRAST, slow, epochs=8, augment=False).model_copy(
-                update={"withheld": WITHHELD}
+            report=_withholding(
+                stage(REPORT_PARTS | LANGUAGE, REPORT_LOSSES | CONTRAST, slow, epochs=8, augment=False)
             ),
         ),
         decoding=DecodingConfig(max_new_tokens=160, expected_utility=MANY_FINDINGS),
@@ -98,12 +103,13 @@ def tiny_xray() -> DiffvpExperiment:
     """``tiny`` with a 2D encoder, for radiographs, which are seen as often as the other methods' tiny presets do."""
     scans = tiny()
     stages = scans.stages.named()
-    passes = {"vision": 0, "language": 4, "report": 8}
+    passes = {"vision": 0, "language": 4}
     shortened = {name: stages[name].model_copy(update={"epochs": epochs}) for name, epochs in passes.items()}
+    report = _withholding(report_stage(REPORT_PARTS | LANGUAGE, REPORT_LOSSES | CONTRAST))
     return DiffvpExperiment(
         data=TINY_XRAY,
         model=scans.model.model_copy(update={"vision_encoder": PHANTOM_ENCODER, "word_head": DenseHeadConfig()}),
-        stages=scans.stages.model_copy(update=shortened | {"encoder": ENCODER_STAGE}),
+        stages=scans.stages.model_copy(update=shortened | {"encoder": ENCODER_STAGE, "report": report}),
         decoding=DecodingConfig(max_new_tokens=96),
     )
 
@@ -197,6 +203,17 @@ ABLATIONS: dict[str, list[str]] = {
     **{f"{share} % of another domain": [f"model.pool.domain_mix={share / 100}"] for share in (10, 50, 100)},
     # Ours
     "no segments": ["model.difference.segments=false"],
+    "no norm over studies": ["model.difference.norm=layer"],
+    "mean of latents": ["model.auxiliary_head.pooling=mean"],
+    "no contrast": ["stages.latents.losses.contrast=0.0", "stages.report.losses.contrast=0.0"],
+    "image never withheld": ["stages.report.withheld.image=0.0"],
+    "as printed": [
+        "model.difference.norm=none",
+        "model.auxiliary_head.pooling=mean",
+        "stages.latents.losses.contrast=0.0",
+        "stages.report.losses.contrast=0.0",
+        "stages.report.withheld.image=0.0",
+    ],
     "own prior as reference": ["data.priors=true", "model.pool.use_prior=true"],
     "decoder with adapters": [
         f"model.language_model.lora={{kind: lora, targets: [{', '.join(ALL_LINEAR)}]}}",
