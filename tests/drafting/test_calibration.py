@@ -22,6 +22,7 @@ from radweave.drafting.calibration import (
     load_calibration,
     rescaled,
     save_calibration,
+    stated_log_odds,
 )
 from radweave.metrics.heads import expected_calibration_error, reliability
 from radweave.metrics.statistics import wilson_interval
@@ -312,3 +313,23 @@ def test_the_calibration_file_is_read_back_or_refused(tmp_path: Path) -> None:
         (tmp_path / FILE).write_text(json.dumps({**whole, **change}))
         with pytest.raises(InputError, match=r"calibration\.json"):
             load_calibration(tmp_path, CLASSES)
+
+
+def test_reports_that_say_nothing_of_a_class_weigh_nothing_and_good_ones_sharpen_it() -> None:
+    rng = np.random.default_rng(0)
+    labels = (rng.random((4000, 3)) < 0.3).astype(float)
+    scores = labels + rng.normal(size=(4000, 3))
+    reports = 9
+    useless, useful = rng.binomial(reports, 0.3, size=(4000, 3)), rng.binomial(reports, 0.1 + 0.7 * labels)
+    names = ("Edema", "Cardiomegaly", "Atelectasis")
+
+    def fitted(counts: np.ndarray) -> RunCalibration:  # type: ignore[type-arg]
+        stated = stated_log_odds(counts.astype(float), reports)
+        return RunCalibration.fit("heads", "val", names, scores, labels, stated)
+
+    assert max(one.own for one in fitted(useless).classes.values()) < 0.15
+    assert min(one.own for one in fitted(useful).classes.values()) > 0.8
+    stated = stated_log_odds(np.array([[9.0, 0.0, 4.5]]), reports)
+    surely, hardly, _ = fitted(useful)(np.zeros((1, 3)), stated)[0]
+    assert surely > 0.9
+    assert hardly < 0.1

@@ -18,6 +18,7 @@ from radweave.engine.prepare import prepare
 from radweave.engine.restore import Run, restore
 from radweave.engine.train import train
 from radweave.inference.predictor import Predictor
+from radweave.methods.am_mrg.memory import HopfieldMemory
 from radweave.methods.am_mrg.model import AmMrgModel
 from radweave.methods.model import own_reports
 from radweave.nn.memory.bank import Bank
@@ -78,7 +79,8 @@ def test_a_memory_that_is_switched_off_changes_drafts(folder: Path, toy_dataset:
     model = run.model
     assert isinstance(model, AmMrgModel)
     for memory in (model.visual_memory, model.report_memory):
-        memory.remember(Bank({"patterns": torch.zeros(0, memory.pattern_dim)}, ()))  # type: ignore[union-attr]
+        assert isinstance(memory, HopfieldMemory)
+        memory.remember(Bank({"patterns": torch.zeros(0, memory.pattern_dim)}, ()))
     assert not any(one.recalled for one in asked(run, batch))
     assert [one.written for one in asked(run, batch)] != [one.written for one in said]
     assert texts(run, toy_dataset, heavy) != before
