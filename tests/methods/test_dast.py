@@ -480,9 +480,7 @@ def test_stages_train_what_the_paper_trains_and_tiny_its_language_model_too() ->
         own = {"language_model"} if name == "tiny" else set()
         stages = preset().stages
         trained = {key: set(stage.trained) for key, stage in preset().named_stages().items()}
-        # The tiny encoder has learned in stage encoder what few studies can teach it, and is frozen after.
-        sight = set() if name == "tiny" else {"vision_encoder"}
-        assert trained["disease"] == {"disease_tokens", "alignment"} | sight
+        assert trained["disease"] == {"disease_tokens", "alignment", "vision_encoder"}
         assert trained["report"] == {"fusion", "connector"} | own
         assert stages.disease.losses == {"disease": 1.0, "contrastive": 1.0}
     assert PRESETS["paper"]().stages.language.epochs == 0, "there the language model comes pretrained"
