@@ -405,13 +405,13 @@ def test_a_memory_normalises_what_asks_and_what_is_recalled_over_studies() -> No
 
 
 def test_image_queries_are_normalised_over_studies_before_their_projection() -> None:
-    record = PRESETS["tiny"]().model
+    record = PRESETS["tiny"]().model.model_copy(update={"query_norm": "studies"})
     projection = record.query_projection(32)
     queries = torch.randn(5, 14, 128)
     centred = queries - queries.mean(0)
     inner = centred / (centred.square().mean(0) + 1e-5).sqrt() + projection[0].norm.bias.view(14, 128)
     torch.testing.assert_close(projection(queries), projection[2](projection[1](inner)), rtol=1e-3, atol=1e-3)
-    for name in ("small", "paper", "paper-swin"):
+    for name in ("tiny", "small", "paper", "paper-swin"):
         printed = PRESETS[name]()
         assert [type(part) for part in printed.model.query_projection(32)] == [torch.nn.Linear, torch.nn.LayerNorm]
         memories = printed.model.visual_memory, printed.model.report_memory

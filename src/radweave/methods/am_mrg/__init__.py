@@ -45,7 +45,7 @@ STAGE_TWO = full("visual_memory", "report_memory", "connector", "query_projectio
 WORD_HEAD, LANGUAGE = full("word_head"), full("language_model")
 DISEASE = {"disease": 1.0, "orthogonality": 0.1}
 IN_CONTEXT, REPORT = {"text_in_context": 1.0}, {"report": 1.0}
-WITHHELD = {"image": 0.3, "queries": 0.3, "regions": 0.3, "reports": 0.3}
+WITHHELD = "stages.report.withheld={image: 0.3, queries: 0.3, regions: 0.3, reports: 0.3}"
 
 
 def tiny() -> AmMrgExperiment:
@@ -58,11 +58,8 @@ def tiny() -> AmMrgExperiment:
             query_former=QueryFormerConfig(dim=128, num_layers=2, num_heads=4, ffn_ratio=2.0),
             word_head=DenseHeadConfig(),
             text_encoder=LsaTextEncoderConfig(),
-            visual_memory=VisualMemoryConfig(
-                num_heads=2, head_dim=32, norm="studies", regions=RegionConfig(threshold=0.5)
-            ),
-            report_memory=ReportMemoryConfig(num_heads=2, head_dim=32, norm="studies"),
-            query_norm="studies",
+            visual_memory=VisualMemoryConfig(num_heads=2, head_dim=32, regions=RegionConfig(threshold=0.5)),
+            report_memory=ReportMemoryConfig(num_heads=2, head_dim=32),
             connector=LinearConnectorConfig(input_norm="batch"),
             language_model=TINY_LLAMA,
             prompt=PLAIN_PROMPT,
@@ -71,7 +68,7 @@ def tiny() -> AmMrgExperiment:
             encoder=ENCODER_STAGE,
             disease=stage(READING_PARTS, DISEASE, warm(1e-3, 50), epochs=8, augment=False),
             language=stage(LANGUAGE, IN_CONTEXT, fast, epochs=4, augment=False),
-            report=report_stage(STAGE_TWO | LANGUAGE, REPORT).model_copy(update={"withheld": WITHHELD}),
+            report=report_stage(STAGE_TWO | LANGUAGE, REPORT),
         ),
         decoding=DecodingConfig(max_new_tokens=96),
     )
@@ -168,8 +165,8 @@ ABLATIONS: dict[str, list[str]] = {
     "energy rule": _both("update=energy"),
     "attention until it settles": [*_both("update.steps=20"), *_both("update.tolerance=0.001")],
     "whole reports": ["model.report_memory.reports.unit=report"],
-    "tokens as printed": ["model.query_norm=none", *_both("norm=none")],
-    "nothing withheld": ["stages.report.withheld={}"],
+    "normalised over studies": ["model.query_norm=studies", *_both("norm=studies")],
+    "normalised over studies, inputs withheld": ["model.query_norm=studies", *_both("norm=studies"), WITHHELD],
     "orthogonal queries": ["model.query_former.orthogonal=queries"],
     "w/o orthogonality": ["stages.disease.losses.orthogonality=0.0"],
 }
