@@ -103,8 +103,8 @@ def attend(layer: Any, query: Tensor, source: Tensor, present: Tensor) -> Tensor
     for head in range(layer.num_heads):
         part = slice(head * width, (head + 1) * width)
         weights = [
-            math.exp(float(layer.query(query)[part] @ layer.key(row)[part]) / math.sqrt(width)) if there else 0.0
-            for row, there in zip(source, present, strict=True)
+            math.exp(float(layer.query(query)[part] @ layer.key(row)[part]) / math.sqrt(width)) if is_present else 0.0
+            for row, is_present in zip(source, present, strict=True)
         ]
         read.append(sum(w / sum(weights) * layer.value(row)[part] for w, row in zip(weights, source, strict=True)))
     out: Tensor = layer.out(torch.cat(read))
@@ -120,13 +120,13 @@ def test_dvaf_equals_equations_5_and_6() -> None:
     assert fused.gate is not None
     assert fused.shares is not None
     for study in range(2):
-        there, everyone = mask[study], torch.ones(3, dtype=torch.bool)
-        located = [norm(t + attend(dvaf.cross_attention, t, patches[study], there)) for t in diseases[study]]
+        is_present, everyone = mask[study], torch.ones(3, dtype=torch.bool)
+        located = [norm(t + attend(dvaf.cross_attention, t, patches[study], is_present)) for t in diseases[study]]
         stacked = torch.stack(located)
         related = [norm(t + attend(dvaf.self_attention, t, stacked, everyone)) for t in located]
         weights = [math.exp(float(dvaf.pool.weight[0] @ t)) for t in related]
         disease = sum(w / sum(weights) * t for w, t in zip(weights, related, strict=True))
-        visual = patches[study][there].sum(0) / int(there.sum())
+        visual = patches[study][is_present].sum(0) / int(is_present.sum())
         assert isinstance(disease, Tensor)
         for channel in range(6):
             score = float(dvaf.gate.weight[channel] @ torch.cat([visual, disease]) + dvaf.gate.bias[channel])
@@ -193,16 +193,16 @@ def test_dmsr_recalls_the_best_study_that_is_not_the_query_or_of_its_patient() -
     assert retrieval.recall(visual, logits, ["s0"] * count, ["p0"] * count) == [None] * count
     retrieval.remember({BANK: Bank({"visual": visual, "logits": logits}, rows)})
     study_ids = [f"s{index}" for index in range(count)]
-    for number, found in enumerate(retrieval.recall(visual, logits, study_ids, patients)):
+    for number, result in enumerate(retrieval.recall(visual, logits, study_ids, patients)):
         scores = {
             other: 0.4 * cosine(visual[number], visual[other]) + 0.6 * cosine(logits[number], logits[other])
             for other in range(count)
             if patients[other] != patients[number]
         }
         best = max(scores, key=lambda other: scores[other])
-        assert found is not None
-        assert (found.study_id, found.text) == (f"s{best}", f"text {best}")
-        assert found.combined == pytest.approx(0.4 * found.visual + 0.6 * found.disease, abs=1e-5)
+        assert result is not None
+        assert (result.study_id, result.text) == (f"s{best}", f"text {best}")
+        assert result.combined == pytest.approx(0.4 * result.visual + 0.6 * result.disease, abs=1e-5)
         alone = retrieval.recall(visual[number : number + 1], logits[number : number + 1], [f"s{number}"], ["unknown"])
         assert alone[0] is not None
         assert alone[0].study_id != f"s{number}", "a study is barred also where its patient is not known"
@@ -219,24 +219,24 @@ def test_standardised_logits_are_compared_in_units_of_their_spread() -> None:
     spreads = [math.sqrt(sum((float(value) - means[k]) ** 2 for value in logits[:, k]) / 30) for k in range(2)]
     scaled = torch.tensor([[(float(row[k]) - means[k]) / spreads[k] for k in range(2)] + [0.0] for row in logits])
     names = [f"s{number}" for number in range(30)]
-    for number, found in enumerate(retrieval.recall(visual, logits, names, ["someone"] * 30)):
-        assert found is not None
+    for number, result in enumerate(retrieval.recall(visual, logits, names, ["someone"] * 30)):
+        assert result is not None
         scores = [
             0.3 * cosine(visual[number], visual[other]) + 0.7 * cosine(scaled[number], scaled[other])
             for other in range(30)
         ]
         scores[number] = -2
         best = max(range(30), key=scores.__getitem__)
-        assert found.study_id == f"s{best}"
-        assert found.disease == pytest.approx(cosine(scaled[number], scaled[best]), abs=1e-4)
-        assert found.combined == pytest.approx(scores[best], abs=1e-4)
+        assert result.study_id == f"s{best}"
+        assert result.disease == pytest.approx(cosine(scaled[number], scaled[best]), abs=1e-4)
+        assert result.combined == pytest.approx(scores[best], abs=1e-4)
     raw = Dmsr(alpha=0.3, max_tokens=9)
     raw.remember({BANK: Bank({"visual": visual, "logits": logits}, rows)})
     others = [item for item in raw.recall(visual, logits, names, ["someone"] * 30) if item is not None]
     assert min(item.disease for item in others) > 0.9, "raw ones say of every study that it is alike"
 
 
-def test_a_study_that_may_recall_nothing_is_not_told_of_a_similar_report() -> None:
+def test_a_study_without_recall_has_no_exemplar_in_its_prompt() -> None:
     """Its prompt is the one without retrieval; that of its batch mate holds the whole sentence."""
     context = toy_context()
     sentence = "model.exemplar_prompt='The report of a similar one reads: {exemplar} .'"
@@ -258,12 +258,12 @@ def test_a_study_that_may_recall_nothing_is_not_told_of_a_similar_report() -> No
     assert torch.equal(prefix[1][mask[1]][1 : 1 + len(words)], wanted)
     assert int(mask[1].sum()) == 1 + len(words) + image
     # The same while the language model learns to read its context: no report of another patient, no sentence.
-    ids, there = model.prompts.exemplar_sentence(
+    ids, is_present = model.prompts.exemplar_sentence(
         torch.tensor([[5, 6], [0, 0]]), torch.tensor([[True] * 2, [False] * 2])
     )
-    assert there[0].all()
-    assert not there[1].any()
-    assert ids.shape == there.shape
+    assert is_present[0].all()
+    assert not is_present[1].any()
+    assert ids.shape == is_present.shape
 
 
 def test_stage_one_is_binary_cross_entropy_plus_contrast() -> None:
@@ -303,7 +303,7 @@ def test_stage_one_is_binary_cross_entropy_plus_contrast() -> None:
         ("DMSR alone", 0, True),
     ],
 )
-def test_an_ablation_row_puts_into_the_prompt_what_its_name_says(row: str, appended: int, has_exemplar: bool) -> None:
+def test_each_ablation_row_fills_the_prompt_as_named(row: str, appended: int, has_exemplar: bool) -> None:
     context = toy_context()
     model = toy_model(context, *ABLATIONS[row])
     memory = [example(context, index) for index in range(4, 8)]
@@ -333,10 +333,10 @@ def test_the_exemplar_in_the_prompt_is_the_recalled_report_in_training_and_in_us
         wanted = model.language_model.embed(torch.tensor(ids))
         assert torch.equal(in_use[study][mask[study]][1 : 1 + len(ids)], wanted)
         assert torch.equal(in_training[study][mask[study]][1 : 1 + len(ids)], wanted)
-    cut, there = model.prompts.exemplar_ids([TOY_REPORTS["left"], None], 3)
+    cut, is_present = model.prompts.exemplar_ids([TOY_REPORTS["left"], None], 3)
     end = encode(context.tokenizer, "\n")
     assert cut[0].tolist() == [*encode(context.tokenizer, TOY_REPORTS["left"])[:3], *end]
-    assert there.tolist() == [[True] * (3 + len(end)), [False] * (3 + len(end))]
+    assert is_present.tolist() == [[True] * (3 + len(end)), [False] * (3 + len(end))]
 
 
 def test_the_evidence_of_a_study() -> None:
@@ -367,8 +367,12 @@ def test_bank_and_query_are_vectors_of_one_kind() -> None:
     context = toy_context()
     examples = [example(context, index, views=1 + index % 2) for index in range(5)]
     model = with_memory(toy_model(context), context, examples)
-    strangers = [replace(one, study_id=f"new{one.study_id}", patient_id=f"new{one.patient_id}") for one in examples]
-    for own, shown in zip(examples, model.generate(batch_of(context, *strangers), GREEDY).intermediates, strict=True):
+    unknown_patients = [
+        replace(one, study_id=f"new{one.study_id}", patient_id=f"new{one.patient_id}") for one in examples
+    ]
+    for own, shown in zip(
+        examples, model.generate(batch_of(context, *unknown_patients), GREEDY).intermediates, strict=True
+    ):
         (recalled,) = shown["recalled"]
         assert recalled["study_id"] == own.study_id
         # float32: other batches are summed in another order.
@@ -461,12 +465,12 @@ def test_a_bank_with_a_test_study_is_refused(
     toy_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build = DastModel.build_memories
-    stranger = next(iter(toy_dataset.studies("test")))
+    unknown_study = next(iter(toy_dataset.studies("test")))
 
     def leak(self: DastModel, stage: str, training: Any) -> dict[str, Bank]:
         banks = build(self, stage, training)
         return {
-            name: Bank(bank.tensors, ({**bank.rows[0], "study_id": stranger.study_id}, *bank.rows[1:]))
+            name: Bank(bank.tensors, ({**bank.rows[0], "study_id": unknown_study.study_id}, *bank.rows[1:]))
             for name, bank in banks.items()
         }
 

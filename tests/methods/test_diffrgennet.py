@@ -108,7 +108,7 @@ def with_memory(model: DiffRGenNetModel, context: BuildContext, examples: Sequen
 def test_distances_and_feature_difference_equal_equation_1() -> None:
     torch.manual_seed(0)
     image, cases = torch.randn(2, 4).double(), torch.randn(2, 3, 4).double()
-    found = {scale: distances(image, cases, scale) for scale in ("sqrt_dim", "literal")}  # type: ignore[arg-type]
+    result = {scale: distances(image, cases, scale) for scale in ("sqrt_dim", "literal")}  # type: ignore[arg-type]
     for study in range(2):
         for case in range(3):
             z, e = image[study].tolist(), cases[study, case].tolist()
@@ -118,12 +118,12 @@ def test_distances_and_feature_difference_equal_equation_1() -> None:
             for scale, length in (("sqrt_dim", 2.0), ("literal", 1.0)):
                 wanted = torch.tensor([l2, cosine, dot / length]).double()
                 # 1e-12 stands under the root, so that it has a gradient at 0.
-                assert torch.allclose(found[scale][study, case], wanted, atol=1e-7)
+                assert torch.allclose(result[scale][study, case], wanted, atol=1e-7)
     module = FeatureDifference(4, ("dot", "l2"), "literal", 8).double()
-    chosen = found["literal"][..., [2, 0]]
-    there = torch.ones(cases.shape[:2], dtype=torch.bool)
-    assert torch.allclose(module(image, cases, there), module.mlp(chosen))
-    absent = NoDifference(4).of(image, Cases(cases, there, ~there))
+    chosen = result["literal"][..., [2, 0]]
+    is_present = torch.ones(cases.shape[:2], dtype=torch.bool)
+    assert torch.allclose(module(image, cases, is_present), module.mlp(chosen))
+    absent = NoDifference(4).of(image, Cases(cases, is_present, ~is_present))
     assert (absent.tokens.shape, absent.present.shape, absent.is_prior.shape) == ((2, 0, 4), (2, 0), (2, 0))
     same = torch.ones(1, 4, requires_grad=True)
     distances(same, torch.ones(1, 1, 4)).sum().backward()  # type: ignore[no-untyped-call]
@@ -172,12 +172,12 @@ def loop_over_anchors(
         terms = []
         for i in range(len(labels)):
             f = [float(torch.nn.functional.cosine_similarity(left[i], row, dim=0)) / tau for row in right]
-            alike = [j == i or (labels[j] == labels[i] and min(labels[i]) >= 0) for j in range(len(labels))]
-            if all(alike) and not apart:
+            same_labels = [j == i or (labels[j] == labels[i] and min(labels[i]) >= 0) for j in range(len(labels))]
+            if all(same_labels) and not apart:
                 continue
-            below = sum(math.exp(f[j]) for j in range(len(f)) if which == "all" or not alike[j])
+            below = sum(math.exp(f[j]) for j in range(len(f)) if which == "all" or not same_labels[j])
             below += sum(math.exp(float(torch.nn.functional.cosine_similarity(left[i], d, dim=0)) / tau) for d in apart)
-            ratios = [math.log(math.exp(f[p]) / below) for p in range(len(f)) if alike[p]]
+            ratios = [math.log(math.exp(f[p]) / below) for p in range(len(f)) if same_labels[p]]
             terms.append(-sum(ratios) / len(ratios))
         total += sum(terms) / len(terms) / 2
     return total
@@ -292,10 +292,10 @@ def test_a_report_is_written_without_a_look_at_the_labels_even_of_a_model_left_i
     monkeypatch.setattr(model.diseases, "prompt", lambda states: read.append(states) or prompt(states))
     model.generate(batch, GREEDY)
     with torch.no_grad():
-        found = Forward(model, batch).study.logits.argmax(-1)
-    assert torch.equal(read[0], found)
+        result = Forward(model, batch).study.logits.argmax(-1)
+    assert torch.equal(read[0], result)
     assert batch.class_labels is not None
-    assert not torch.equal(found, batch.class_labels), "the labels would have been other states"
+    assert not torch.equal(result, batch.class_labels), "the labels would have been other states"
 
 
 def test_positions_tell_all_cells_apart() -> None:
@@ -397,21 +397,21 @@ def test_training_and_inference_retrieve_by_the_same_path(monkeypatch: pytest.Mo
     examples = [example(context, index) for index in range(8)]
     model = with_memory(toy_model(context), context, examples)
     assert isinstance(model.retrieval, ImageRetrieval)
-    seen = []
+    forward = []
     recall = model.retrieval.recall
 
     def spy(batch: Batch, text_dim: int) -> Any:
-        seen.append(recall(batch, text_dim))
-        return seen[-1]
+        forward.append(recall(batch, text_dim))
+        return forward[-1]
 
     monkeypatch.setattr(model.retrieval, "recall", spy)
     batch = batch_of(context, *examples[:5])
     model.train().loss(batch, ("report", "disease", "matching"))
     model.eval().loss(batch, ("report", "disease", "matching"))
     model.generate(replace(batch, input_ids=None, labels=None, class_labels=None, reports=None), GREEDY)
-    assert len(seen) == 3
-    assert seen[0].cases == seen[1].cases == seen[2].cases
-    assert all(len(cases) == 3 for cases in seen[0].cases)
+    assert len(forward) == 3
+    assert forward[0].cases == forward[1].cases == forward[2].cases
+    assert all(len(cases) == 3 for cases in forward[0].cases)
 
 
 @pytest.mark.parametrize("overrides", [(), CAUSAL])
@@ -463,7 +463,7 @@ def test_maps_have_the_rows_and_columns_of_the_image() -> None:
     (shown,) = model.generate(batch_of(context, wide), GREEDY).intermediates
     rows, columns = Forward(model, batch_of(context, wide)).image.views.grid
     assert rows < columns
-    assert {found.shape for found in shown["attention_maps"].values()} == {(1, rows, columns)}
+    assert {result.shape for result in shown["attention_maps"].values()} == {(1, rows, columns)}
 
 
 def test_a_prior_enters_both_passes_by_its_report_and_by_its_image() -> None:
@@ -476,10 +476,10 @@ def test_a_prior_enters_both_passes_by_its_report_and_by_its_image() -> None:
     losses = [float(model.loss(batch_of(context, one), ("report",))["report"]) for one in variants]
     assert len({round(value, 6) for value in losses}) == 4
     with torch.no_grad():
-        found = Forward(model, batch_of(context, variants[1])).study
-        *others, shown = found.evidence(0, CHEXPERT14)["recalled"]
-    assert len(others) == len(found.recalled.cases[0]) >= 1
-    assert [shown["scores"][name] for name in METRICS] == pytest.approx(found.apart[0, -1].tolist())
+        result = Forward(model, batch_of(context, variants[1])).study
+        *others, shown = result.evidence(0, CHEXPERT14)["recalled"]
+    assert len(others) == len(result.recalled.cases[0]) >= 1
+    assert [shown["scores"][name] for name in METRICS] == pytest.approx(result.apart[0, -1].tolist())
     with torch.no_grad():
         model.cases.mark.weight[1] += 1.0
     marked = float(model.loss(batch_of(context, variants[1]), ("report",))["report"])
@@ -499,24 +499,24 @@ def test_a_prior_is_the_mean_of_its_report_and_its_image_and_differences_are_to_
     batch = batch_of(context, example(context, 49), replace(example(context, 50), prior=example(context, 51)))
     assert batch.priors is not None
     assert batch.priors.reports is not None
-    seen = Forward(model, batch)
+    forward = Forward(model, batch)
     report = model.cases(model.text_encoder.encode(batch.priors.reports)[:, None])[:, 0]
     image = Forward(model, batch.priors).image.mean
-    tokens = seen.study.cases.tokens
+    tokens = forward.study.cases.tokens
     torch.testing.assert_close(tokens[1, -1:], (report + image) / 2)
-    assert not seen.study.cases.present[0, -1]
-    mean, present = seen.image.mean, seen.study.cases.present
+    assert not forward.study.cases.present[0, -1]
+    mean, present = forward.image.mean, forward.study.cases.present
     if overrides == ("model.difference.space=matching",):
         # In the space that matching aligns, the cases are compared by their reports alone, and the prior as above.
         assert isinstance(model.matching, NegPosMatching)
-        tokens = model.matching.of_report(seen.recalled.text)
+        tokens = model.matching.of_report(forward.recalled.text)
         report = model.matching.of_report(model.text_encoder.encode(batch.priors.reports))
         prior = (report + model.matching.of_image(image)) / 2
         tokens = torch.cat([tokens, torch.stack([torch.zeros_like(prior), prior])], dim=1)
         mean = model.matching.of_image(mean)
-    torch.testing.assert_close(seen.study.changes.tokens, model.difference(mean, tokens, present))
-    torch.testing.assert_close(seen.study.apart, distances(mean, tokens))
-    assert float(seen.study.changes.tokens[present].std()) > 0
+    torch.testing.assert_close(forward.study.changes.tokens, model.difference(mean, tokens, present))
+    torch.testing.assert_close(forward.study.apart, distances(mean, tokens))
+    assert float(forward.study.changes.tokens[present].std()) > 0
 
 
 @torch.no_grad()
@@ -528,7 +528,7 @@ def test_tokens_about_cases_say_at_which_rank_a_case_was_retrieved_where_they_ar
         assert (float(torch.pdist(marked[0]).min()) > 0.05) == ranks
 
 
-def test_a_prior_is_of_the_same_patient_and_split_and_only_there_when_asked_for() -> None:
+def test_a_prior_is_of_the_same_patient_and_split_and_optional() -> None:
     def study(number: int, patient: str, prior: str | None, report: str | None = "Clear lungs.") -> Study:
         images = (ImageRef(path=f"images/{number}.png"),)
         return Study(study_id=f"s{number}", patient_id=patient, split="test", images=images, report=report, prior=prior)
@@ -543,7 +543,7 @@ def test_a_prior_is_of_the_same_patient_and_split_and_only_there_when_asked_for(
     ]
     cache = PixelCache(np.zeros((6, 8, 8), np.uint8), {f"images/{number}.png": number for number in range(6)}, {})
 
-    def priors(asked: bool) -> list[str | None]:
+    def priors(requested: bool) -> list[str | None]:
         prepared = prepare_split(
             studies,
             cache,
@@ -554,7 +554,7 @@ def test_a_prior_is_of_the_same_patient_and_split_and_only_there_when_asked_for(
             label_set="chexpert14",
             classes=(),
             need_text=False,
-            priors=asked,
+            priors=requested,
         )
         return [one.prior.study_id if one.prior is not None else None for one in prepared.examples]
 
@@ -572,9 +572,9 @@ def test_a_run_trains_restores_and_holds_no_report_of_another_split(toy_dataset:
     # "Lung Opacity" is positive in every study of the toy data, nothing else is; so its prior is the largest.
     assert int(model.diseases.prior.argmax()) == CHEXPERT14.index("Lung Opacity")
     image = toy_dataset.image_path("images/0_0.png")
-    found = Predictor.of(restore(folder)).report([image], study_id="s000").evidence["recalled"]
-    assert len(found) == 3
-    assert "s000" not in [case["study_id"] for case in found]
+    result = Predictor.of(restore(folder)).report([image], study_id="s000").evidence["recalled"]
+    assert len(result) == 3
+    assert "s000" not in [case["study_id"] for case in result]
 
 
 def test_distances_grow_with_what_the_labels_of_study_and_case_differ_in(tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ class InputResult:
     drafts: Drafts | None
 
     @property
-    def speaks(self) -> bool:
+    def carries(self) -> bool:
         """Another study's costs at least ``FLOOR``, with an interval above 0."""
         cost = self.costs["another"]
         return cost.mean >= FLOOR and cost.low is not None and cost.low > 0
@@ -231,7 +231,7 @@ class Probe:
     @property
     def silent(self) -> list[str]:
         """Parts that do not act and do not declare why."""
-        quiet = [f"input {one.name}" for one in self.inputs if not one.silent and not one.speaks]
+        quiet = [f"input {one.name}" for one in self.inputs if not one.silent and not one.carries]
         return quiet + [f"loss {one.stage}.{one.name}" for one in self.losses if not one.silent and not one.acts]
 
     def to_json(self) -> dict[str, Any]:
@@ -424,8 +424,8 @@ class _Scored:
     def of(cls, run: Run, examples: Sequence[Example], texts: list[str]) -> _Scored:
         labeler = get_labeler(LABELER_OF[run.experiment.data.modality])
         references = [example.report or "" for example in examples]
-        kept = [place for place, name in enumerate(labeler.classes) if name != NO_FINDING]
-        states = [is_positive(states_of(some, labeler), "negative")[:, kept] for some in (texts, references)]
+        findings = [place for place, name in enumerate(labeler.classes) if name != NO_FINDING]
+        states = [is_positive(states_of(some, labeler), "negative")[:, findings] for some in (texts, references)]
         rows = confusion_rows(*states)
         known = [example.study_id for example in examples]
         scores = corpus_scores(dict(zip(known, texts, strict=True)), dict(zip(known, references, strict=True)))

@@ -11,7 +11,16 @@ from radweave.methods.diffrgennet.difference import CaseEmbeddingConfig, Feature
 from radweave.methods.diffrgennet.diseases import DiseaseStatesConfig
 from radweave.methods.diffrgennet.matching import NegPosMatchingConfig
 from radweave.methods.diffrgennet.model import DiffRGenNetExperiment, DiffRGenNetModelConfig, DiffRGenNetStages
-from radweave.methods.experiment import ENCODER_STAGE, SMALL_XRAY, TINY_XRAY, as_written, published, stage, warm
+from radweave.methods.experiment import (
+    ENCODER_STAGE,
+    SMALL_XRAY,
+    TINY_XRAY,
+    as_written,
+    published,
+    report_stage,
+    stage,
+    warm,
+)
 from radweave.methods.stage import OptimizerConfig, StageConfig, full
 from radweave.methods.tables import read_tables
 from radweave.nn.connector import LinearConnectorConfig
@@ -66,10 +75,7 @@ def tiny() -> DiffRGenNetExperiment:
             word_head=DenseHeadConfig(),
             positions="sine",
         ),
-        stages=DiffRGenNetStages(
-            encoder=ENCODER_STAGE,
-            report=heard(stage(READING_PARTS, LOSSES, warm(1e-3, 100), epochs=8, augment=False)),
-        ),
+        stages=DiffRGenNetStages(encoder=ENCODER_STAGE, report=heard(report_stage(READING_PARTS, LOSSES))),
         decoding=DecodingConfig(max_new_tokens=96),
     )
 

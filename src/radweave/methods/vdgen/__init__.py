@@ -13,6 +13,7 @@ from radweave.methods.experiment import (
     VisionFirstStages,
     as_written,
     published,
+    report_stage,
     stage,
     warm,
 )
@@ -60,7 +61,7 @@ def stages(report: StageConfig, *, vision: int, language: int) -> VisionFirstSta
 
 def tiny() -> VdgenExperiment:
     """Under two million weights from nothing; minutes on one CPU core."""
-    report = stage(READING_PARTS, EQUAL_WEIGHTS, warm(1e-3, 100), epochs=8, augment=False)
+    report = report_stage(READING_PARTS, EQUAL_WEIGHTS)
     return VdgenExperiment(
         data=TINY_XRAY,
         model=VdgenModelConfig(
