@@ -134,11 +134,11 @@ def test_distances_and_feature_difference_equal_equation_1() -> None:
 def test_change_features_are_normalised_over_present_cases_and_carry_the_way_a_case_differs() -> None:
     torch.manual_seed(0)
     image, cases = torch.randn(4, 5).double() + 3, torch.randn(4, 3, 5).double()
-    there = torch.tensor([[True, True, True], [True, False, True], [False, False, False], [True, True, False]])
+    is_present = torch.tensor([[True, True, True], [True, False, True], [False, False, False], [True, True, False]])
     module = FeatureDifference(6, METRICS, "sqrt_dim", 8, width=5, norm="batch", vector=True).double().train()
-    tokens = module(image, cases, there)
+    tokens = module(image, cases, is_present)
     values = []
-    for study, case in there.nonzero().tolist():
+    for study, case in is_present.nonzero().tolist():
         z, e = image[study], cases[study, case]
         apart = torch.stack([(z - e).square().sum().sqrt(), z @ e / (z.norm() * e.norm()), z @ e / 5**0.5])
         values.append(torch.cat([apart, z / z.norm() - e / e.norm()]))
@@ -146,8 +146,8 @@ def test_change_features_are_normalised_over_present_cases_and_carry_the_way_a_c
     def standardised(rows: Tensor) -> Tensor:
         return (rows - rows.mean(0)) / (rows.var(0, correction=0) + 1e-5).sqrt()
 
-    torch.testing.assert_close(tokens[there], standardised(module.mlp(standardised(torch.stack(values)))))
-    assert not tokens[~there].any()
+    torch.testing.assert_close(tokens[is_present], standardised(module.mlp(standardised(torch.stack(values)))))
+    assert not tokens[~is_present].any()
     # A case alone has no variance of its own; in use the statistics are those of training.
     alone = torch.tensor([[True, False, False]])
     module.eval()
@@ -160,7 +160,7 @@ def test_change_features_are_normalised_over_present_cases_and_carry_the_way_a_c
 def loop_over_anchors(
     image: Tensor,
     report: Tensor,
-    labels: list[tuple[int, ...]],
+    labels: Sequence[tuple[int, ...]],
     tau: float,
     which: str,
     differences: Tensor | None = None,
@@ -168,7 +168,7 @@ def loop_over_anchors(
     """Eq. 8, both directions, number by number; difference features are negatives of every anchor."""
     apart = [] if differences is None else list(differences)
     total = 0.0
-    for left, right in ((image, report), (report, image)):
+    for left, right in ((image.detach(), report.detach()), (report.detach(), image.detach())):
         terms = []
         for i in range(len(labels)):
             f = [float(torch.nn.functional.cosine_similarity(left[i], row, dim=0)) / tau for row in right]
@@ -203,8 +203,8 @@ def test_matching_contrasts_the_outputs_of_aggregation_where_it_is_asked_to(over
     module = NegPosMatching(4, 3, 5, 0.5, "all", over)
     image, report, similar, difference = (torch.randn(6, size, requires_grad=True) for size in (4, 3, 4, 4))
     labels = [(0, 1), (1, 0), (0, 1), (-1, -1), (1, 1), (0, 1)]
-    there = torch.tensor([True, True, False, True, True, True])
-    loss = module.loss(image, report, torch.tensor(labels), lambda: Outputs(similar, difference, there))
+    has_cases = torch.tensor([True, True, False, True, True, True])
+    loss = module.loss(image, report, torch.tensor(labels), lambda: Outputs(similar, difference, has_cases))
     loss.backward()  # type: ignore[no-untyped-call]
     own = module.report(report)
     wanted = loop_over_anchors(module.image(image), own, labels, 0.5, "all")
@@ -213,11 +213,11 @@ def test_matching_contrasts_the_outputs_of_aggregation_where_it_is_asked_to(over
         assert similar.grad is None
         assert difference.grad is None
     else:
-        found, apart = (module.outputs(one) * there[:, None] for one in (similar, difference))
-        wanted = (wanted + loop_over_anchors(found, own, labels, 0.5, "all", apart)) / 2
+        projected, apart = (module.outputs(one) * has_cases[:, None] for one in (similar, difference))
+        wanted = (wanted + loop_over_anchors(projected, own, labels, 0.5, "all", apart)) / 2
         for one in (similar, difference):
             assert one.grad is not None
-            assert (one.grad.abs().sum(1) > 0).tolist() == there.tolist(), "a study without cases says nothing"
+            assert (one.grad.abs().sum(1) > 0).tolist() == has_cases.tolist(), "a study without cases says nothing"
     assert abs(float(loss) - wanted) < 1e-5
     # A distance in this space is one of directions, as the loss is.
     torch.testing.assert_close(module.of_image(image), torch.nn.functional.normalize(module.image(image), dim=1))

@@ -45,7 +45,7 @@ PRINTED = [
     "model.matching.over=inputs",
     "stages.report.withheld={}",
 ]
-"""What the presets choose otherwise, so that the difference is heard, as the paper prints it; see the method page."""
+"""Printed forms of the options that the presets set otherwise so that the difference is heard; see the method page."""
 
 
 def words_from_images(epochs: int) -> StageConfig:

@@ -22,7 +22,7 @@ Metric = Literal["l2", "cosine", "dot"]
 METRICS: tuple[Metric, ...] = ("l2", "cosine", "dot")
 DotScale = Literal["sqrt_dim", "literal"]
 Space = Literal["shared", "matching"]
-"""Where image and case are compared: in the model's shared width, or in the space that Neg-Pos matching aligns."""
+"""Space in which image and case are compared: the model's shared width, or the space that Neg-Pos matching aligns."""
 ChangeNorm = Literal["none", "batch"]
 
 
@@ -118,7 +118,7 @@ class FeatureDifference(nn.Module):
     Args:
         dim: width of the tokens.
         width: width of the space in which Z and E_i are compared.
-        space: that space, for those who compute Z and E_i.
+        space: which space that is; the caller computes Z and E_i in it.
     """
 
     def __init__(

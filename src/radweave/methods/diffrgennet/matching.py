@@ -73,7 +73,7 @@ class Outputs:
 
     similar: Float[Tensor, "batch dim"]
     difference: Float[Tensor, "batch dim"]
-    there: Bool[Tensor, " batch"]
+    has_cases: Bool[Tensor, " batch"]
 
 
 class NegPosMatching(nn.Module):
@@ -118,10 +118,10 @@ class NegPosMatching(nn.Module):
         loss = neg_pos_loss(self.image(image), own, *rest)
         if self.outputs is None:
             return loss
-        found = outputs()
+        means = outputs()
         # A study without cases is a zero vector: alike to nothing.
-        there = found.there[:, None]
-        similar, difference = (self.outputs(one) * there for one in (found.similar, found.difference))
+        has_cases = means.has_cases[:, None]
+        similar, difference = (self.outputs(one) * has_cases for one in (means.similar, means.difference))
         return (loss + neg_pos_loss(similar, own, *rest, difference)) / 2
 
 
