@@ -297,15 +297,8 @@ class Forward(ForwardPass["DiffRGenNetModel"]):
         return reading.loss(model.language_model, model.template, ids, labels, batch.label_weights)
 
 
-FINDINGS = (
-    "vision_encoder",
-    "connector",
-    "retrieval",
-    "text_encoder",
-    "cases",
-    "aggregation",
-    "diseases",
-)
+PASSES = ("vision_encoder", "connector", "retrieval", "text_encoder", "cases", "aggregation")
+FINDINGS = (*PASSES, "diseases")
 INPUTS = {
     "image": DecoderInput("projected patch tokens F"),
     "similar": DecoderInput("similar reports, aggregated with the image (FlexiRoute)"),
@@ -314,7 +307,7 @@ INPUTS = {
 }
 TERMS: Mapping[str, Term[Forward]] = {
     "words": WORDS_TERM,
-    "matching": Term((*FINDINGS, "difference", "matching"), Forward.matching),
+    "matching": Term((*PASSES, "difference", "matching"), Forward.matching),
     "disease": Term(FINDINGS, Forward.disease),
     "report": Term((*FINDINGS, "difference", "matching", "bridge", "language_model"), Forward.report),
 }
