@@ -180,8 +180,9 @@ def test_a_stopped_run_does_not_go_on_with_other_options(toy_run: Path, toy_data
     shutil.copytree(toy_run, stopped)
     (stopped / "run.json").unlink()
     other = [*OVERRIDES, "stages.report.epochs=6", "seed=5"]
-    with pytest.raises(InputError, match="--resume needs the options the run was started with"):
+    with pytest.raises(InputError, match="--resume needs the options the run was started with") as refused:
         train("baseline", toy_dataset.path, stopped, overrides=other, resume=True)
+    assert (refused.value.field, refused.value.got, refused.value.expected) == ("seed", "5", "seed=0")
 
 
 def test_a_study_has_as_many_views_as_the_model_reads(toy_run: Path, toy_dataset: Dataset) -> None:
