@@ -51,8 +51,7 @@ class Compared(Forward):
 
 
 def next_study(scans: ViewTokens) -> ViewTokens:
-    rolled = (values.roll(-1, 0) for values in (scans.tokens, scans.view_mask, scans.view_ids))
-    return ViewTokens(*rolled, scans.grid)
+    return ViewTokens(scans.tokens.roll(-1, 0), scans.view_mask.roll(-1, 0), scans.view_ids.roll(-1, 0), scans.grid)
 
 
 @dataclass(frozen=True, slots=True)

@@ -341,11 +341,11 @@ def refuse_other_options(experiment: Experiment, started: Path) -> None:
     before = from_yaml(type(experiment), started)
     if before == experiment:
         return
-    own, asked = (dict(leaves(one.model_dump(mode="json"), "")) for one in (before, experiment))
-    differing = [name for name in {**own, **asked} if own.get(name) != asked.get(name)]
+    own, wanted = (dict(leaves(one.model_dump(mode="json"), "")) for one in (before, experiment))
+    differing = [name for name in {**own, **wanted} if own.get(name) != wanted.get(name)]
     raise InputError(
         "--resume needs the options the run was started with (a default may have changed since)", file=started,
-        field=", ".join(differing[:5]), got=", ".join(str(asked.get(name)) for name in differing[:5]),
+        field=", ".join(differing[:5]), got=", ".join(str(wanted.get(name)) for name in differing[:5]),
         expected=", ".join(f"{name}={own.get(name)}" for name in differing[:5]),
     )  # fmt: skip
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, Protocol, runtime_checkable
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
@@ -14,10 +13,10 @@ from torch import Tensor, nn
 from radweave.core.config import Config, Heads, Ratio, Slots, Width
 from radweave.methods.diffvp.pool import POOL, BuildPool, Reference, pool_layout
 from radweave.nn.connector import ViewTokens
-from radweave.nn.global_batch import count_over_batch
 from radweave.nn.memory.bank import Bank, BankLayout
 from radweave.nn.prompt import Slot
 from radweave.nn.query_transformer import QueryLayer, QueryOutput
+from radweave.nn.study_norm import StudyNorm
 
 EPSILON = 1e-5
 TOP_TOKENS = 8
@@ -69,25 +68,6 @@ class GlobalDelta(nn.Module):
         out, _ = self.layer(query, torch.cat([query, *scans], dim=1), None)
         delta: Tensor = out[:, 0]
         return delta
-
-
-class StudyNorm(nn.Module):
-    """Batch normalisation of every channel of every token over studies: what all studies share is taken out.
-
-    A training batch of one study, which has no spread, is normalised by the running statistics.
-    """
-
-    def __init__(self, num_tokens: int, width: int) -> None:
-        super().__init__()
-        self.norm = nn.BatchNorm1d(num_tokens * width)
-
-    def forward(self, tokens: Float[Tensor, "batch tokens width"]) -> Float[Tensor, "batch tokens width"]:
-        norm, flat = self.norm, tokens.flatten(1)
-        if norm.training and count_over_batch(len(flat)) == 1:
-            alone = F.batch_norm(flat, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
-            return alone.view_as(tokens)
-        out: Tensor = norm(flat)
-        return out.view_as(tokens)
 
 
 PromptNorm = Literal["none", "layer", "studies"]
