@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -184,11 +184,35 @@ def test_equal_scans_have_no_local_delta_and_exchange_turns_its_sign() -> None:
     assert torch.equal(top_share(token_importance(target, target)), torch.zeros(2))
 
 
+def unnormalised(flat: Tensor, norm: Any, number: int) -> Tensor:
+    """Token ``number`` of an expanded prompt of width 6, as Eq. 8 has it."""
+    return flat[6 * number : 6 * number + 6]
+
+
+def normalised_by_layer(flat: Tensor, norm: Any, number: int) -> Tensor:
+    return layer_norm(unnormalised(flat, norm, number), norm)
+
+
+def normalised_by_studies(flat: Tensor, norm: Any, number: int) -> Tensor:
+    """By the running statistics, channel by channel."""
+    by = norm.norm
+    rows = zip(flat, by.running_mean, by.running_var, by.weight, by.bias, strict=True)
+    whole = [(x - mean) / math.sqrt(var + 1e-5) * weight + bias for x, mean, var, weight, bias in rows]
+    return torch.stack(whole)[6 * number : 6 * number + 6]
+
+
+@pytest.mark.parametrize(
+    ("norm", "normalised"),
+    [("none", unnormalised), ("layer", normalised_by_layer), ("studies", normalised_by_studies)],
+)
 @torch.no_grad()
-def test_the_prompt_is_equation_8() -> None:
+def test_the_prompt_is_equation_8(norm: Any, normalised: Callable[[Tensor, Any, int], Tensor]) -> None:
     torch.manual_seed(0)
-    difference = DifferenceConfig(prompt_tokens=3, num_heads=2).build(4, 6).double()
+    difference = DifferenceConfig(prompt_tokens=3, num_heads=2, norm=norm).build(4, 6).double()
     assert isinstance(difference, SemanticDifference)
+    for buffer in difference.generator.norm.buffers():
+        buffer.add_(torch.rand(buffer.shape).to(buffer.dtype))
+    difference.eval()
     target, reference = torch.randn(2, 5, 4).double(), torch.randn(2, 5, 4).double()
     prompt = difference(target, reference)
     assert prompt.shape == (2, 3, 6)
@@ -202,8 +226,38 @@ def test_the_prompt_is_equation_8() -> None:
             state = torch.tensor([0.5 * h * (1 + math.erf(h / math.sqrt(2))) for h in state.tolist()]).double()
         flat = generator.expand.weight @ state + generator.expand.bias
         for number in range(3):
-            expected = layer_norm(flat[6 * number : 6 * number + 6], generator.norm)
+            expected = normalised(flat, generator.norm, number)
             assert torch.allclose(prompt[study, number], expected, atol=1e-10)
+
+
+def common_share(prompt: Tensor) -> float:
+    """Share of the power of a prompt that all studies have in common."""
+    return float(prompt.mean(0).square().sum() * len(prompt) / prompt.square().sum())
+
+
+@torch.no_grad()
+def test_normalised_over_studies_the_prompt_has_nothing_in_common() -> None:
+    torch.manual_seed(0)
+    alike = torch.randn(1, 5, 8) + 0.01 * torch.randn(16, 5, 8), torch.randn(16, 5, 8)
+    shares = {}
+    for norm in ("none", "layer", "studies"):
+        torch.manual_seed(1)
+        difference = DifferenceConfig(kind="local", prompt_tokens=3, num_heads=2, norm=norm).build(8, 6)
+        assert isinstance(difference, SemanticDifference)
+        difference.generator.expand.bias.add_(1.0)
+        shares[norm] = common_share(difference(*alike))
+    assert shares["studies"] < 1e-6
+    assert min(shares["none"], shares["layer"]) > 0.5
+
+
+@torch.no_grad()
+def test_a_training_batch_of_one_study_is_normalised_by_the_running_statistics() -> None:
+    torch.manual_seed(0)
+    difference = DifferenceConfig(prompt_tokens=3, num_heads=2, norm="studies").build(4, 6)
+    several, one = torch.randn(2, 8, 5, 4), torch.randn(2, 1, 5, 4)
+    difference(*several)
+    trained = difference(*one)
+    assert torch.equal(trained, difference.eval()(*one))
 
 
 @pytest.mark.parametrize(("kind", "width"), [("both", 8), ("global", 4), ("local", 4), ("pixel", 8)])
@@ -339,7 +393,7 @@ def test_places_are_those_of_the_cells_middles() -> None:
 def test_the_prompt_has_the_order_of_equation_9(model: DiffvpModel, monkeypatch: pytest.MonkeyPatch) -> None:
     features: dict[str, Tensor] = {}
 
-    def spy(prefix: Tensor, mask: Tensor, input_ids: Tensor, labels: Tensor) -> Tensor:
+    def spy(prefix: Tensor, mask: Tensor, input_ids: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
         features["prefix"], features["mask"] = prefix, mask
         return prefix.sum()
 
@@ -363,6 +417,7 @@ def test_the_prompt_has_the_order_of_equation_9(model: DiffvpModel, monkeypatch:
 
 def test_the_losses_of_equation_11(model: DiffvpModel) -> None:
     batch = scans(["a1", "b1", "c1"])
+    model.auxiliary_head.pooling = "mean"
     terms = model.loss(batch, ("report", "auxiliary"))
     tokens = model.resampler(diffvp.encode_views(model.vision_encoder, batch)).tokens
     logits = tokens.mean(1) @ model.auxiliary_head.linear.weight.T + model.auxiliary_head.linear.bias
@@ -374,6 +429,31 @@ def test_the_losses_of_equation_11(model: DiffvpModel) -> None:
             expected -= math.log(p if state == 1 else 1 - p) / batch.class_labels.numel()
     assert float(terms["auxiliary"].detach()) == pytest.approx(expected, rel=1e-4)
     assert float(terms["report"].detach()) > 0
+
+
+@pytest.mark.parametrize("pooling", ["mean", "noisy_or"])
+def test_the_contrast_asks_what_a_study_has_and_the_next_has_not(model: DiffvpModel, pooling: Any) -> None:
+    batch = scans(["a1", "b1", "c1"])
+    model.auxiliary_head.pooling = pooling
+    states = torch.tensor([[1, 1, 0, 3], [1, 0, 1, 1], [0, 2, 1, -1]])
+    labels = torch.zeros(3, len(CT18), dtype=torch.long)
+    labels[:, :4] = states
+    value = float(model.loss(replace(batch, class_labels=labels), ("contrast",))["contrast"].detach())
+    head = model.auxiliary_head.linear
+    tokens = model.resampler(diffvp.encode_views(model.vision_encoder, batch)).tokens.detach()
+    expected, counted = 0.0, 0
+    for row, other in ((0, 1), (1, 2), (2, 0)):
+        by_token = (tokens[row] - tokens[other]).double() @ head.weight.detach().double().T + head.bias.detach()
+        mean, any_token = by_token.mean(0).sigmoid(), 1 - (1 - by_token.sigmoid()).prod(0)
+        for place in range(len(CT18)):
+            own, its = int(labels[row, place]), int(labels[other, place])
+            if -1 in (own, its):
+                continue
+            p = float((mean if pooling == "mean" else any_token)[place])
+            expected -= math.log(p if own == 1 and its != 1 else 1 - p)
+            counted += 1
+    assert counted == 3 * len(CT18) - 2
+    assert value == pytest.approx(expected / counted, rel=1e-4)
 
 
 # E

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, Protocol, runtime_checkable
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from radweave.core.config import Config, Heads, Ratio, Slots, Width
 from radweave.methods.diffvp.pool import POOL, BuildPool, Reference, pool_layout
 from radweave.nn.connector import ViewTokens
+from radweave.nn.global_batch import count_over_batch
 from radweave.nn.memory.bank import Bank, BankLayout
 from radweave.nn.prompt import Slot
 from radweave.nn.query_transformer import QueryLayer, QueryOutput
@@ -69,19 +71,48 @@ class GlobalDelta(nn.Module):
         return delta
 
 
-class PromptGenerator(nn.Module):
-    """Delta_prompt = LN(Projector([global; local])): p tokens of the language model's width H (Eq. 8).
+class StudyNorm(nn.Module):
+    """Batch normalisation of every channel of every token over studies: what all studies share is taken out.
 
-    An MLP fuses what there is of the two and a linear map expands it. The LayerNorm, which the paper does not name,
-    gives the prompt the scale of the other visual tokens.
+    A training batch of one study, which has no spread, is normalised by the running statistics.
     """
 
-    def __init__(self, in_dim: int, hidden: int, num_tokens: int, width: int) -> None:
+    def __init__(self, num_tokens: int, width: int) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(num_tokens * width)
+
+    def forward(self, tokens: Float[Tensor, "batch tokens width"]) -> Float[Tensor, "batch tokens width"]:
+        norm, flat = self.norm, tokens.flatten(1)
+        if norm.training and count_over_batch(len(flat)) == 1:
+            alone = F.batch_norm(flat, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
+            return alone.view_as(tokens)
+        out: Tensor = norm(flat)
+        return out.view_as(tokens)
+
+
+PromptNorm = Literal["none", "layer", "studies"]
+
+
+def _prompt_norm(kind: PromptNorm, num_tokens: int, width: int) -> nn.Module:
+    if kind == "studies":
+        return StudyNorm(num_tokens, width)
+    return nn.LayerNorm(width) if kind == "layer" else nn.Identity()
+
+
+class PromptGenerator(nn.Module):
+    """Delta_prompt = N(Projector([global; local])): p tokens of the language model's width H (Eq. 8).
+
+    An MLP fuses what there is of the two and a linear map expands it. N is nothing, as in Eq. 8, a LayerNorm, which
+    gives the prompt the scale of the other visual tokens, or ``StudyNorm``. Without the last the biases of the maps
+    make up almost all of the prompt, which then is the same for every study (docs/methods/diffvp.md).
+    """
+
+    def __init__(self, in_dim: int, hidden: int, num_tokens: int, width: int, norm: PromptNorm) -> None:
         super().__init__()
         self.num_tokens = num_tokens
         self.fuse = nn.Sequential(nn.Linear(in_dim, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU())
         self.expand = nn.Linear(hidden, num_tokens * width)
-        self.norm = nn.LayerNorm(width)
+        self.norm = _prompt_norm(norm, num_tokens, width)
 
     def forward(self, delta: Float[Tensor, "batch in_dim"]) -> Float[Tensor, "batch tokens width"]:
         out: Tensor = self.norm(self.expand(self.fuse(delta)).unflatten(1, (self.num_tokens, -1)))
@@ -258,7 +289,8 @@ class DifferenceConfig(Config):
 
     ``both``, ``global`` and ``local`` compare latent tokens; ``pixel`` subtracts the scans themselves. ``hidden`` is
     the width of the fused delta, None the latents' own. ``segments`` tells target and reference apart for the global
-    query.
+    query. ``norm`` is that of the prompt: ``none`` as in Eq. 8, ``layer`` per token, ``studies`` per channel of each
+    token over studies.
     """
 
     kind: Literal["both", "global", "local", "pixel"] = "both"
@@ -268,6 +300,7 @@ class DifferenceConfig(Config):
     dropout: float = Field(default=0.0, ge=0, lt=1)
     ffn_ratio: Ratio = 4.0
     segments: bool = True
+    norm: PromptNorm = "layer"
 
     def build(self, dim: int, width: int) -> SemanticDifference | PixelDifference:
         whole, local = self.kind != "local", self.kind != "global"
@@ -277,7 +310,7 @@ class DifferenceConfig(Config):
             global_delta = GlobalDelta(
                 dim, self.num_heads, dropout=self.dropout, ffn_ratio=self.ffn_ratio, segments=segments
             )
-        generator = PromptGenerator(dim * (whole + local), self.hidden or dim, self.prompt_tokens, width)
+        generator = PromptGenerator(dim * (whole + local), self.hidden or dim, self.prompt_tokens, width, self.norm)
         if self.kind == "pixel":
             assert global_delta is not None
             return PixelDifference(global_delta, generator)

@@ -61,6 +61,7 @@ from radweave.methods.model import (
 from radweave.methods.stage import StageConfig, full
 from radweave.nn.connector import Connector, ConnectorConfig, ViewTokens, encode_views
 from radweave.nn.decoding import DecodingConfig, Prefixes
+from radweave.nn.global_batch import gather_batch
 from radweave.nn.heads import (
     FIRST_PRIOR,
     NoWordHeadConfig,
@@ -69,6 +70,7 @@ from radweave.nn.heads import (
     WordHeadConfig,
     WordPart,
     binary_loss,
+    binary_targets,
     first_logit,
     noisy_or_logits,
 )
@@ -303,6 +305,19 @@ class Forward(ForwardPass["DiffvpModel"]):
     def auxiliary(self) -> Tensor:
         return self._class_loss(self.model.auxiliary_head(self.latents.tokens))
 
+    def contrast(self) -> Tensor:
+        """Classes that a study has and the next one of the batch has not, by the head on I - I' of the two.
+
+        Ours: in reports a study is compared with normal ones alone, so that no other loss asks what the reference
+        shows. Here a finding that both studies have must not be left in their difference.
+        """
+        tokens, states = gather_batch(self.latents.tokens), gather_batch(required(self.batch.class_labels))
+        targets, known = binary_targets(states, self.model.uncertain)
+        alone, both_known = targets * (1 - targets.roll(-1, 0)), known & known.roll(-1, 0)
+        logits = self.model.auxiliary_head(tokens - tokens.roll(-1, 0))
+        errors = F.binary_cross_entropy_with_logits(logits, alone.to(logits.dtype), reduction="none")
+        return (errors * both_known).sum() / both_known.sum().clamp(min=1)
+
     def text_in_context(self) -> Tensor:
         """Report after a context of text: some of its words where the scan will stand, and findings as E will name
         them.
@@ -346,6 +361,7 @@ TERMS: Mapping[str, Term[Forward]] = {
     "diagnosis": Term(("vision_encoder", "diagnosis"), Forward.diagnosis),
     "words": WORDS_TERM,
     "auxiliary": Term(("vision_encoder", "resampler", "auxiliary_head"), Forward.auxiliary),
+    "contrast": Term(("vision_encoder", "resampler", "auxiliary_head"), Forward.contrast),
     "report": Term(
         ("vision_encoder", "diagnosis", "pool", "resampler", "difference", "connector", "language_model"), report_loss
     ),
@@ -383,7 +399,7 @@ class DiffvpModel(ReportModel):
     def loss(self, batch: Batch, terms: Sequence[str]) -> dict[str, Tensor]:
         """Losses of the encoder (``disease``, ``words``), of E (``diagnosis``), of a language model from nothing
         (``text``, ``text_in_context``), and of the method: ``report`` per token (Eq. 10) and ``auxiliary``, binary
-        cross-entropy of a head on the latent tokens (Eq. 11).
+        cross-entropy of a head on the latent tokens (Eq. 11); ``contrast``, the same head on differences of studies.
         """
         fresh = self.training and self.pool.config.redraw
         key = step_key() if fresh else STUDY_DRAW
