@@ -38,8 +38,7 @@ VDGEN_PROMPT = (
 
 EQUAL_WEIGHTS = {"report": 1.0, "vse": 1.0, "did": 1.0}
 """Eq. 8."""
-READING_PARTS = full("vision_norm", "connector", "vse", "did") | {"language_model": "lora"}
-REPORT_PARTS = full("vision_encoder") | READING_PARTS
+REPORT_PARTS = full("vision_encoder", "vision_norm", "connector", "vse", "did") | {"language_model": "lora"}
 
 
 def stages(report: StageConfig, *, vision: int, language: int) -> VisionFirstStages:
@@ -60,12 +59,13 @@ def stages(report: StageConfig, *, vision: int, language: int) -> VisionFirstSta
 
 def tiny() -> VdgenExperiment:
     """Under two million weights from nothing; minutes on one CPU core."""
-    report = stage(READING_PARTS, EQUAL_WEIGHTS, warm(1e-3, 100), epochs=8, augment=False)
+    report = stage(REPORT_PARTS | {"language_model": "base"}, EQUAL_WEIGHTS, warm(1e-3, 100), epochs=8, augment=False)
     return VdgenExperiment(
         data=TINY_XRAY,
         model=VdgenModelConfig(
             vision_encoder=PHANTOM_ENCODER,
-            connector=LinearConnectorConfig(input_norm="batch"),
+            vision_norm="batch",
+            connector=LinearConnectorConfig(),
             language_model=TINY_LLAMA.model_copy(update={"lora": LoraConfig(alpha=64, targets=ALL_LINEAR)}),
             word_head=DenseHeadConfig(),
             prompt="{image}",
