@@ -30,6 +30,7 @@ from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example, collate
 from radweave.data.tokenizer import encode
+from radweave.engine.estimate import longest_prompt
 from radweave.engine.loop import AveragedWeights
 from radweave.engine.plan import refuse_unread_context
 from radweave.engine.prepare import prepare
@@ -41,12 +42,23 @@ from radweave.inference.features import build_feature_bank
 from radweave.inference.predictor import Predictor
 from radweave.methods import load_method, method_names, method_summary, resolve
 from radweave.methods.experiment import BuildContext, Experiment
-from radweave.methods.model import Classifying, ReportModel, TrainingView, encoder_name, named_parts
+from radweave.methods.model import (
+    Classifying,
+    Prompting,
+    ReportModel,
+    StudySize,
+    TrainingView,
+    encoder_name,
+    named_parts,
+)
 from radweave.methods.stage import apply_finetune, build_optimizer, set_train_mode, total_loss
 from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.decoding import DecodingConfig, Prefixes, Written
+from radweave.nn.encoder_decoder import CrossAttentionLanguageModel
 from radweave.nn.heads import NEGATIVE, POSITIVE, UNCERTAIN, UNLABELED, UncertainPolicy
+from radweave.nn.language_model import CausalLanguageModel
 from radweave.nn.memory.bank import Bank, load_bank, save_bank, write_tensors
+from radweave.nn.vision import InputSize, tokens_of
 from toys import TOY_CT_OVERRIDES, TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
 
 SEVENTH = "seventh"
@@ -824,3 +836,44 @@ def test_every_decoder_shows_calibrated_probabilities(dataset: Dataset, run: Pat
     ]
     chosen, decoded = ([evidence[name] for name in ("class_probabilities", "calibration")] for evidence in shown)
     assert decoded == chosen
+
+
+def test_the_prompt_has_the_length_that_the_shape_says(
+    experiment: Experiment, context: BuildContext, model: ReportModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the decoder is given before the report, once everything that may stand there stands there."""
+    if not isinstance(model, Prompting):
+        assert experiment.method in ("kernels", SEVENTH)
+        return
+    long = " ".join(TOY_REPORTS.values()) * 20
+    studies = [replace(example(context, index, views=2), report=long, context_ids=(5, 6, 7)) for index in range(6)]
+    view = view_of(context, studies)
+    for stage in experiment.named_stages():
+        model.set_memories(model.build_memories(stage, view))
+    if experiment.method == "diffvp":  # every class is found
+        model.diagnosis.thresholds.zero_()
+    elif experiment.method == "weave":
+        everything = torch.ones(2, len(context.classes), dtype=torch.bool)
+        monkeypatch.setattr("radweave.methods.weave.model.Forward.asserted", lambda *_: everything)
+    given: list[int] = []
+
+    logits_of = {decoder: decoder.logits for decoder in (CausalLanguageModel, CrossAttentionLanguageModel)}
+
+    def counted(decoder: Any, *parts: torch.Tensor) -> torch.Tensor:
+        # The prompt, or a memory and what stands before the words.
+        prompts = parts[:1] if isinstance(decoder, CausalLanguageModel) else (parts[0], parts[2])
+        given.append(sum(prompt.shape[1] for prompt in prompts))
+        logits: torch.Tensor = logits_of[type(decoder)](decoder, *parts)
+        return logits
+
+    for decoder in logits_of:
+        monkeypatch.setattr(decoder, "logits", counted)
+    with torch.no_grad():
+        model.eval().loss(batch_of(context, *studies[:2]), ("report",))
+    views = 2 if context.volume_size is None else 1
+    tokens = tokens_of(model.encoder, InputSize(context.image_size, context.volume_size))
+    size = StudySize(views, tokens, context=3)
+    assert given == [model.prompt_tokens(size)]
+    assert longest_prompt(model, experiment.data) == model.prompt_tokens(
+        StudySize(1 if context.volume_size else experiment.data.max_views, tokens)
+    )

@@ -18,6 +18,7 @@ from radweave.drafting.candidates import (
     utility_options,
 )
 from radweave.drafting.changes import ComparisonPool
+from radweave.drafting.evidence import OwnReports
 from radweave.drafting.smoothers import Changes, Evidence
 from radweave.drafting.store import DraftingFacts, DraftingStore, labels_tensor
 from radweave.drafting.writer import UtilityDraft, UtilityWriter
@@ -116,7 +117,7 @@ def test_changes_of_a_written_report_count_by_their_probability(writer: UtilityW
     )
 
     def written(**states: float) -> UtilityDraft:
-        return writer.write(evidence_of(2.0, **states), NONE, [better, worse])
+        return writer.write(evidence_of(2.0, **states), NONE, OwnReports((better, worse)))
 
     assert "improved" in written(improved=0.95).text
     assert "improved" not in written(worse=0.95).text

@@ -20,6 +20,7 @@ from radweave.drafting.candidates import (
     utility_options,
 )
 from radweave.drafting.choice import Choice
+from radweave.drafting.evidence import OwnReports
 from radweave.drafting.smoothers import Evidence
 from radweave.drafting.store import DraftingFacts, DraftingStore, labels_tensor
 from radweave.drafting.writer import FindingSentences, UtilityDraft, UtilityWriter
@@ -69,7 +70,7 @@ def drafted(
     *likely: str, most: int, barred: NDArray[np.bool_] = NONE, proposed: Sequence[str] = (), **options: object
 ) -> UtilityDraft:
     config = ExpectedUtilityConfig.model_validate({"further_findings": most, "unsupported_places": "keep", **options})
-    return UtilityWriter(store(), CALIBRATION, config).write(evidence(*likely), barred, proposed)
+    return UtilityWriter(store(), CALIBRATION, config).write(evidence(*likely), barred, OwnReports(tuple(proposed)))
 
 
 def asserted(draft: UtilityDraft) -> set[str]:
@@ -114,7 +115,7 @@ def test_no_added_sentence_contradicts_the_draft(most: int, proposed: tuple[str,
         writer = UtilityWriter(store(DENYING), CALIBRATION, config)
         likely = evidence("Pleural Effusion", "Pneumothorax")
         likely.scores[CLASSES.index("Pleural Effusion")] = 4.0  # The other is stated first.
-        return writer.write(likely, NONE, proposed)
+        return writer.write(likely, NONE, OwnReports(proposed))
 
     assert len(both_said(draft(consistent=False))) == 2
     assert len(both_said(draft(consistent=True))) == 1
@@ -144,17 +145,17 @@ def test_written_reports_get_further_findings_with_their_sources() -> None:
     draft = drafted(*FOUR, most=6, proposed=[text], cider=0.0, rouge_l=0.0, bleu=0.0)
     assert asserted(draft) == {*FOUR}
     proposed_draft = drafted(*FOUR, most=0, proposed=[text], cider=0.0, rouge_l=0.0, bleu=0.0)
-    assert {row["source"]["kind"] for row in proposed_draft.evidence["sentences"]} == {"language_model"}
+    assert {row["source"]["kind"] for row in proposed_draft.evidence["sentences"]} == {"decoder"}
     chooser = UtilityWriter(store(), CALIBRATION, ExpectedUtilityConfig(further_findings=2))
     additions = FindingSentences(chooser.chooser.candidates, LABELER, consistent=True)
     written = Choice(
         build_candidates(["The heart is enlarged. No pneumothorax. The lungs are clear."], LABELER)[0], (), 0.0, 0.0
     )
-    sentences = tuple(dataclasses.replace(one, kind="language_model", row=-1) for one in written.candidate.sentences)
+    sentences = tuple(dataclasses.replace(one, kind="decoder", row=-1) for one in written.candidate.sentences)
     written = dataclasses.replace(written, candidate=dataclasses.replace(written.candidate, sentences=sentences))
     (grown,) = additions.variants(written, ["Pneumothorax"], NONE)
     assert [(one.kind, one.row) for one in grown.sentences] == [
-        ("language_model", -1), ("finding", 4), ("language_model", -1)
+        ("decoder", -1), ("finding", 4), ("decoder", -1)
     ]  # fmt: skip
     (opaque,) = additions.variants(written, ["Lung Opacity"], NONE)
     assert "lungs are clear" not in opaque.text, "that all is well gives way"
@@ -167,7 +168,7 @@ def test_a_chosen_proposal_gets_its_missing_findings(most: int) -> None:
     text = "The heart is enlarged with a right effusion. A left basilar opacity is seen. There is a rib fracture."
     draft = drafted(*five, most=most, proposed=[text], cider=0.0, rouge_l=0.0, bleu=0.0)
     kinds = [row["source"]["kind"] for row in draft.evidence["sentences"]]
-    assert kinds.count("language_model") == 3
+    assert kinds.count("decoder") == 3
     assert asserted(draft) == ({*five} if most else {*five} - {"Pneumothorax"})
     assert kinds.count("finding") == (1 if most else 0)
 

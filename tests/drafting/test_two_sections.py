@@ -22,6 +22,7 @@ from radweave.drafting.candidates import (
 )
 from radweave.drafting.changes import ComparisonPool
 from radweave.drafting.choice import Choice
+from radweave.drafting.evidence import OwnReports
 from radweave.drafting.smoothers import Changes
 from radweave.drafting.store import (
     CANDIDATES,
@@ -104,7 +105,7 @@ def test_a_text_of_a_language_model_is_a_draft_only_with_both_parts() -> None:
     one = "FINDINGS: There is a small right pleural effusion."
     text = "findings : There is a small right pleural effusion. impression : Small pleural effusion. XXXX."
     for texts, wanted in (([one], draft.candidate.text), ([one, text], f"{one} IMPRESSION: Small pleural effusion.")):
-        assert proposals.choose(draft, texts, likely, weights, barred).candidate.text == wanted
+        assert proposals.choose(draft, OwnReports(tuple(texts)), likely, weights, barred).candidate.text == wanted
 
 
 def test_a_sentence_on_change_goes_into_its_own_part() -> None:

@@ -13,6 +13,7 @@ from radweave.core.errors import InputError
 from radweave.drafting.calibration import ClassCalibration, Reliability, RunCalibration
 from radweave.drafting.candidates import CandidatePool, affirmed_classes, candidate_options, utilities, utility_options
 from radweave.drafting.choice import Choice
+from radweave.drafting.evidence import OwnReports
 from radweave.drafting.smoothers import Changes, Evidence
 from radweave.drafting.store import (
     CANDIDATES,
@@ -161,15 +162,16 @@ def test_labels_of_other_studies_or_classes_are_refused(tmp_path: Path) -> None:
 def test_changes_join_a_written_report(monkeypatch: pytest.MonkeyPatch) -> None:
     messages: list[object] = []
 
-    def choose(self: Proposals, draft: Choice, *arguments: object, devices: bool) -> Choice:
+    def choose(self: Proposals, draft: Choice, *arguments: object, **options: object) -> Choice:
         messages.append(arguments[-1])
         return draft
 
     monkeypatch.setattr(Proposals, "choose", choose)
     writer = UtilityWriter(made(), CALIBRATION, CONFIG)
     changes = Changes(np.eye(6)[np.zeros(len(CLASSES), dtype=int)], 0.3)
+    own = OwnReports(("There is cardiomegaly.",))
     for result in (None, changes):
-        writer.write(dataclasses.replace(evidence_of(heart=1.0), changes=result), NONE, ["There is cardiomegaly."])
+        writer.write(dataclasses.replace(evidence_of(heart=1.0), changes=result), NONE, own)
     assert messages == [None, changes]
 
 

@@ -34,6 +34,7 @@ from radweave.experiments.bench_results import (
     SystemScores,
     compare,
     difference,
+    joined_rows,
     read_run,
     score_system,
     set_results,
@@ -51,12 +52,13 @@ from radweave.experiments.bench_suite import (
     printed,
     settings_of,
 )
-from radweave.experiments.bench_tables import comparison_tables, trust_table
+from radweave.experiments.bench_tables import comparison_tables, score_tables, short_table, trust_table
 from radweave.experiments.one_run import REUSED, Task, finished_scores, named_statistics, take_over
 from radweave.labels import get_labeler
 from radweave.methods import method_names, resolve
 from radweave.methods.tables import Row, Table
 from radweave.metrics.honesty import MissedRow
+from radweave.metrics.pairs import Pair
 from radweave.metrics.statistics import cluster_index, resampled_weights
 from radweave.metrics.tables import DASH
 from toys import TOY_OVERRIDES, TOY_SIZES, rewrite_card, write_followed_dataset
@@ -317,6 +319,23 @@ def test_the_interval_is_that_of_the_mean_over_seeds(
     assert tested["best", "ROUGE_L"].difference == pytest.approx(1 - (system.mean("ROUGE_L") or 0))
     # Too few studies to be sure of nothing: the loop above is what counts.
     assert result.sets["xray"].full["baseline"].draws["ROUGE_L"] == pytest.approx(expected)
+
+
+def test_rows_with_the_same_drafts_are_printed_as_one(
+    finished: tuple[BenchRequest, BenchResult, list[str]],
+) -> None:
+    one = [Pair("s1", "Clear.", ("Clear.",)), Pair("s2", "An effusion.", ("Clear.",))]
+    other = [one[0], replace(one[1], hyp="Clear.")]
+    rows = {"baseline": [one, other], "again": [one[::-1], other], "fewer": [one], "else": [other, one]}
+    assert joined_rows(rows) == {"baseline": "baseline = again", "fewer": "fewer", "else": "else"}
+    results = finished[1].sets["xray"]
+    twice = replace(results, full={**results.full, "again": results.full["baseline"]}, printed={
+        **results.printed, "baseline": "baseline = again"})  # fmt: skip
+    for table in (short_table(twice), *score_tables(twice)):
+        names = [row[0] for row in table.rows]
+        assert table.title.startswith("METEOR") or "baseline = again" in names
+        assert "again" not in names
+    assert "the same drafts, one row: baseline = again" in short_table(twice).notes
 
 
 @pytest.mark.parametrize(

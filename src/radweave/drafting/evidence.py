@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NotRequired, TypedDict
 
 CalibrationEvidence = TypedDict(  # noqa: UP013
@@ -17,8 +18,28 @@ CalibrationEvidence = TypedDict(  # noqa: UP013
 """Calibration of a run: thresholds by class, and counts of studies with a similar probability (with the class, all)."""
 
 
+@dataclass(frozen=True, slots=True)
+class RecalledText:
+    """A text of a training study that a method recalled: its report, or one sentence of it."""
+
+    text: str
+    study_id: str
+    is_sentence: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OwnReports:
+    """A method's own texts for a study: reports of its language model, the likeliest first, and texts it recalled."""
+
+    written: tuple[str, ...] = ()
+    recalled: tuple[RecalledText, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.written or self.recalled)
+
+
 class SentenceSource(TypedDict):
-    """Origin of a sentence; no study of one that a language model wrote."""
+    """Origin of a sentence; no study of one that a decoder wrote."""
 
     kind: str
     study_id: str | None
@@ -56,6 +77,13 @@ class UtilityEvidence(TypedDict):
     compared: NotRequired[list[list[str]]]
 
 
+class OwnEvidence(TypedDict):
+    """Reports that the method's own decoder wrote for the study, and how many of them state each class."""
+
+    reports: int
+    state: dict[str, int]
+
+
 class DraftEvidence(TypedDict, total=False):
     """Evidence of a draft, by key."""
 
@@ -69,3 +97,4 @@ class DraftEvidence(TypedDict, total=False):
     sources: dict[str, dict[str, dict[str, float]]]
     changes: dict[str, dict[str, Any]]
     views: list[dict[str, Any]]
+    own_reports: OwnEvidence

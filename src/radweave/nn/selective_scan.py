@@ -55,6 +55,8 @@ def selective_scan(
         ValueError: if the shapes do not match.
     """
     _check(u, delta, A, B, C, D)
+    if u.device.type == "meta":
+        return torch.empty_like(u)
     precision = torch.promote_types(u.dtype, torch.float32)
     values = [tensor.to(precision) for tensor in (u, delta, A, B, C, D)]
     with torch.autocast(u.device.type, enabled=False):

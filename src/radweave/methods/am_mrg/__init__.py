@@ -17,6 +17,7 @@ from radweave.methods.experiment import (
     TINY_XRAY,
     DiseaseFirstStages,
     published,
+    report_stage,
     stage,
     warm,
 )
@@ -66,7 +67,7 @@ def tiny() -> AmMrgExperiment:
             encoder=ENCODER_STAGE,
             disease=stage(READING_PARTS, DISEASE, warm(1e-3, 50), epochs=8, augment=False),
             language=stage(LANGUAGE, IN_CONTEXT, fast, epochs=4, augment=False),
-            report=stage(STAGE_TWO | LANGUAGE, REPORT, fast, epochs=8, augment=False),
+            report=report_stage(STAGE_TWO | LANGUAGE, REPORT),
         ),
         decoding=DecodingConfig(max_new_tokens=96),
     )

@@ -19,6 +19,7 @@ from radweave.data.tokenizer import encode
 from radweave.methods.am_mrg.disease_queries import DiseaseHeads, DiseaseQueryFormer, QueryFormerConfig, Reading
 from radweave.methods.am_mrg.memory import (
     Memory,
+    NoMemory,
     NoReportMemoryConfig,
     NoVisualMemoryConfig,
     Recollection,
@@ -35,6 +36,7 @@ from radweave.methods.model import (
     DecoderInput,
     ForwardPass,
     ReportModel,
+    StudySize,
     Term,
     ToWrite,
     generation,
@@ -218,6 +220,16 @@ class AmMrgModel(ReportModel):
         """Logits of the heads for each class (B, K)."""
         logits: Tensor = self.heads(Forward(self, batch).reading.diseases)
         return logits
+
+    def prompt_tokens(self, study: StudySize) -> int:
+        """The prompt with [F; Q_f; F']: a token per disease of each memory that is there."""
+        memories = sum(not isinstance(memory, NoMemory) for memory in (self.visual_memory, self.report_memory))
+        slots = {
+            "image": study.views * (study.tokens if self.image_grid is None else self.image_grid**2),
+            "queries": self.query_former.num_image_queries,
+            "memory": memories * len(self.classes),
+        }
+        return self.prompt.length(slots, study.context)
 
     def report_nats(self, batch: Batch) -> Float[Tensor, " batch"]:
         """Mean negative log-likelihood per token of each study's report."""

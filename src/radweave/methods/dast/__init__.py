@@ -15,6 +15,7 @@ from radweave.methods.experiment import (
     DiseaseFirstStages,
     as_written,
     published,
+    report_stage,
     stage,
     warm,
 )
@@ -62,7 +63,7 @@ def tiny() -> DastExperiment:
             encoder=ENCODER_STAGE,
             disease=stage(READING_SIDE, STAGE_ONE, warm(1e-3, 50), epochs=8, augment=False),
             language=stage(LANGUAGE, IN_CONTEXT, fast, epochs=4, augment=False),
-            report=stage(FUSION_SIDE | LANGUAGE, REPORT, fast, epochs=8, augment=False),
+            report=report_stage(FUSION_SIDE | LANGUAGE, REPORT),
         ),
         decoding=DecodingConfig(max_new_tokens=96),
     )

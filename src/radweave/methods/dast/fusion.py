@@ -29,6 +29,10 @@ class Fused:
 class NoFusion(nn.Module):
     """Patches only: the baseline of Table 4."""
 
+    def appended(self, num_classes: int) -> int:
+        """The number of tokens that are appended."""
+        return 0
+
     def forward(self, diseases: Tensor, patches: Tensor, mask: Tensor) -> Fused:
         return Fused(patches[:, :0])
 
@@ -36,12 +40,20 @@ class NoFusion(nn.Module):
 class ConcatFusion(nn.Module):
     """All K disease tokens are appended ("simple concatenation" of Table 5)."""
 
+    def appended(self, num_classes: int) -> int:
+        """The number of tokens that are appended."""
+        return num_classes
+
     def forward(self, diseases: Tensor, patches: Tensor, mask: Tensor) -> Fused:
         return Fused(diseases)
 
 
 class MeanFusion(nn.Module):
     """(mean of the patches + mean of the disease tokens) / 2 is appended ("mean pooling" of Table 5)."""
+
+    def appended(self, num_classes: int) -> int:
+        """The number of tokens that are appended."""
+        return 1
 
     def forward(self, diseases: Tensor, patches: Tensor, mask: Tensor) -> Fused:
         return Fused(((diseases.mean(1) + masked_mean(patches, mask)) / 2)[:, None])
@@ -64,6 +76,10 @@ class Dvaf(nn.Module):
         self.self_norm = nn.LayerNorm(dim)
         self.pool = nn.Linear(dim, 1, bias=False)
         self.gate = nn.Linear(2 * dim, dim)
+
+    def appended(self, num_classes: int) -> int:
+        """The number of tokens that are appended."""
+        return 1
 
     def forward(
         self,

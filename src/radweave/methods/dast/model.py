@@ -32,6 +32,7 @@ from radweave.methods.model import (
     DecoderInput,
     ForwardPass,
     ReportModel,
+    StudySize,
     Term,
     ToWrite,
     generation,
@@ -280,6 +281,14 @@ class DastModel(ReportModel):
     def class_logits(self, batch: Batch) -> Tensor:
         """Logits of the disease tokens for each class (B, K)."""
         return Forward(self, batch).reading.logits
+
+    def prompt_tokens(self, study: StudySize) -> int:
+        """The prompt with the patches, what the fusion appends, and an exemplar of full length in its sentence."""
+        slots = {
+            "image": study.views * study.tokens + self.fusion.appended(len(self.classes)),
+            "exemplar": self.prompts.exemplar_sentence.length(self.retrieval.max_tokens),
+        }
+        return self.prompts.template.length(slots, study.context)
 
     def report_nats(self, batch: Batch) -> Float[Tensor, " batch"]:
         """Mean negative log-likelihood per token of each study's report."""

@@ -9,7 +9,16 @@ from __future__ import annotations
 from radweave.methods.diffrgennet.aggregation import FlexiRouteConfig
 from radweave.methods.diffrgennet.diseases import DiseaseStatesConfig
 from radweave.methods.diffrgennet.model import DiffRGenNetExperiment, DiffRGenNetModelConfig, DiffRGenNetStages
-from radweave.methods.experiment import ENCODER_STAGE, SMALL_XRAY, TINY_XRAY, as_written, published, stage, warm
+from radweave.methods.experiment import (
+    ENCODER_STAGE,
+    SMALL_XRAY,
+    TINY_XRAY,
+    as_written,
+    published,
+    report_stage,
+    stage,
+    warm,
+)
 from radweave.methods.stage import OptimizerConfig, StageConfig, full
 from radweave.methods.tables import read_tables
 from radweave.nn.connector import LinearConnectorConfig
@@ -45,9 +54,7 @@ def tiny() -> DiffRGenNetExperiment:
             word_head=DenseHeadConfig(),
             positions="sine",
         ),
-        stages=DiffRGenNetStages(
-            encoder=ENCODER_STAGE, report=stage(READING_PARTS, LOSSES, warm(1e-3, 100), epochs=8, augment=False)
-        ),
+        stages=DiffRGenNetStages(encoder=ENCODER_STAGE, report=report_stage(READING_PARTS, LOSSES)),
         decoding=DecodingConfig(max_new_tokens=96),
     )
 

@@ -50,6 +50,7 @@ from radweave.methods.model import (
     DecoderInput,
     ForwardPass,
     ReportModel,
+    StudySize,
     Term,
     ToWrite,
     generation,
@@ -60,6 +61,7 @@ from radweave.methods.model import (
 from radweave.methods.stage import StageConfig
 from radweave.nn.connector import Connector, ConnectorConfig, ViewTokens, connect_views
 from radweave.nn.decoding import DecodingConfig
+from radweave.nn.encoder_decoder import CrossAttentionLanguageModel
 from radweave.nn.flexiroute import Routed
 from radweave.nn.heads import POSITIVE, NoWordHeadConfig, WordHeadConfig, WordPart
 from radweave.nn.language_model import study_nats
@@ -313,6 +315,15 @@ class DiffRGenNetModel(ReportModel):
     def class_logits(self, batch: Batch) -> Tensor:
         """The log-odds of each class being stated (B, K)."""
         return Forward(self, batch).study.log_odds
+
+    def prompt_tokens(self, study: StudySize) -> int:
+        """The memory [F; similar; difference] and a token per disease, in the prompt or read beside it."""
+        cases = self.retrieval.num_cases + study.prior
+        passes = 1 if isinstance(self.difference, NoDifference) else 2
+        slots = {"memory": study.views * study.tokens + passes * cases, "diseases": len(self.classes)}
+        if isinstance(self.language_model, CrossAttentionLanguageModel):
+            return sum(slots.values()) + study.context
+        return self.template.length(slots, study.context)
 
     def report_nats(self, batch: Batch) -> Float[Tensor, " batch"]:
         """Mean negative log-likelihood per token of each study's report, after the heads' own states."""

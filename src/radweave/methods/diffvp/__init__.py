@@ -22,6 +22,7 @@ from radweave.methods.experiment import (
     TINY_XRAY,
     DataConfig,
     as_written,
+    report_stage,
     stage,
     warm,
 )
@@ -92,12 +93,13 @@ def tiny_xray() -> DiffvpExperiment:
     """``tiny`` with a 2D encoder, for radiographs, which are seen as often as the other methods' tiny presets do."""
     scans = tiny()
     stages = scans.stages.named()
-    passes = {"vision": 0, "language": 4, "report": 8}
+    passes = {"vision": 0, "language": 4}
     shortened = {name: stages[name].model_copy(update={"epochs": epochs}) for name, epochs in passes.items()}
+    report = report_stage(REPORT_PARTS | LANGUAGE, REPORT_LOSSES)
     return DiffvpExperiment(
         data=TINY_XRAY,
         model=scans.model.model_copy(update={"vision_encoder": PHANTOM_ENCODER, "word_head": DenseHeadConfig()}),
-        stages=scans.stages.model_copy(update=shortened | {"encoder": ENCODER_STAGE}),
+        stages=scans.stages.model_copy(update=shortened | {"encoder": ENCODER_STAGE, "report": report}),
         decoding=DecodingConfig(max_new_tokens=96),
     )
 

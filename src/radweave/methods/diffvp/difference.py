@@ -154,6 +154,7 @@ class SemanticDifference(nn.Module):
         super().__init__()
         self.global_delta = global_delta
         self.generator = generator
+        self.prompt_tokens = generator.num_tokens
         self.local = local
 
     def deltas(self, target: Latents, reference: Latents) -> Deltas:
@@ -192,6 +193,7 @@ class PixelDifference(nn.Module):
         super().__init__()
         self.global_delta = global_delta
         self.generator = generator
+        self.prompt_tokens = generator.num_tokens
 
     def forward(self, residuals: Latents) -> Float[Tensor, "batch tokens width"]:
         deltas = Deltas(self.global_delta(residuals), local_delta(residuals, torch.zeros_like(residuals)))
@@ -219,6 +221,8 @@ class PixelDifference(nn.Module):
 
 class NoDifference(nn.Module):
     """The target alone: the rows without delta. Nothing is compared, and the prompt has no token."""
+
+    prompt_tokens = 0
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -18,7 +18,7 @@ from radweave.core.config import Config, Prompt, Seed
 from radweave.core.errors import InputError
 from radweave.core.map_kinds import KEY as MAP_KIND
 from radweave.data.tokenizer import encode
-from radweave.methods.diffvp.diagnosis import Diagnosis, DiagnosisSetting, NoisyOrConfig
+from radweave.methods.diffvp.diagnosis import Diagnosis, DiagnosisSetting, NoDiagnosis, NoisyOrConfig
 from radweave.methods.diffvp.difference import (
     Comparison,
     Difference,
@@ -46,6 +46,7 @@ from radweave.methods.model import (
     DecoderInput,
     ForwardPass,
     ReportModel,
+    StudySize,
     Term,
     ToWrite,
     generation,
@@ -393,6 +394,15 @@ class DiffvpModel(ReportModel):
         forward = Forward(self, batch, STUDY_DRAW)
         logits: Tensor = forward.logits if forward.logits.shape[1] else self.auxiliary_head(forward.latents.tokens)
         return logits
+
+    def prompt_tokens(self, study: StudySize) -> int:
+        """The prompt with [Delta_prompt; I; E] and the words of all classes."""
+        slots = {
+            "image": len(self.resampler.transformer.queries),
+            "difference": self.difference.prompt_tokens,
+            "diagnosis": 0 if isinstance(self.diagnosis, NoDiagnosis) else self.diagnosis_text.longest,
+        }
+        return self.prompt.length(slots, study.context)
 
     def report_nats(self, batch: Batch) -> Float[Tensor, " batch"]:
         """Mean negative log-likelihood per token of each study's report."""

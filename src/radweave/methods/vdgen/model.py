@@ -20,6 +20,7 @@ from radweave.methods.model import (
     DecoderInput,
     ForwardPass,
     ReportModel,
+    StudySize,
     Term,
     ToWrite,
     generation,
@@ -142,6 +143,10 @@ class VdgenModel(ReportModel):
         (reports after some of their own words, where the image will stand) of the stages before.
         """
         return losses(self.terms, Forward(self, batch), terms)
+
+    def prompt_tokens(self, study: StudySize) -> int:
+        """The prompt with the tokens of all views."""
+        return self.prompt.length({"image": study.views * study.tokens}, study.context)
 
     def report_nats(self, batch: Batch) -> Float[Tensor, " batch"]:
         """Mean negative log-likelihood per token of each study's report."""
