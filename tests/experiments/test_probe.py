@@ -34,6 +34,7 @@ from radweave.experiments.probe import (
     probe,
     write_page,
 )
+from radweave.methods import resolve
 from radweave.methods.model import DecoderInput, ForwardPass, Term
 from radweave.metrics.statistics import mean_statistic
 from radweave.nn.prompt import Slot
@@ -410,3 +411,40 @@ def test_the_command_prints_tables_and_writes_a_page(toy_run: Path, toy_dataset:
     assert again.returncode == 2
     unknown = radweave("probe", toy_run, toy_dataset.path, "--split", "holdout")
     assert unknown.returncode == 2
+
+
+# ----------------------------------------------------------------------------------------------- every method
+
+
+SHORT_FLOOR = 0.003
+"""Nats per token, for trainings of two minutes: the decoder of a whole training reads its inputs more."""
+EPOCHS = {"encoder": 4, "report": 8}
+"""Passes of a stage; four of those not named, or fewer where the preset has fewer."""
+PRESETS = {"diffvp": "tiny-xray"}
+METHODS = ("baseline", "am_mrg", "dast", "diffrgennet", "diffvp", "vdgen", "weave")
+"""All but ``kernels``, which has no decoder."""
+
+
+@pytest.fixture(scope="module")
+def phantoms(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """Phantom radiographs that all short trainings share, with their cache."""
+    options = PhantomOptions(prevalence="balanced", image_size=160)
+    out = tmp_path_factory.mktemp("phantoms") / "data"
+    return write_phantom_dataset(out, modality="xray", num_studies=240, seed=0, options=options)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", METHODS)
+def test_every_part_of_every_methods_tiny_preset_acts(method: str, phantoms: Dataset, tmp_path: Path) -> None:
+    preset = PRESETS.get(method, "tiny")
+    stages = resolve(method, preset, ()).named_stages()
+    overrides = [f"stages.{name}.epochs={min(stage.epochs, EPOCHS.get(name, 4))}" for name, stage in stages.items()]
+    folder = train(method, phantoms.path, tmp_path / "run", preset=preset, overrides=overrides)
+    result = probe(restore(folder), phantoms.path, drafts=False)
+    quiet = [
+        one.name
+        for one in result.inputs
+        if not one.silent and (one.costs["another"].mean < SHORT_FLOOR or (one.costs["another"].low or 0.0) <= 0)
+    ]
+    quiet += [f"{one.stage}.{one.name}" for one in result.losses if not one.silent and not one.acts]
+    assert not quiet, result.table()
