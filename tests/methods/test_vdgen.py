@@ -353,7 +353,7 @@ def toy_batch(where: BuildContext, indices: Sequence[int] = (0, 1, 2)) -> Batch:
 
 
 def test_the_losses_read_the_mean_of_the_normalised_tokens() -> None:
-    where, model = context(), toy_model().eval()
+    where, model = context(), toy_model("model.vision_norm=layer").eval()
     batch = toy_batch(where)
     assert batch.pixel_values is not None
     h = []
@@ -364,6 +364,54 @@ def test_the_losses_read_the_mean_of_the_normalised_tokens() -> None:
         ]
         h.append(torch.stack(normed).mean(0))
     torch.testing.assert_close(model.encode(batch).mean(), torch.stack(h), atol=1e-4, rtol=1e-4)
+
+
+def test_tokens_are_normalised_per_channel_over_the_views_that_are_there() -> None:
+    """In training by the batch's own statistics, against numpy; the decoder's projection reads what comes out."""
+    where, model = context(), toy_model().train()
+    model.vision_encoder.eval()  # it drops paths at random, in each pass others
+    assert isinstance(model.connector.input_norm, nn.Identity)
+    batch = toy_batch(where)
+    with torch.no_grad():
+        tokens = model.vision_encoder(batch.pixel_values[batch.view_mask]).tokens  # type: ignore[index]
+    flat = tokens.flatten(0, 1).double().numpy()
+    expected = (flat - flat.mean(0)) / np.sqrt(flat.var(0) + 1e-5)
+    views = model.encode(batch)
+    actual = views.tokens[views.view_mask].flatten(0, 1).detach().double().numpy()
+    np.testing.assert_allclose(actual, expected, atol=1e-3)
+
+
+@pytest.mark.parametrize(("norm", "read"), [("none", True), ("batch", False)])
+def test_the_decoder_reads_what_vse_and_did_scale(norm: str, read: bool) -> None:
+    """Scaling the normalised tokens' channels changes the decoder's input, unless a second norm takes it out again."""
+    where, model = context(), toy_model(f"model.connector.input_norm={norm}").train()
+    batch = toy_batch(where)
+    seen: list[Tensor] = []
+
+    def keep(name: str, slot: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        seen.append(slot[0].detach())
+        return slot
+
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad(), model.reading_by(keep):
+        model.report_nats(batch)
+        model.vision_norm.norm.weight.mul_(0.5 + torch.rand(model.vision_norm.norm.weight.shape, generator=generator))
+        model.report_nats(batch)
+    change = float((seen[1] - seen[0]).norm() / seen[0].norm())
+    assert (change > 0.05) == read, change
+    assert read or change < 0.01
+
+
+@pytest.mark.parametrize("term", ["vse", "did"])
+def test_vse_and_did_train_the_encoder_in_tiny(term: str) -> None:
+    where, model = context(), toy_model()
+    finetune = tiny().stages.report.finetune
+    apply_finetune(model, finetune)
+    set_train_mode(model, finetune)
+    model.loss(toy_batch(where), (term,))[term].backward()
+    slopes = [parameter.grad for parameter in model.vision_encoder.parameters()]
+    assert any(slope is not None and bool(slope.any()) for slope in slopes)
+    assert all(parameter.grad is None for parameter in model.language_model.parameters())
 
 
 def test_absent_views_are_zero_whatever_their_tokens_are() -> None:
@@ -377,8 +425,8 @@ def test_absent_views_are_zero_whatever_their_tokens_are() -> None:
 
 def test_all_losses_together_are_the_sum_of_equation_8() -> None:
     where, model = context(), toy_model().eval()
-    stage = tiny().stages.report
-    assert stage.losses == {"report": 1.0, "vse": 1.0, "did": 1.0}
+    stage = resolve("vdgen", "tiny", ABLATIONS["equal weights"]).stages.report  # type: ignore[attr-defined]
+    assert stage.losses == paper().stages.report.losses == {"report": 1.0, "vse": 1.0, "did": 1.0}
     batch = toy_batch(where)
     with torch.no_grad():
         together = model.loss(batch, tuple(stage.losses))
@@ -548,6 +596,29 @@ def test_the_sentence_bank_counts_sentences_of_the_training_reports() -> None:
     assert set(model.build_memories("report", view)) == {"sentences"}
     assert model.build_memories("vision", view) == {}
     assert toy_model("model.did=none").build_memories("report", view) == {}
+
+
+def test_kept_sentences_follow_a_language_model_that_has_trained_since() -> None:
+    where, model = context(), toy_model().eval()
+    sentence = model.sentences.splitter.split(encode(where.tokenizer, " The heart is normal."))[0]
+    row = {"study_id": "s0", "patient": patient_code("p0"), "text": "The heart is normal."}
+    states = sentence_states(model.language_model, [sentence, sentence[:2]])
+    rows = tuple({**row, "token_ids": list(ids)} for ids in (sentence, sentence[:2]))
+    memory, earlier = (
+        SentenceMemory(Bank({"states": states}, rows)),
+        SentenceMemory(Bank({"states": states}, (row, row))),
+    )
+    memory.follow(model.language_model)
+    assert memory.states is states, "a language model that stood still asks for nothing"
+    with torch.no_grad():
+        for parameter in model.language_model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    now = sentence_states(model.language_model, [sentence, sentence[:2]])
+    assert not torch.allclose(now, states, atol=0.1)
+    for kept in (memory, earlier):
+        kept.follow(model.language_model)
+    torch.testing.assert_close(memory.states, now, **CLOSE)
+    assert earlier.states is states, "a bank of an earlier version has no tokens"
 
 
 def test_the_nearest_sentences_are_those_of_the_space_and_never_the_patients_own() -> None:
