@@ -42,11 +42,11 @@ REQUESTS: dict[str, tuple[str, str, Any]] = {
     "compare": (
         "radweave.metrics.commands.run_compare",
         "a b --protocol ws --ontology ct18 --weights w --floors --seeds --no-meteor --resamples 7 --seed 3 "
-        "--judge http://x --judge-model m --judge-limit 5 --both-orders --json --out o --overwrite "
-        "--study i --hyp h --ref r",
+        "--judge http://x --judge-model m --judge-limit 5 --both-orders --phrases 3 --json --out o "
+        "--overwrite --study i --hyp h --ref r",
         CompareRequest(
             (P("a"), P("b")), "ws", "ct18", P("w"), Fields("i", "h", "r"), floors=True, seeds=True, meteor=False,
-            resamples=7, seed=3, judge="http://x", judge_model="m", judge_limit=5, both_orders=True, as_json=True,
+            resamples=7, seed=3, judge="http://x", judge_model="m", judge_limit=5, both_orders=True, phrases=3, as_json=True,
             out=P("o"), overwrite=True,
         ),
     ),

@@ -83,7 +83,7 @@ def test_a_field_says_its_bounds_its_default_and_its_component() -> None:
     assert "| `rate` | number, above 0 below 1 | `0.1` |" in page
     assert "| `share` | number, from 0 to 1 | `0.5` |" in page
     assert "| `below` | integer, to 0 | `-3` |" in page
-    assert "| `beside` | number, from -1 below 0 | `-0.5` |" in page
+    assert "| `compared` | number, from -1 below 0 | `-0.5` |" in page
     assert "Takes `widths`.\n\nThey are \\<b>bounded\\</b>." in page
 
 

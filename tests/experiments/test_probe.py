@@ -151,7 +151,7 @@ def test_one_patient_has_no_interval() -> None:
     cost = Cost.of(mean_statistic(np.array([0.5, 0.7])), np.array([0, 0]))
     assert (cost.mean, cost.low, cost.high) == (pytest.approx(0.6), None, None)
     assert str(cost) == "+0.6000"
-    assert not input_result(cost=cost).speaks
+    assert not input_result(cost=cost).carries
 
 
 # ----------------------------------------------------------------------------------------------- what is silent
@@ -172,7 +172,7 @@ def probe_of(inputs: tuple[InputResult, ...], losses: tuple[LossResult, ...]) ->
 
 
 @pytest.mark.parametrize(
-    ("cost", "speaks"),
+    ("cost", "carries"),
     [
         (Cost(FLOOR, 0.001, 0.02), True),
         (Cost(0.9 * FLOOR, 0.001, 0.02), False),
@@ -180,8 +180,8 @@ def probe_of(inputs: tuple[InputResult, ...], losses: tuple[LossResult, ...]) ->
         (Cost(0.1, 0.0, 0.2), False),
     ],
 )
-def test_an_input_speaks_at_the_floor_with_an_interval_above_nothing(cost: Cost, speaks: bool) -> None:
-    assert input_result(cost=cost).speaks == speaks
+def test_an_input_speaks_at_the_floor_with_an_interval_above_nothing(cost: Cost, carries: bool) -> None:
+    assert input_result(cost=cost).carries == carries
 
 
 @pytest.mark.parametrize(
@@ -433,7 +433,7 @@ def phantoms(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return write_phantom_dataset(out, modality="xray", num_studies=240, seed=0, options=options)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_every_part_of_every_methods_tiny_preset_acts(method: str, phantoms: Dataset, tmp_path: Path) -> None:
     preset = PRESETS.get(method, "tiny")
