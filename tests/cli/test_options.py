@@ -46,8 +46,8 @@ REQUESTS: dict[str, tuple[str, str, Any]] = {
         "--overwrite --study i --hyp h --ref r",
         CompareRequest(
             (P("a"), P("b")), "ws", "ct18", P("w"), Fields("i", "h", "r"), floors=True, seeds=True, meteor=False,
-            resamples=7, seed=3, judge="http://x", judge_model="m", judge_limit=5, both_orders=True, phrases=3, as_json=True,
-            out=P("o"), overwrite=True,
+            resamples=7, seed=3, judge="http://x", judge_model="m", judge_limit=5, both_orders=True, phrases=3,
+            as_json=True, out=P("o"), overwrite=True,
         ),
     ),
     "label": (
