@@ -427,7 +427,7 @@ def test_a_method_overfits_and_shows_its_evidence_and_context(
     for group in optimizer.param_groups:
         group["lr"] = 3e-3
     model.train()
-    for _ in range(150):
+    for _ in range(300):
         loss = total_loss(model.loss(batch, tuple(stage.losses)), stage.losses)
         optimizer.zero_grad()
         loss.backward()

@@ -577,6 +577,7 @@ def test_a_run_trains_restores_and_holds_no_report_of_another_split(toy_dataset:
     assert "s000" not in [case["study_id"] for case in result]
 
 
+@pytest.mark.long
 def test_distances_grow_with_what_the_labels_of_study_and_case_differ_in(tmp_path: Path) -> None:
     options = PhantomOptions(prevalence="balanced", image_size=144)
     data = write_phantom_dataset(tmp_path / "data", modality="xray", num_studies=150, seed=0, options=options)
