@@ -318,14 +318,14 @@ def test_keys_may_rotate(browser: TestClient, oidc: Provider, monkeypatch: pytes
     oidc.rotate()
     # Newer keys are asked for once in a while only: a made-up key must not make the server ask again and again.
     assert log_in(browser, oidc).status_code == 403
-    num_key_requests = oidc.num_key_requests.count("/keys")
+    num_key_requests = oidc.requests.count("/keys")
     monkeypatch.setattr("radweave.workstation.openid._AGAIN_S", 0.0)
     log_in(browser, oidc)
     time.sleep(0.01)
     station = browser.app.state.station  # type: ignore[attr-defined]
     station.provider._newer_from = 0.0
     assert log_in(browser, oidc).status_code == 200
-    assert oidc.num_key_requests.count("/keys") == num_key_requests + 1
+    assert oidc.requests.count("/keys") == num_key_requests + 1
 
 
 def test_logging_out_returns_the_logout_of_the_provider(browser: TestClient, admin: TestClient, oidc: Provider) -> None:
@@ -348,7 +348,7 @@ def test_local_login_works_while_the_provider_is_down(
     oidc.is_down = True
     for _ in range(5):
         assert browser.get("/login/openid").status_code == 503
-    assert len(oidc.num_key_requests) == 1  # and it is not asked for each who comes
+    assert len(oidc.requests) == 1  # and it is not asked for each who comes
     assert browser.post("/api/v1/session", json={"name": "local", "password": PASSWORD}).status_code == 200
     browser.cookies.clear()
     oidc.is_down = False
