@@ -63,6 +63,7 @@ from radweave.metrics.honesty import MissedRow
 from radweave.metrics.pairs import Pair
 from radweave.metrics.statistics import cluster_index, resampled_weights
 from radweave.metrics.tables import DASH
+from radweave.phantom.study import PhantomOptions, write_phantom_dataset
 from toys import TOY_OVERRIDES, TOY_SIZES, rewrite_card, write_followed_dataset
 
 pytestmark = pytest.mark.long
@@ -424,6 +425,14 @@ def test_requests_that_cannot_be_planned(toy_dataset: Dataset, tmp_path: Path) -
         with pytest.raises(InputError, match=message):
             run_bench(replace(request, **change))  # type: ignore[arg-type]
     assert not (request.out / "xray").exists()
+
+
+def test_a_phantom_of_another_turnover_is_refused(tmp_path: Path) -> None:
+    """One that was drawn before is not mistaken for the set's."""
+    options = PhantomOptions(image_size=32, lateral_share=0)
+    write_phantom_dataset(tmp_path / "data" / "xray", modality="xray", num_studies=10, seed=0, options=options)
+    with pytest.raises(InputError, match="another turnover"):
+        run_bench(BenchRequest(tmp_path, sets=("xray",), studies={"xray": 10}, train=False))
 
 
 def test_the_suite() -> None:
