@@ -354,13 +354,13 @@ def generate_split(
                 write_jsonl(plan.path(number), rows.of(plan.shards[number]))
         counts: Counter[str] = Counter()
         if ranks.is_first:
-            beside: dict[str, Mapping[str, Any]] = {
+            by_study: dict[str, Mapping[str, Any]] = {
                 "ref": prepared.references,
                 "prior_report": prior_reports(dataset.studies(split)),
                 "floors": floor_reports(dataset, cache, prepared.examples),
             }
             facts = _facts(data, dataset, predictor.decoding)
-            write_jsonl(out, _counted(_merged(plan, facts, beside), counts))
+            write_jsonl(out, _counted(_merged(plan, facts, by_study), counts))
             shutil.rmtree(plan.folder)
         ranks.wait()
     return BulkResult(len(study_ids), prepared.left_out, counts["unlike"], counts["compared"])
@@ -431,10 +431,13 @@ class Rows:
         return {"study_id": report.study_id, "hyp": report.text, "evidence": evidence, "warnings": warnings}
 
 
-def _merged(plan: Plan, facts: Mapping[str, Any], beside: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def _merged(
+    plan: Plan, facts: Mapping[str, Any], by_study: Mapping[str, Mapping[str, Any]]
+) -> Iterator[dict[str, Any]]:
     """The rows of all shards in the order of the plan, each study exactly once.
 
-    ``facts`` hold of all of them; ``beside`` has further fields, each by study id, null (floors: none) where one lacks.
+    ``facts`` hold of all of them; ``by_study`` has further fields, each by study id, null (floors: none) where
+    one lacks.
 
     Raises:
         InputError: if a shard does not hold the studies it should.
@@ -444,9 +447,9 @@ def _merged(plan: Plan, facts: Mapping[str, Any], beside: Mapping[str, Mapping[s
         if [row["study_id"] for row in rows] != list(study_ids):
             raise InputError("the shard does not hold the studies it should; remove it", file=plan.path(number))
         for row in rows:
-            extra = {**facts, **{name: values.get(row["study_id"]) for name, values in beside.items()}}
+            extra = {**facts, **{name: values.get(row["study_id"]) for name, values in by_study.items()}}
             extra["floors"] = extra["floors"] or {}
-            order = ("study_id", *facts, "hyp", *beside, "evidence", "warnings")
+            order = ("study_id", *facts, "hyp", *by_study, "evidence", "warnings")
             whole = {**row, **extra}
             yield {key: whole[key] for key in order}
 

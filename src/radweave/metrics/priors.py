@@ -86,15 +86,15 @@ def else_prior(pairs: Sequence[Pair]) -> list[str]:
 class Before:
     """N studies beside their priors, over the C findings in ``columns`` of the label set.
 
-    ``has`` (N,) says which have one; ``there`` and ``now`` (N, C) what the reports of the prior and of the study
+    ``has`` (N,) says which have one; ``prior`` and ``reference`` (N, C) what the reports of the prior and of the study
     affirm; ``left_open`` the states that the reference leaves open, by study and finding.
     """
 
     columns: list[int]
     findings: tuple[str, ...]
     has: Mask
-    there: Mask
-    now: Mask
+    prior: Mask
+    reference: Mask
     left_open: Sequence[Mapping[str, frozenset[State]]]
     labeler: Labeler
 
@@ -106,17 +106,17 @@ def read_priors(pairs: Sequence[Pair], labelled: LabelledPairs, labeler: Labeler
         return None
     columns = [place for place, name in enumerate(labelled.classes) if name != NO_FINDING]
     findings = tuple(labelled.classes[place] for place in columns)
-    there = is_positive(states_of([pair.prior_report or "" for pair in pairs], labeler)[:, columns], "negative")
-    there &= has[:, None]
-    now = is_positive(labelled.ref[:, columns], "negative")
+    prior = is_positive(states_of([pair.prior_report or "" for pair in pairs], labeler)[:, columns], "negative")
+    prior &= has[:, None]
+    reference = is_positive(labelled.ref[:, columns], "negative")
     left_open: list[Mapping[str, frozenset[State]]] = [{} for _ in pairs]
     rows = np.flatnonzero(has).tolist()
     for row, stated in zip(rows, _changes([pairs[row].refs for row in rows], labeler), strict=True):
         left_open[row] = {
-            name: possible(bool(there[row, place]), bool(now[row, place]), stated.get(name, frozenset()))
+            name: possible(bool(prior[row, place]), bool(reference[row, place]), stated.get(name, frozenset()))
             for place, name in enumerate(findings)
         }
-    return Before(columns, findings, has, there, now, left_open, labeler)
+    return Before(columns, findings, has, prior, reference, left_open, labeler)
 
 
 def _changes(groups: Sequence[Sequence[str]], labeler: Labeler) -> list[StatedChanges]:
@@ -132,25 +132,25 @@ def _changes(groups: Sequence[Sequence[str]], labeler: Labeler) -> list[StatedCh
 
 
 def prior_statistics(texts: Sequence[str], states: States, before: Before) -> dict[str, Statistic]:
-    """The scores of drafts, by the catalogue's keys: findings' F1 with and without a prior, and of each change.
+    """The scores of drafts by name: of findings with and without a prior, and of each change.
 
     Args:
         texts: the N drafts.
         states: their label states (N, K).
         before: the same studies beside their priors.
     """
-    said = is_positive(states[:, before.columns], "negative")
+    draft = is_positive(states[:, before.columns], "negative")
     counted: dict[str, NDArray[np.int8]] = {
-        "CE_with_prior": _rows(said, before.now, before.has[:, None]),
-        "CE_without_prior": _rows(said, before.now, ~before.has[:, None]),
-        "new": _rows(said, before.now, before.has[:, None] & ~before.there),
-        "resolved": _rows(~said, ~before.now, before.has[:, None] & before.there),
-        "changed": _rows(said != before.there, before.now != before.there, before.has[:, None]),
+        "CE_with_prior": _rows(draft, before.reference, before.has[:, None]),
+        "CE_without_prior": _rows(draft, before.reference, ~before.has[:, None]),
+        "new": _rows(draft, before.reference, before.has[:, None] & ~before.prior),
+        "resolved": _rows(~draft, ~before.reference, before.has[:, None] & before.prior),
+        "changed": _rows(draft != before.prior, before.reference != before.prior, before.has[:, None]),
     }
     rows = np.flatnonzero(before.has).tolist()
     claims = dict(zip(rows, _changes([[texts[row]] for row in rows], before.labeler), strict=True))
     for change, state in _STATED.items():
-        claimed, true, closed = (np.zeros_like(said) for _ in range(3))
+        claimed, true, closed = (np.zeros_like(draft) for _ in range(3))
         for row in rows:
             for place, name in enumerate(before.findings):
                 left = before.left_open[row][name]
@@ -165,9 +165,9 @@ def prior_statistics(texts: Sequence[str], states: States, before: Before) -> di
     }
 
 
-def _rows(said: Mask, true: Mask, counted: Mask) -> NDArray[np.int8]:
+def _rows(draft: Mask, true: Mask, counted: Mask) -> NDArray[np.int8]:
     """True positives, false positives and false negatives of each study (N, 3) over the cells that count."""
-    cells = confusion_rows(said & counted, true & counted)
+    cells = confusion_rows(draft & counted, true & counted)
     return np.stack([part.sum(axis=1, dtype=np.int8) for part in np.split(cells, 3, axis=1)], axis=1)
 
 
