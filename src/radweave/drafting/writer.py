@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from radweave.core.evidence import DraftEvidence, RecalledEvidence, SentenceEvidence, UtilityEvidence
 from radweave.core.study import NO_SECTION, SECTIONS, has_both_sections, split_sections
 from radweave.drafting.calibration import RunCalibration
 from radweave.drafting.candidates import (
@@ -39,7 +40,6 @@ from radweave.drafting.choice import (
     prepared,
     shares,
 )
-from radweave.drafting.evidence import DraftEvidence, RecalledEvidence, SentenceEvidence, UtilityEvidence
 from radweave.drafting.smoothers import Changes, Evidence, Floats
 from radweave.drafting.store import DraftingStore
 from radweave.labels import NO_FINDING, Labeler, get_labeler
@@ -242,7 +242,7 @@ class UtilityDraft:
     """A draft, its evidence, and warnings."""
 
     text: str
-    evidence: dict[str, Any]
+    evidence: DraftEvidence
     warnings: tuple[str, ...] = ()
 
 
@@ -348,7 +348,7 @@ class UtilityWriter:
         sentence, the terms of the expected utility, and the training reports with the greatest weights.
         """
         probabilities = self.calibration(evidence.scores[None])[0]
-        shown: dict[str, Any] = {
+        shown: DraftEvidence = {
             **self.calibration.evidence(evidence.scores, self.rule, self.macro),
             **evidence.shown,
             "recalled": self._recalled(evidence, barred),

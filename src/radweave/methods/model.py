@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from radweave.core.batch import Batch, Generation, VisionEncoder
 from radweave.core.config import Config
 from radweave.core.errors import InputError
+from radweave.core.evidence import DraftEvidence
 from radweave.core.study import Split, Study
 from radweave.data.loader import Example, Features, StudyLoader
 from radweave.drafting.smoothers import Evidence
@@ -251,11 +252,13 @@ def required(value: Value | None) -> Value:
 
 
 def written(
-    ids: list[list[int]], log_probs: list[list[float]], evidence: Sequence[Mapping[str, Any]] | None = None
+    ids: list[list[int]], log_probs: list[list[float]], evidence: Sequence[DraftEvidence] | None = None
 ) -> Generation:
     """A language model's output for each study, with the evidence."""
-    rows = [{}] * len(ids) if evidence is None else evidence
-    shown = [{"token_log_probs": values, **row} for values, row in zip(log_probs, rows, strict=True)]
+    rows: Sequence[DraftEvidence] = [{}] * len(ids) if evidence is None else evidence
+    shown: list[DraftEvidence] = [
+        {"token_log_probs": values, **row} for values, row in zip(log_probs, rows, strict=True)
+    ]
     return Generation(token_ids=ids, intermediates=shown)
 
 
