@@ -20,7 +20,6 @@ PEAK_FLOPS = 312e12
 REACHED = 0.4
 STUDIES = 1000
 # Published sizes of models that the estimate does not know by name.
-VIT = {"model_type": "vit", "image_size": 224, "patch_size": 16}
 RAD_DINO = {"model_type": "dinov2", "image_size": 518, "patch_size": 14}
 QWEN = {
     "model_type": "qwen2", "vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944,
@@ -41,7 +40,7 @@ TODAY = [
 COMMANDS: dict[str, tuple[str, int, list[str]]] = {
     "baseline": ("baseline", 128, []),
     "vdgen": ("vdgen", 160, []),
-    "am_mrg": ("am_mrg", 500, ["model.vision_encoder.path={vit}"]),
+    "am_mrg": ("am_mrg", 500, []),
     "dast": ("dast", 300, []),
     "diffrgennet": ("diffrgennet", 128, []),
     "diffvp": ("diffvp", 100, []),
@@ -51,7 +50,7 @@ COMMANDS: dict[str, tuple[str, int, list[str]]] = {
 
 def rows(folder: Path) -> None:
     """Print one row per command and way of training the language model."""
-    paths = {"vit": VIT, "rad_dino": RAD_DINO, "qwen": QWEN}
+    paths = {"rad_dino": RAD_DINO, "qwen": QWEN}
     for name, shape in paths.items():
         (folder / name).mkdir()
         (folder / name / "config.json").write_text(json.dumps(shape))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -208,6 +209,21 @@ def test_unusable_studies_are_left_out_by_reason_and_long_reports_cut(toy_datase
     assert all(item.token_ids == (5, 5, 5, 5, 5, 2) for item in prepared.examples)
     assert all(item.class_states == (1,) for item in prepared.examples)
     assert all(len(item.rows) == 1 for item in prepared.examples)
+    assert all(item.abnormal is None for item in prepared.examples)
+
+
+def test_marks_are_cut_with_the_report_and_the_end_token_has_none(toy_dataset: Dataset) -> None:
+    prepared = prepare_split(
+        toy_dataset.studies("train"), build_cache(toy_dataset, size=32),
+        encode=lambda texts: [[5] * len(text.split()) for text in texts],
+        mark=lambda texts: [[word.startswith("opacity") for word in text.split()] for text in texts],
+        end_id=2, max_views=1, max_tokens=6, label_set="chexpert14", classes=(), need_text=True,
+    )  # fmt: skip
+    for item in prepared.examples:
+        words = (item.report or "").split()[:5]
+        assert item.abnormal == (*(word.startswith("opacity") for word in words), False)
+        assert len(item.abnormal) == len(item.token_ids or ())
+    assert any(any(item.abnormal or ()) for item in prepared.examples)
 
 
 def test_reports_without_labels_are_read_together_and_each_gets_its_own(
@@ -258,3 +274,73 @@ def test_context_is_padded_and_hidden_independently_of_slicing() -> None:
     had = [bool(one.context_ids) for one in examples]
     assert 0 < sum(alone) < sum(had)
     assert all(before or not after for before, after in zip(had, alone, strict=True))
+
+
+MARKED = [
+    replace(example(index, tokens=2 + index % 3), abnormal=tuple(place == index % 3 for place in range(2 + index % 3)))
+    for index in range(12)
+]
+
+
+def test_marked_tokens_weigh_more_and_padding_and_the_others_one() -> None:
+    (batch,) = StudyLoader(MARKED[:3], 3, 0, abnormal_weight=2.5).epoch()
+    assert batch.label_weights is not None
+    assert batch.label_weights.tolist() == [[2.5, 1, 1, 1], [1, 2.5, 1, 1], [1, 1, 2.5, 1]]
+    (plain,) = StudyLoader(MARKED[:3], 3, 0).epoch()
+    assert plain.label_weights is None
+
+
+def test_weights_follow_their_study_in_any_batch_order_and_slice() -> None:
+    def weights(**options: Any) -> dict[str, list[float]]:
+        rows: dict[str, list[float]] = {}
+        for batch in StudyLoader(MARKED, seed=5, pad_id=0, abnormal_weight=3, **options).epoch(2):
+            assert batch.label_weights is not None
+            assert batch.labels is not None
+            for study, own, labels in zip(batch.study_ids, batch.label_weights, batch.labels, strict=True):
+                rows[study] = own[labels != -100].tolist()
+        return rows
+
+    alone = weights(batch_size=1)
+    assert alone == weights(batch_size=5, shuffle=True) == weights(batch_size=12)
+    assert alone == weights(batch_size=12, rank=0, size=2) | weights(batch_size=12, rank=1, size=2)
+    assert all(sorted(row)[-1] == 3 and row.count(3) == 1 for study, row in alone.items())
+
+
+def rare(count: int) -> list[Example]:
+    """Every tenth study has the rare class, every second one the common one, some no label at all."""
+    return [
+        replace(example(index), class_states=None if index % 10 == 3 else (int(index % 10 == 0), int(index % 2 == 0)))
+        for index in range(count)
+    ]
+
+
+def test_a_balanced_epoch_draws_rare_findings_more_often_and_resumes_at_any_step() -> None:
+    examples = rare(200)
+
+    def drawn(balance: float, first: int = 0, epoch: int = 0) -> list[str]:
+        loader = StudyLoader(examples, 16, 0, seed=1, shuffle=True, balance=balance)
+        return [study for batch in loader.epoch(epoch, first) for study in batch.study_ids]
+
+    def rare_share(studies: list[str]) -> float:
+        return sum(int(study[1:]) % 10 == 0 for study in studies) / len(studies)
+
+    assert len(drawn(0.5)) == len(examples)
+    assert rare_share(drawn(0)) == pytest.approx(0.1)
+    shares = [np.mean([rare_share(drawn(balance, epoch=epoch)) for epoch in range(10)]) for balance in (0.5, 1.0)]
+    # Weights of 10 studies: one of 0.1^-b, four of 0.5^-b, five of 1.
+    for balance, share in zip((0.5, 1.0), shares, strict=True):
+        rarest = 0.1**-balance
+        assert share == pytest.approx(rarest / (rarest + 4 * 0.5**-balance + 5), abs=0.03)
+    assert drawn(0.5, first=3) == drawn(0.5)[48:]
+    assert drawn(0.5) != drawn(0.5, epoch=1)
+
+
+def test_a_balanced_epoch_does_not_depend_on_slices_and_an_unshuffled_one_is_in_order() -> None:
+    examples = rare(40)
+    (whole,) = StudyLoader(examples, 40, 0, shuffle=True, balance=0.5).epoch()
+    halves = [next(StudyLoader(examples, 40, 0, shuffle=True, balance=0.5, rank=r, size=2).epoch()) for r in (0, 1)]
+    assert whole.study_ids == halves[0].study_ids + halves[1].study_ids
+    (ordered,) = StudyLoader(examples, 40, 0, balance=0.5).epoch()
+    assert ordered.study_ids == [one.study_id for one in examples]
+    (unlabelled,) = StudyLoader([example(index) for index in range(9)], 9, 0, shuffle=True, balance=1.0).epoch()
+    assert len(unlabelled) == 9

@@ -84,7 +84,6 @@ SWIN = {"embed_dim": 8, "depths": [1, 1], "num_heads": [1, 2], "window_size": 7,
 
 CHECKPOINTS: dict[str, Callable[[Path], None]] = {
     "swin-base": _model("SwinModel", "SwinConfig", **SWIN),
-    "vit-base-patch16": _model("ViTModel", "ViTConfig", **VISION),
     "resnet-101": _model("ResNetModel", "ResNetConfig", embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1]),
     "llama-2-7b": LLAMA,
     "llama-2-7b-chat": LLAMA,
@@ -96,6 +95,7 @@ CHECKPOINTS: dict[str, Callable[[Path], None]] = {
     "bert-base-uncased": BERT_BASE,
     # What has its sizes in the preset is not opened before training begins.
     "vssm_base_0229_ckpt_epoch_237.pth": _torch_file,
+    "MambaXrayCLIP-L.pth": _torch_file,
     "resnet_18_23dataset.pth": _torch_file,
     "ct-clip.pt": _torch_file,
     "VoCo_B_SSL_head.pt": _torch_file,

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Literal
+import re
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 
 from radweave.core.study import LabelState
-from radweave.drafting.candidates import CandidateOptions, CandidatePool, build_candidates, clean_sentence
+from radweave.drafting.candidates import (
+    CandidateOptions,
+    CandidatePool,
+    build_candidates,
+    candidate_options,
+    clean_sentence,
+)
 from radweave.labels import NO_FINDING, get_labeler
 from radweave.labels.contradictions import contradictions_of, names_place, states_something
 from radweave.labels.text import split_sentences
@@ -187,3 +194,37 @@ def test_no_side_stays_in_a_sentence_that_states_something(text: str) -> None:
 @pytest.mark.parametrize("text", ["The right lung is clear.", "No left pleural effusion.", "Both lungs are clear."])
 def test_a_denial_keeps_its_side(text: str) -> None:
     assert clean_sentence(text, get_labeler("chexpert14"), compares=False, places=False) == text
+
+
+DEVICES = [
+    "The heart is normal in size. The nasogastric tube tip is in the stomach. A right sided pacemaker is in place.",
+    "The endotracheal tube terminates 3 cm above the carina. There is a small right pleural effusion.",
+    "Surgical clips are present. The lungs are clear.",
+    NORMAL,
+]
+KIND = re.compile(r"tube|pacemaker|carina|stomach|clips")
+
+
+def test_a_draft_names_no_kind_of_device_and_states_the_class_once() -> None:
+    pool = CandidatePool.build(DEVICES, LABELER, ExpectedUtilityConfig())
+    texts = [candidate.text for candidate in pool.candidates]
+    assert texts[:3] == [
+        "The heart is normal in size. Support devices are present.",
+        "Support devices are present. There is a small pleural effusion.",
+        "The lungs are clear.",
+    ]
+    assert not any(KIND.search(text) for text in texts)
+    column = LABELER.classes.index("Support Devices")
+    assert [bool(row[column]) for row in pool.asserts[:3]] == [True, True, False]
+
+
+@pytest.mark.parametrize("options", [{"unsupported_places": "keep"}, {"consistent": False}])
+def test_kinds_of_devices_stay_where_places_stay(options: dict[str, Any]) -> None:
+    pool = CandidatePool.build(DEVICES, LABELER, ExpectedUtilityConfig.model_validate(options))
+    assert {candidate.text for candidate in pool.candidates} >= {*DEVICES}
+
+
+def test_candidates_with_kinds_of_devices_are_made_again() -> None:
+    """Those of runs before this version hold kinds, and nothing in their options says so."""
+    assert candidate_options(ExpectedUtilityConfig())["kinds_of_devices"] is False
+    assert candidate_options(ExpectedUtilityConfig(unsupported_places="keep"))["kinds_of_devices"] is True

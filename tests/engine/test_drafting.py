@@ -22,7 +22,7 @@ from radweave.engine.train import train
 from radweave.inference.export import export
 from radweave.inference.predictor import Predictor
 from radweave.labels import get_labeler
-from radweave.labels.contradictions import without_place
+from radweave.labels.contradictions import without_kind, without_place
 from radweave.labels.text import split_sentences
 from radweave.methods.am_mrg.model import AmMrgModel
 from radweave.methods.dast.model import DastModel
@@ -65,7 +65,8 @@ def test_a_run_without_heads_drafts_from_training_reports(baseline: Path, toy_da
     for report in predictor.reports(prepared_examples(run, toy_dataset)):
         for sentence in report.evidence["sentences"]:
             sentences = split_sentences(reports[sentence["source"]["study_id"]])
-            assert sentence["text"] in {*sentences, *(without_place(one, labeler) for one in sentences)}
+            reduced = (form(one, labeler) for one in sentences for form in (without_place, without_kind))
+            assert sentence["text"] in {*sentences, *reduced}
         assert set(report.evidence["class_probabilities"]) == set(run.card.classes)
 
 

@@ -78,7 +78,9 @@ def training_view(dataset: Dataset, *, image_size: int = 32, classes: int = 14) 
 
 def test_disease_queries_are_pushed_apart() -> None:
     torch.manual_seed(0)
-    former = QueryFormerConfig(dim=12, num_layers=2, num_heads=3, num_image_queries=5).build(4, 6)
+    config = QueryFormerConfig(dim=12, num_layers=2, num_heads=3, num_image_queries=5, orthogonal="queries")
+    former = config.build(4, 6)
+    features = torch.randn(2, 4, 12)
     queries = former.transformer.queries.detach()[:4]
     cosines = [
         float(a @ b / (a.norm() * b.norm())) ** 2
@@ -86,13 +88,61 @@ def test_disease_queries_are_pushed_apart() -> None:
         for j, b in enumerate(queries)
         if i != j
     ]
-    assert float(former.orthogonality().detach()) == pytest.approx(sum(cosines) / 12, rel=1e-5)
+    assert float(former.orthogonality(features).detach()) == pytest.approx(sum(cosines) / 12, rel=1e-5)
     with torch.no_grad():
         former.transformer.queries[:4] = torch.eye(4, 12)
-    assert float(former.orthogonality().detach()) == 0
+    assert float(former.orthogonality(features).detach()) == 0
     reading = former(torch.randn(2, 9, 6), torch.ones(2, 9).bool())
     assert reading.diseases.shape == (2, 4, 12)
     assert reading.image.shape == (2, 5, 12)
+
+
+def test_orthogonal_features_are_those_that_vary_apart_over_the_batch() -> None:
+    torch.manual_seed(0)
+    former = QueryFormerConfig(dim=12, num_layers=1, num_heads=3).build(4, 6)
+    features = torch.randn(3, 4, 12)
+    means = features.mean(0)
+    cosines = []
+    for study in features - means:
+        for i in range(4):
+            cosines += [float(study[i] @ study[j] / study[i].norm() / study[j].norm()) for j in range(4) if i != j]
+    expected = sum(cosine**2 for cosine in cosines) / len(cosines)
+    assert float(former.orthogonality(features)) == pytest.approx(expected, rel=1e-5)
+    # What all studies have in common does not count, nor does one study alone.
+    moved = features + torch.randn(4, 12)
+    torch.testing.assert_close(former.orthogonality(moved), former.orthogonality(features))
+    alone = features[:1].clone().requires_grad_()
+    loss = former.orthogonality(alone)
+    loss.backward()
+    assert float(loss.detach()) == 0
+    assert alone.grad is not None
+    assert torch.equal(alone.grad, torch.zeros_like(alone))
+    # Diseases that vary alike have the most to lose.
+    alike = torch.randn(3, 1, 12).expand(3, 4, 12)
+    assert float(former.orthogonality(alike)) == pytest.approx(1, rel=1e-5)
+
+
+def test_a_step_on_orthogonal_features_changes_what_the_decoder_reads(run_folder: Path) -> None:
+    """The loss of the printed form, on queries, starts at its end and moves F_d far less."""
+    moved = {}
+    for orthogonal in ("features", "queries"):
+        model: AmMrgModel = restore(run_folder).model  # type: ignore[assignment]
+        model.query_former.orthogonal = orthogonal
+        torch.manual_seed(0)
+        batch = toy_batch(studies=4)
+        apply_finetune(model, {"query_former": "full"})
+        before, prefix = Forward(model, batch).reading.diseases.detach(), Forward(model, batch).prefix[0].detach()
+        first = model.loss(batch, ("orthogonality",))["orthogonality"]
+        optimizer = torch.optim.SGD(model.query_former.parameters(), lr=0.1)
+        first.backward()
+        optimizer.step()
+        with torch.no_grad():
+            after, again = Forward(model, batch).reading.diseases, Forward(model, batch).prefix[0]
+            second = model.loss(batch, ("orthogonality",))["orthogonality"]
+        assert float(second) < float(first.detach())
+        moved[orthogonal] = [float((x - y).norm() / y.norm()) for x, y in ((after, before), (again, prefix))]
+    assert min(moved["features"]) > 0.005
+    assert moved["features"][0] > 3 * moved["queries"][0]
 
 
 def test_image_queries_learn_from_what_is_asked_of_the_disease_queries() -> None:
@@ -398,21 +448,24 @@ def test_banks_wait_for_the_encoder_of_stage_one(run: Run, toy_dataset: Dataset)
     assert set(run.model.build_memories("report", view)) == {"regions", "reports"}
 
 
-def toy_batch(run: Run, views: int = 1) -> Any:
-    example = Example(
-        study_id="x",
-        patient_id="x",
-        source=torch.randint(0, 255, (2, 32, 32), dtype=torch.uint8).numpy(),
-        rows=tuple(range(views)),
-        view_ids=(1, 2)[:views],
-    )
-    return collate([example], pad_id=0)
+def toy_batch(views: int = 1, studies: int = 1) -> Any:
+    examples = [
+        Example(
+            study_id=f"x{number}",
+            patient_id=f"x{number}",
+            source=torch.randint(0, 255, (2, 32, 32), dtype=torch.uint8).numpy(),
+            rows=tuple(range(views)),
+            view_ids=(1, 2)[:views],
+        )
+        for number in range(studies)
+    ]
+    return collate(examples, pad_id=0)
 
 
 def test_the_language_model_reads_image_queries_and_both_memories(run: Run) -> None:
     model: AmMrgModel = run.model  # type: ignore[assignment]
     with torch.no_grad():
-        _, mask = Forward(model, toy_batch(run, views=2)).prefix
+        _, mask = Forward(model, toy_batch(views=2)).prefix
     begin = 1
     assert mask.sum() == begin + 2 * 4 + 3 + 2 * 14
 
@@ -420,7 +473,7 @@ def test_the_language_model_reads_image_queries_and_both_memories(run: Run) -> N
 def test_what_a_disease_recalls_stands_together(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Eq. 8-9: F' = {(v_1, r_1), (v_2, r_2), ...}; a memory that is off leaves the other's tokens as they are."""
     model: AmMrgModel = run.model  # type: ignore[assignment]
-    seen = Forward(model, toy_batch(run))
+    seen = Forward(model, toy_batch())
     with torch.no_grad():
         prefix, mask = seen.prefix
         recalled = prefix[0][mask[0]][-28:]
@@ -428,14 +481,14 @@ def test_what_a_disease_recalls_stands_together(run: Run, monkeypatch: pytest.Mo
             torch.testing.assert_close(recalled[2 * number], seen.regions.tokens[0, number])
             torch.testing.assert_close(recalled[2 * number + 1], seen.reports.tokens[0, number])
         monkeypatch.setattr(model, "visual_memory", NoMemory(model.language_model.width))
-        alone = Forward(model, toy_batch(run))
+        alone = Forward(model, toy_batch())
         prefix, mask = alone.prefix
         torch.testing.assert_close(prefix[0][mask[0]][-14:], alone.reports.tokens[0])
 
 
 def test_what_the_image_queries_say_reaches_the_language_model(run: Run) -> None:
     model: AmMrgModel = run.model  # type: ignore[assignment]
-    batch = toy_batch(run, views=2)
+    batch = toy_batch(views=2)
     with torch.no_grad():
         before, mask = Forward(model, batch).prefix
         next(reversed(list(model.query_projection.parameters()))).add_(1.0)
@@ -447,7 +500,7 @@ def test_what_the_image_queries_say_reaches_the_language_model(run: Run) -> None
 @pytest.mark.parametrize("memory", ["visual_memory", "report_memory"])
 def test_what_a_memory_holds_changes_what_is_said(run: Run, memory: str) -> None:
     model: AmMrgModel = run.model  # type: ignore[assignment]
-    batch = toy_batch(run)
+    batch = toy_batch()
     with torch.no_grad():
         before, _ = Forward(model, batch).prefix
         part = getattr(model, memory)
@@ -467,7 +520,7 @@ def test_only_the_networks_and_projections_train_in_stage_two(run: Run, toy_data
     model: AmMrgModel = run.model  # type: ignore[assignment]
     apply_finetune(model, stage.finetune)
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.5)
-    batch = toy_batch(run)
+    batch = toy_batch()
     batch.input_ids = batch.labels = torch.arange(5, 17)[None]
     frozen = {name: value.clone() for name, value in model.language_model.state_dict().items()}
     losses = []
@@ -483,7 +536,7 @@ def test_only_the_networks_and_projections_train_in_stage_two(run: Run, toy_data
 
 def test_the_decoder_learns_to_read_its_context_from_text_alone(run: Run) -> None:
     model: AmMrgModel = run.model  # type: ignore[assignment]
-    batch = toy_batch(run)
+    batch = toy_batch()
     batch.pixel_values = batch.view_mask = batch.view_ids = None
     batch.input_ids = batch.labels = torch.arange(5, 17)[None]
     batch.class_labels = torch.zeros(1, 14, dtype=torch.long)

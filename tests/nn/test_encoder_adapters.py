@@ -20,6 +20,7 @@ from radweave.nn.vision import (
     ResNetConfig,
     SwinConfig,
     SwinUnetrConfig,
+    VimConfig,
     ViTConfig,
     VMambaConfig,
 )
@@ -30,6 +31,7 @@ CASES: list[tuple[Any, tuple[int, ...]]] = [
     (SwinConfig(embed_dim=8, depths=(1, 1), num_heads=(1, 2)), (64, 64)),
     (ViTConfig(hidden_size=16, num_layers=1, num_heads=2), (64, 64)),
     (VMambaConfig(depths=(1, 1), dims=(8, 16)), (64, 64)),
+    (VimConfig(hidden_size=16, num_layers=2, d_state=2), (64, 64)),
     (ResNet3dConfig(widths=(4, 8, 8, 8)), (16, 32, 32)),
     (CtVitConfig(width=12, slab=2, patch_size=4, spatial_layers=1, temporal_layers=1, codebook_size=4), (4, 8, 8)),
     (SwinUnetrConfig(width=12, depths=(2, 1), num_heads=(1, 2), window=3), (16, 8, 8)),

@@ -60,6 +60,16 @@ def test_padding_of_memory_prompt_and_report_does_not_change_a_row(decoder: Cros
     torch.testing.assert_close(together, (5 * first + 2 * second) / 7, atol=TOLERANCE, rtol=0)
 
 
+def test_a_label_of_weight_three_counts_as_three(decoder: CrossAttentionLanguageModel) -> None:
+    memory, memory_mask = padded([6, 3], 0, left=False)
+    ids = torch.tensor([[7, 8, EOS], [11, EOS, PAD]])
+    labels = torch.tensor([[7, 8, EOS], [11, EOS, -100]])
+    given = memory, memory_mask, None, None, ids
+    only_second = decoder.loss(*given, labels, torch.tensor([[0.0, 1, 0]] * 2))
+    plain, weighed = decoder.loss(*given, labels), decoder.loss(*given, labels, torch.tensor([[1.0, 3, 1]] * 2))
+    torch.testing.assert_close(weighed, (5 * plain + 2 * 2 * only_second) / 9, atol=TOLERANCE, rtol=0)
+
+
 def test_greedy_generation_equals_an_uncached_loop(decoder: CrossAttentionLanguageModel) -> None:
     memory, memory_mask = padded([6], 0, left=False)
     prefix, _ = padded([3], 1, left=True)

@@ -67,6 +67,30 @@ def test_padding_on_both_sides_does_not_change_a_rows_loss(language_model: Causa
     torch.testing.assert_close(together, (5 * first + 2 * second) / 7, atol=TOLERANCE, rtol=0)
 
 
+def test_weights_make_it_the_weighted_mean_of_the_tokens_losses(language_model: CausalLanguageModel) -> None:
+    prefix, mask = random_prefix([6, 3])
+    ids = torch.tensor([[7, 8, 9, EOS], [11, EOS, PAD, PAD]])
+    labels = torch.tensor([[7, 8, 9, EOS], [11, EOS, -100, -100]])
+    weights = torch.tensor([[1.0, 3, 3, 1], [2, 1, 5, 5]])
+    logits = language_model.model(
+        inputs_embeds=torch.cat([prefix, language_model.embed(ids)], dim=1),
+        attention_mask=torch.cat([mask, labels != -100], dim=1).long(),
+        position_ids=position_ids(torch.cat([mask, labels != -100], dim=1)),
+    ).logits
+    apart = [
+        float(weights[row, place] * -logits[row, 5 + place].log_softmax(-1)[label])
+        for row, labelled in enumerate(labels.tolist())
+        for place, label in enumerate(labelled)
+        if label != -100
+    ]
+    weighed = float(language_model.loss(prefix, mask, ids, labels, weights))
+    assert weighed == pytest.approx(sum(apart) / (8 + 3), abs=TOLERANCE)
+    plain = language_model.loss(prefix, mask, ids, labels)
+    assert weighed != pytest.approx(float(plain), abs=1e-3)
+    for same in (torch.ones(2, 4), torch.full((2, 4), 4.0)):
+        torch.testing.assert_close(language_model.loss(prefix, mask, ids, labels, same), plain, atol=TOLERANCE, rtol=0)
+
+
 @pytest.mark.parametrize(
     "decoding", [DecodingConfig(max_new_tokens=12), DecodingConfig(num_beams=3, max_new_tokens=12)]
 )

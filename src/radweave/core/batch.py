@@ -19,6 +19,7 @@ class Batch:
     ``pixel_values`` (B, V, C, H, W) holds radiographs or ``volume`` (B, C, D, H, W) a CT scan; padded views are False
     in ``view_mask`` (B, V); ``view_ids`` (B, V) is 0 unknown, 1 frontal, 2 lateral. ``input_ids`` (B, T) and
     ``labels`` (B, T) hold the target report, right-padded, -100 where no loss is taken; both are None at inference.
+    ``label_weights`` (B, T) float32 are the weights of the labels in a loss of the report; None: all count alike.
     ``reports`` are the same reports as text. ``class_labels`` (B, K) holds label states as integers (0 blank,
     1 positive, 2 negative, 3 uncertain, -1 throughout for a study without labels). ``patient_ids`` let a retrieval
     leave out the query's own patient. ``vision_tokens`` (B, V, S, D) over ``vision_grid`` replace the pixels where
@@ -37,6 +38,7 @@ class Batch:
     input_ids: Tensor | None = None
     attention_mask: Tensor | None = None
     labels: Tensor | None = None
+    label_weights: Tensor | None = None
     class_labels: Tensor | None = None
     reports: list[str] | None = None
     vision_tokens: Tensor | None = None

@@ -50,6 +50,7 @@ def prepare_split(
     priors: bool = False,
     context: Callable[[Study], str | None] = lambda study: None,
     max_context_tokens: int = 0,
+    mark: Callable[[Sequence[str]], Iterable[Sequence[bool]]] | None = None,
 ) -> PreparedSplit:
     """Tokenise reports and find each study's images in the cache.
 
@@ -58,12 +59,14 @@ def prepare_split(
     with the end token. ``label`` extracts label states from the reports of studies without labels. With ``priors`` an
     example carries the patient's previous study, if it is in the split and has a report. ``context``
     gives the text that a model reads beside a study's images, or None for a model without context; it is cut after
-    ``max_context_tokens``.
+    ``max_context_tokens``. ``mark`` gives for each used report which of its tokens stand in a sentence that states a
+    finding.
     """
     prepared = PreparedSplit()
     prior_ids: dict[str, str] = {}
     used = list(_usable(studies, cache, prepared.left_out, max_views=max_views, need_text=need_text))
     ids = iter(encode([text for _, _, text in used if text]))
+    marks = iter(() if mark is None else mark([text for _, _, text in used if text]))
     contexts = [context(study) for study, _, _ in used]
     context_ids = iter(encode([text for text in contexts if text is not None]))
     unlabeled = [text for study, _, text in used if text and label_set not in study.labels]
@@ -83,6 +86,8 @@ def prepare_split(
                 class_states=class_states(labels, classes) if classes and labels is not None else None,
                 report=text or None,
                 origin=study.origin,
+                # The end token is in no sentence.
+                abnormal=(*next(marks)[: max_tokens - 1], False) if text and mark is not None else None,
                 context_ids=None if context_text is None else tuple(next(context_ids)[:max_context_tokens]),
             )
         )

@@ -100,6 +100,22 @@ def mixed_order(
     return _interleaved(chosen, random)
 
 
+def balanced_order(states: Sequence[tuple[int, ...] | None], balance: float, random: np.random.Generator) -> Indices:
+    """As many indices as studies, drawn with replacement, in random order: a study by the rarest of its findings.
+
+        w = max over its positive classes of share(class)^(-balance),   p = w / sum w
+
+    ``states`` are label states as in ``Batch.class_labels``, None for a study without labels. A study without a
+    positive class is drawn as one whose class every study has, with w = 1.
+    Source: repeat factor sampling, Gupta et al., "LVIS", CVPR 2019, Sec. 5 (without its threshold, power 1/2 there).
+    """
+    width = max((len(row) for row in states if row is not None), default=0)
+    positive = np.array([(row or (0,) * width) for row in states]).reshape(len(states), width) == _POSITIVE
+    share = positive.mean(0).clip(min=1 / max(1, len(states)))
+    weight = np.where(positive, share**-balance, 1.0).max(1, initial=1.0)
+    return random.choice(len(states), len(states), p=weight / weight.sum())
+
+
 def _interleaved(chosen: Sequence[Indices], random: np.random.Generator) -> Indices:
     """A random interleaving that keeps the order within each set."""
     turns = random.permutation(np.repeat(np.arange(len(chosen)), [len(own) for own in chosen]))
@@ -233,6 +249,8 @@ def runs(rows: Sequence[int]) -> list[tuple[int, int]]:
     return stretches
 
 
+_POSITIVE: Final = 1
+
 STATE_IDS = {LabelState.BLANK: 0, LabelState.POSITIVE: 1, LabelState.NEGATIVE: 2, LabelState.UNCERTAIN: 3}
 
 
@@ -244,7 +262,8 @@ class Example:
     source (N, D, H, W). ``view_ids`` are their kinds; ``token_ids`` the target with its end token; ``class_states`` the
     label states (K); ``report`` the target as text. ``prior`` is the patient's previous study with a report, if
     the experiment uses priors. ``origin`` is its data set in a mixture. ``context_ids`` are the tokens of the context
-    (``radweave.data.targets``); None for a model without context.
+    (``radweave.data.targets``); None for a model without context. ``abnormal`` marks the tokens of sentences that state
+    a finding; None where nothing asks for them.
     """
 
     study_id: str
@@ -258,6 +277,7 @@ class Example:
     prior: Example | None = None
     origin: str | None = None
     context_ids: tuple[int, ...] | None = None
+    abnormal: tuple[bool, ...] | None = None
 
     @property
     def pixels(self) -> NDArray[np.uint8]:
@@ -361,6 +381,15 @@ def _add_pictures(batch: Batch, examples: Sequence[Example], views: int) -> None
         batch.pixel_values[row, : len(example.view_ids), 0] = torch.from_numpy(example.pixels).float() / 255.0
 
 
+def _label_weights(examples: Sequence[Example], labels: Tensor, abnormal_weight: float) -> Tensor:
+    """Weight (B, T) of each label: ``abnormal_weight`` where its token is marked, else 1."""
+    weights = torch.ones(labels.shape)
+    for row, example in enumerate(examples):
+        assert example.abnormal is not None, "a split is prepared with the marks that its stages ask for"
+        weights[row, : len(example.abnormal)][torch.tensor(example.abnormal, dtype=torch.bool)] = abnormal_weight
+    return weights
+
+
 def _padded(texts: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
     """Token ids (B, T), padded on the right, and their mask."""
     ids = torch.full((len(texts), max(len(text) for text in texts)), pad_id)
@@ -379,7 +408,9 @@ class StudyLoader:
     of unstated view (most PNG files). A share ``dropped_views`` of those with several views loses one. A share
     ``hidden_sections`` loses its context. With ``size`` processes, each ``rank`` gets its slice of every batch, equal
     to that slice in a single process. ``shares`` are the shares of a mixture's data sets in a shuffled epoch; without,
-    each study comes once. ``order`` shuffles an epoch; ``workers`` processes prefetch batches.
+    each study comes once. ``order`` shuffles an epoch; ``workers`` processes prefetch batches. ``abnormal_weight`` is
+    the weight of the labels in sentences that state a finding, with 1 for the others. ``balance`` above 0 draws the
+    studies of a shuffled epoch by their rarest finding (``balanced_order``).
     """
 
     examples: Sequence[Example]
@@ -397,6 +428,8 @@ class StudyLoader:
     shares: Mapping[str, float] = field(default_factory=dict)
     order: ShuffleConfig = field(default_factory=ShuffleAll)
     workers: int = 0
+    abnormal_weight: float = 1.0
+    balance: float = 0.0
 
     @property
     def steps_per_epoch(self) -> int:
@@ -439,6 +472,8 @@ class StudyLoader:
         if not self.shuffle:
             return indices
         random = np.random.default_rng([self.seed, epoch])
+        if self.balance:
+            return balanced_order([example.class_states for example in self.examples], self.balance, random)
         if not self.shares:
             return self.order.order(indices, random)
         return mixed_order([example.origin for example in self.examples], self.shares, random, self.order)
@@ -448,6 +483,8 @@ class StudyLoader:
         own = slice(part.first, part.first + part.count)
         views = max(len(example.view_ids) for example in whole)
         batch = collate(whole[own], pad_id=self.pad_id, features=self.features, views=views)
+        if self.abnormal_weight != 1 and batch.labels is not None:
+            batch.label_weights = _label_weights(whole[own], batch.labels, self.abnormal_weight)
         if batch.view_ids is not None and self.hidden_views:
             hidden = torch.rand(len(whole), generator=generator) < self.hidden_views
             batch.view_ids[hidden[own]] = 0

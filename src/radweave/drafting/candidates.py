@@ -20,7 +20,14 @@ from numpy.typing import NDArray
 from radweave.core.study import NO_SECTION, SECTIONS, LabelState, join_sentences
 from radweave.labels import NO_FINDING, Labeler
 from radweave.labels.comparisons import MARK, remove_comparisons
-from radweave.labels.contradictions import claims_of, contradictions, states_something, takes_back, without_place
+from radweave.labels.contradictions import (
+    claims_of,
+    contradictions,
+    states_something,
+    takes_back,
+    without_kind,
+    without_place,
+)
 from radweave.labels.text import sentences_by_part
 from radweave.metrics.pairwise import BleuPoint, PairwiseWording, WordingWeights
 from radweave.metrics.prepare import prepare_hypotheses
@@ -126,6 +133,8 @@ def _usable(row: int, report: str, options: CandidateOptions, clean: Callable[[s
     all_of_it = sentences_by_part(report)
     texts = [(part, clean(text)) for part, text in all_of_it]
     usable = [(part, text) for part, text in texts if text and (options.marks or not MARK.search(text))]
+    if options.consistent:
+        usable = list(dict.fromkeys(usable))  # sentences on several devices have become one and the same
     if {part for part, _ in usable} < {part for part, _ in all_of_it}:
         return Candidate(())
     return Candidate(tuple(Sentence(text, "report", row, part) for part, text in usable))
@@ -283,21 +292,25 @@ def section_start(part: str, sentences: Sequence[Sentence]) -> int:
 def candidate_options(config: ExpectedUtilityConfig, *, marks: bool = False) -> dict[str, bool]:
     """The options that decide which candidates there are; with ``marks`` those with de-identification marks too."""
     options = {"composites": config.composites, "consistent": config.consistent, "marks": marks}
-    return options | ({"places": keeps_places(config)} if config.consistent else {})
+    keeps = keeps_places(config)
+    return options | ({"places": keeps, "kinds_of_devices": keeps} if config.consistent else {})
 
 
 def keeps_places(config: ExpectedUtilityConfig) -> bool:
-    """Tell if findings keep the sides, lobes and sizes of the training reports."""
+    """Tell if findings keep the sides, lobes and sizes of the training reports, and devices their kinds."""
     return not config.consistent or config.unsupported_places == "keep"
 
 
 def clean_sentence(text: str, labeler: Labeler, *, compares: bool, places: bool) -> str:
-    """A sentence as a draft may have it: without comparisons unless ``compares``, and without a place unless
-    ``places`` or where it only denies; empty where that cannot be had.
+    """A sentence as a draft may have it: without comparisons unless ``compares``, and without a place or a kind of
+    device unless ``places`` or where it only denies; empty where that cannot be had.
     """
     now = text if compares else remove_comparisons(text, labeler)[0]
+    if places:
+        return now
+    now = without_kind(now, labeler, compares=compares) or ""
     claims = claims_of(now)
-    if places or (claims and all(claim.denied for claim in claims)):
+    if claims and all(claim.denied for claim in claims):
         return now
     return without_place(now, labeler) or ""
 

@@ -44,6 +44,7 @@ from radweave.drafting.smoothers import Changes, Evidence, Floats
 from radweave.drafting.store import DraftingStore
 from radweave.labels import NO_FINDING, Labeler, get_labeler
 from radweave.labels.comparisons import MARK
+from radweave.labels.contradictions import DEVICES
 from radweave.labels.text import split_sentences
 from radweave.metrics.ngrams import ReportStatistics
 from radweave.metrics.pairwise import MAX_ORDER, BleuPoint, PairwiseWording, WordingWeights
@@ -216,7 +217,7 @@ class Proposals:
         )
         sentences = tuple(
             Sentence(sentence, "language_model", NO_ROW, part)
-            for part, sentence in cleaned
+            for part, sentence in (dict.fromkeys(cleaned) if self.consistent else cleaned)
             if sentence and (self.marks or not MARK.search(sentence))
         )
         return Candidate(sentences) if {sentence.part for sentence in sentences} == self.parts else None
@@ -230,8 +231,6 @@ class Proposals:
 
 MOST_IN_PAIRS = 4096
 """Training reports up to which all pairs with candidates are computed; of more, the nearest (``NearbyUtility``)."""
-DEVICES = frozenset({"Support Devices", "Medical material"})
-"""Classes whose probability supports a sentence on a device."""
 RECALLED = 3
 """Training reports that are shown with a draft: those with the greatest weights."""
 NOTHING_LEFT = "no draft: every training report is of the study's own patient"

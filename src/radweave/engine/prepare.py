@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from radweave.core.errors import InputError
 from radweave.core.ontology import LABEL_SETS
 from radweave.core.provenance import code_hash
 from radweave.core.study import LabelState, Split
@@ -14,8 +15,8 @@ from radweave.data.dataset import Dataset
 from radweave.data.examples import PreparedSplit, prepare_split
 from radweave.data.targets import ContextSections
 from radweave.data.tokenizer import label_states, token_ids
-from radweave.labels import get_labeler
-from radweave.labels.labeler import states
+from radweave.labels import Labeler, get_labeler
+from radweave.labels.labeler import abnormal_sentences, states
 from radweave.methods.experiment import Experiment
 from radweave.methods.model import TrainingView
 
@@ -41,6 +42,7 @@ def prepare(
         by = (labeler.name, labeler.version, code_hash("radweave.labels"))
         return label_states(texts, partial(states, labeler), dataset.path, classes=classes, by=by)
 
+    weighed = split == "train" and any(stage.abnormal_weight != 1 for stage in experiment.named_stages().values())
     return prepare_split(
         dataset.studies(split),
         cache,
@@ -55,7 +57,21 @@ def prepare(
         priors=data.priors,
         context=ContextSections(data.input_sections).of,
         max_context_tokens=data.input_tokens,
+        mark=partial(abnormal_tokens, tokenizer=tokenizer, labeler=labeler) if weighed else None,
     )
+
+
+def abnormal_tokens(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, labeler: Labeler) -> Iterator[list[bool]]:
+    """Marks of the tokens of each text, without special tokens, that end in a sentence that states a finding.
+
+    Raises:
+        InputError: if the tokenizer cannot say which characters a token stands for.
+    """
+    if not tokenizer.is_fast:
+        raise InputError("the tokenizer does not say where its tokens stand", field="abnormal_weight", expected="1")
+    for text, ranges in zip(texts, abnormal_sentences(labeler, texts), strict=True):
+        read = tokenizer(text, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True)
+        yield [any(first < end <= last for first, last in ranges) for _, end in read["offset_mapping"]]
 
 
 def split_view(

@@ -346,6 +346,8 @@ def _trainer(training: Training, name: str, stage: StageConfig, features: Featur
         size=training.ranks.size,
         shares=stage.mixture,
         order=data.shuffle,
+        abnormal_weight=stage.abnormal_weight,
+        balance=stage.balance,
         workers=data.workers,
     )
     return StageTrainer(

@@ -25,7 +25,7 @@ from itertools import pairwise
 from typing import Final
 
 from radweave.core.study import LabelState
-from radweave.labels.comparisons import is_broken, tidy
+from radweave.labels.comparisons import State, is_broken, stated_changes, tidy
 from radweave.labels.labeler import Labeler
 from radweave.labels.phrases import PhraseBook, Structure, Terms, load_lexicon
 from radweave.labels.rules import RuleLabeler
@@ -198,8 +198,15 @@ TOPICS: Final[Mapping[str, Terms]] = {
             *_CT["Medical material"].findings,
             "sternotomy .. wire|wires",
             "cabg",
+            "bone|suture anchor|anchors",
+            "cervical|thoracic|lumbar|spine|spinal fusion",
         ),
-        look_alikes=(*_XRAY["Support Devices"].look_alikes, *_CT["Medical material"].look_alikes),
+        # Leads on the skin are no support devices, and still devices that a sentence states.
+        look_alikes=tuple(
+            words
+            for words in (*_XRAY["Support Devices"].look_alikes, *_CT["Medical material"].look_alikes)
+            if not words.endswith(" .. lead|leads")
+        ),
     ),
     "trachea": _organ("trachea|tracheal", abnormal=("deviat*|shift*|narrow*|displac*",)),
     "lungs": _organ(*_LUNG, "airspaces"),
@@ -597,5 +604,93 @@ def without_place(sentence: str, labeler: Labeler) -> str | None:
     pairs = list(pairwise(now.lower().split()))
     if not now or names_place(now) or is_broken(now) or _OPEN.search(now) or len(pairs) > len({*pairs}):
         return None
-    before, after = labeler.label([body, now])
-    return now + ending.group() if all(after[name].state is one.state for name, one in before.items()) else None
+    now = with_verb_number(now)
+    return now + ending.group() if _same_states(body, now, labeler) else None
+
+
+def _same_states(before: str, after: str, labeler: Labeler) -> bool:
+    """True if a labeler reads the same state of every class in both."""
+    old, new = labeler.label([before, after])
+    return all(new[name].state is mention.state for name, mention in old.items())
+
+
+# Number of the verb. Nouns of findings, one and several; "changes" and "markings" have no singular here.
+_COUNTED = (
+    "effusion|nodule|infiltrate|consolidation|granuloma|fracture|lesion|scar|calcification|shadow|cyst|bleb|plaque"
+    "|process|pattern|bronchogram"
+)
+_ONE_FINDING = (
+    rf"(?:(?:opaci|densi|abnormali|deformi)ty|{_COUNTED}|mass|bulla|pneumothorax|disease|atelectasis|edema|scarring"
+    r"|thickening|opacification|collapse|blunting|emphysema|fibrosis|pneumonia|congestion|fluid)"
+)
+_FINDINGS = (
+    rf"(?:(?:opaci|densi|abnormali|deformi)ties|(?:{_COUNTED})s|processes|masses|bullae|pneumothoraces|granulomata"
+    r"|changes|markings)"
+)
+_ADJECTIVE = r"(?!(?:and|or|of|in|with|without|at|on|that|which|a|an|as)\b)[\w'-]+"
+_HEAD_ENDS = (
+    r"(?=$|[.;:]| (?:in|of|at|on|with|without|within|over|overlying|along|throughout|from|which|that|consistent"
+    r"|compatible|suggesting|suggestive|representing|seen|noted|present|identified|visualized)\b)"
+)
+_MORE_VERB: Final = {"is": "are", "was": "were", "has": "have", "appears": "appear", "remains": "remain"}
+_ONE_VERB: Final = {more: one for one, more in _MORE_VERB.items()}
+
+
+def _agreement(verbs: Mapping[str, str], article: str, start: str, head: str) -> Iterator[re.Pattern[str]]:
+    """Clauses with one of these verbs and a subject of another number, behind "there" and at the start."""
+    verb, words = rf"(?P<verb>{'|'.join(verbs)})\b", rf"(?:{_ADJECTIVE} ){{0,6}}?"
+    yield re.compile(rf"\bthere {verb}(?= (?:been )?{article}{words}{head}{_HEAD_ENDS})", re.IGNORECASE)
+    yield re.compile(rf"^{start}(?!there){words}{head} {verb}", re.IGNORECASE)
+
+
+_NUMBERS: Final = (
+    *((form, _MORE_VERB) for form in _agreement(_MORE_VERB, "(?:a few )?", "(?:the )?", _FINDINGS)),
+    *((form, _ONE_VERB) for form in _agreement(_ONE_VERB, "(?:an? )?", "(?:the |an? )?", _ONE_FINDING)),
+)
+
+
+def with_verb_number(sentence: str) -> str:
+    """The sentence with the verb in the number of its subject, where that is one finding or several of one kind."""
+    for form, verbs in _NUMBERS:
+        if match := form.search(sentence):
+            start, end = match.span("verb")
+            return sentence[:start] + verbs[match["verb"].lower()] + sentence[end:]
+    return sentence
+
+
+# Devices in sentences, and statements of their class.
+#
+# without_kind("The nasogastric tube tip is in the stomach.", labeler)    # "Support devices are present."
+#
+# A label set has one class for all devices. No evidence names a kind of them, or the position of a tip.
+
+DEVICES: Final[Mapping[str, str]] = {"Support Devices": "support devices", "Medical material": "medical material"}
+"""Class of devices -> its name in a sentence."""
+_DEVICES_ARE: Final[Mapping[State | None, str]] = {
+    None: "{} are present",
+    "new": "new {} are present",
+    "unchanged": "{} are unchanged",
+    "resolved": "{} have been removed",
+}
+
+
+def without_kind(sentence: str, labeler: Labeler, *, compares: bool = False) -> str | None:
+    """A statement of the class for a sentence that states a device, the sentence itself where it states none.
+
+    None where it states a finding too, a device that the class does not have (a clip), or a change that devices do not
+    have. With ``compares`` the statement has the change from the prior study; a device that was removed is one, too.
+    """
+    claims = claims_of(sentence)
+    is_stated = any(claim.topic == "devices" and not claim.denied for claim in claims)
+    name = next((name for name in labeler.classes if name in DEVICES), "")
+    changes = stated_changes([sentence], labeler)[0].get(name, frozenset()) if compares else frozenset[State]()
+    if not is_stated and changes != {"resolved"}:
+        return sentence
+    change = min(changes, default=None)
+    if not name or len(changes) > 1 or change not in _DEVICES_ARE or any(claim.topic != "devices" for claim in claims):
+        return None
+    words = _DEVICES_ARE[change].format(DEVICES[name])
+    if not name.endswith("s"):
+        words = words.replace(" are ", " is ").replace(" have ", " has ")
+    statement = words.capitalize() + "."
+    return statement if _same_states(sentence, statement, labeler) else None

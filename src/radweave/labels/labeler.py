@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
 
+from radweave.core.ontology import NO_FINDING
 from radweave.core.study import LabelState
+from radweave.labels.text import split_sentences
 
 READ_TOGETHER: Final = 4096
 
@@ -48,6 +50,19 @@ class Labeler(Protocol):
             InputError: if an entry is not a string.
         """
         ...
+
+
+def abnormal_sentences(labeler: Labeler, texts: Sequence[str]) -> Iterator[list[tuple[int, int]]]:
+    """Ranges [start, end) of the sentences of each text that state a finding, surely or not; No Finding is none."""
+    for text in texts:
+        read, start, ranges = split_sentences(text), 0, []
+        for sentence, mentions in zip(read, labeler.label(read), strict=True):
+            start = text.index(sentence, start)
+            stated = (mention.state for name, mention in mentions.items() if name != NO_FINDING)
+            if any(state in (LabelState.POSITIVE, LabelState.UNCERTAIN) for state in stated):
+                ranges.append((start, start + len(sentence)))
+            start += len(sentence)
+        yield ranges
 
 
 def states(labeler: Labeler, texts: Sequence[str]) -> Iterator[dict[str, LabelState]]:

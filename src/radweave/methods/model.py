@@ -348,12 +348,16 @@ def report_loss(forward: Prompted) -> Tensor:
 def prompted_loss(forward: Text, prefix: Slot) -> Tensor:
     """The report, per token, after this prefix."""
     batch = forward.batch
-    return forward.model.language_model.loss(*prefix, required(batch.input_ids), required(batch.labels))
+    ids, labels = required(batch.input_ids), required(batch.labels)
+    return forward.model.language_model.loss(*prefix, ids, labels, batch.label_weights)
 
 
 def text_loss(forward: Text) -> Tensor:
     """The report, per token, after nothing."""
-    return forward.model.language_model.text_loss(required(forward.batch.input_ids), required(forward.batch.labels))
+    batch = forward.batch
+    return forward.model.language_model.text_loss(
+        required(batch.input_ids), required(batch.labels), batch.label_weights
+    )
 
 
 def words_loss(forward: Viewed) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from radweave.core.config import MAX_STEPS, Config, Open
@@ -53,7 +53,11 @@ class StageConfig(Config):
     torch.compile translates for the updates: ``encoder``, or ``networks``, which adds the language model. With an
     ``ema`` the stage validates and
     leaves behind a running average of the weights, which keeps that share of itself at every update. ``patience`` ends
-    the stage after so many epochs without a better one.
+    the stage after so many epochs without a better one. ``abnormal_weight`` is the weight of the tokens of sentences
+    that state a finding, against 1 for all others, in the losses of reports while training: a decoder writes a finding
+    from a probability of 1 / (1 + weight) on, so that 2 lets it state what it holds for likelier than one third.
+    ``balance`` draws the studies of an epoch, with replacement, each as often as the share of its rarest finding to the
+    power of minus ``balance`` (``data/loader.py``). Validation knows neither.
     """
 
     finetune: Annotated[dict[str, Trainability], Open()]
@@ -65,6 +69,8 @@ class StageConfig(Config):
     patience: int | None = Field(default=None, ge=1, le=1_000_000)
     batch_size: int = Field(default=16, ge=1, le=65_536)
     augment: bool = True
+    abnormal_weight: float = Field(default=1.0, ge=1, le=100)
+    balance: float = Field(default=0.0, ge=0, le=1)
     precision: Precision = "float32"
     compiled: Compiled = "nothing"
     ema: float = Field(default=0.0, ge=0, lt=1)
@@ -72,6 +78,12 @@ class StageConfig(Config):
     checkpoint_every: int = Field(default=200, ge=1, le=MAX_STEPS)
     keep_checkpoints: int = Field(default=2, ge=1, le=10_000)
     max_skipped_steps: int = Field(default=10, ge=0, le=MAX_STEPS)
+
+    @model_validator(mode="after")
+    def _one_order(self) -> StageConfig:
+        if self.balance and self.mixture:
+            raise ValueError("balance and mixture both say how often a study is drawn: one of them can")
+        return self
 
     @property
     def selected_by(self) -> str | None:

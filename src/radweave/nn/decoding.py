@@ -38,9 +38,10 @@ class ExpectedUtilityConfig(Config):
     state findings stand in reports that are normal otherwise. ``consistent`` leaves out reports that contradict
     themselves, and sentences that deny a finding, or call its organ normal, where another one states it; a device is
     named only where its probability is above its threshold. With it, ``unsupported_places`` says what becomes of the
-    sides, lobes and measured sizes of findings, for which no evidence speaks. ``further_findings`` is how
-    many findings the chosen report may take up beside its own: sentences that composites are made with are put into it
-    one by one while that makes it better. With 0 a composite states two findings at most; presets for CT have more.
+    sides, lobes and measured sizes of findings, and of the kinds and positions of devices, for which no evidence
+    speaks. ``further_findings`` is how many findings the chosen report may take up beside its own: sentences that
+    composites are made with are put into it one by one while that makes it better. With 0 a composite states two
+    findings at most; presets for CT have more.
     ``written`` lets reports join that a language model wrote for the study, of methods that have one for it; without,
     every sentence is one that a radiologist wrote.
     """

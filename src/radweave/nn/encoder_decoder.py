@@ -86,8 +86,9 @@ class CrossAttentionLanguageModel(nn.Module):
         prefix_mask: Bool[Tensor, "batch prefix"] | None,
         input_ids: Int[Tensor, "batch text"],
         labels: Int[Tensor, "batch text"],
+        weights: Float[Tensor, "batch text"] | None = None,
     ) -> Float[Tensor, ""]:
-        """Mean negative log-likelihood of the labels that are not -100.
+        """Mean negative log-likelihood of the labels that are not -100, weighted where there are ``weights``.
 
         Args:
             memory: what the cross-attention reads.
@@ -96,13 +97,14 @@ class CrossAttentionLanguageModel(nn.Module):
             prefix_mask: True where the prefix has a token; None where all are there.
             input_ids: the report's tokens, right-padded; they are shifted in here, not by the caller.
             labels: the same, -100 where no loss is taken.
+            weights: of each label; None: all count alike.
         """
         text = self.embed(input_ids)
         if self.training and self.token_dropout:
             text = blank_tokens(text, self.token_dropout)
         begin, mask = self._begin(prefix, prefix_mask, len(input_ids))
         inputs = {"encoder_hidden_states": memory.to(self.dtype), "encoder_attention_mask": memory_mask.long()}
-        return next_token_loss(self.model, begin, mask, text, labels, inputs)
+        return next_token_loss(self.model, begin, mask, text, labels, inputs, weights)
 
     def generate(
         self,

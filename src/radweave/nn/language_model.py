@@ -148,8 +148,9 @@ def next_token_loss(
     text: Float[Tensor, "batch text width"],
     labels: Int[Tensor, "batch text"],
     inputs: Mapping[str, Any] | None = None,
+    weights: Float[Tensor, "batch text"] | None = None,
 ) -> Float[Tensor, ""]:
-    """Mean negative log-likelihood of the labels that are not -100.
+    """Mean negative log-likelihood of the labels that are not -100; with ``weights`` w, sum w l / sum w.
 
     The prefix is left-padded and the report right-padded, so that they meet in one column: the last prefix position
     predicts the first report token, and ``labels`` are not shifted by the caller. Position ids count present tokens
@@ -162,6 +163,7 @@ def next_token_loss(
         text: embeddings of the report's tokens.
         labels: the report's token ids, -100 where no loss is taken.
         inputs: further arguments of the forward pass, such as what cross-attention reads.
+        weights: of each label; None: all count alike.
     """
     refuse_too_long(model.config, prefix.shape[1] + text.shape[1], "data.max_tokens")
     mask = torch.cat([prefix_mask, labels != -100], dim=1)
@@ -173,8 +175,12 @@ def next_token_loss(
         use_cache=False,
         **(inputs or {}),
     ).logits[:, :-1]
-    total = F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum")
-    return mean_over_batch(total, (labels != -100).sum())
+    flat = logits.float().flatten(0, 1), labels.flatten()
+    if weights is None:
+        total = F.cross_entropy(*flat, ignore_index=-100, reduction="sum")
+        return mean_over_batch(total, (labels != -100).sum())
+    apart = F.cross_entropy(*flat, ignore_index=-100, reduction="none")
+    return mean_over_batch((weights.flatten() * apart).sum(), (weights * (labels != -100)).sum())
 
 
 class CausalLanguageModel(nn.Module):
@@ -219,17 +225,23 @@ class CausalLanguageModel(nn.Module):
         prefix_mask: Bool[Tensor, "batch prefix"],
         input_ids: Int[Tensor, "batch text"],
         labels: Int[Tensor, "batch text"],
+        weights: Float[Tensor, "batch text"] | None = None,
     ) -> Float[Tensor, ""]:
-        """Mean negative log-likelihood of the labels that are not -100.
+        """Mean negative log-likelihood of the labels that are not -100, weighted where there are ``weights``.
 
         The last prefix position predicts the first report token, so ``labels`` are not shifted by the caller.
         """
         text = self.embed(input_ids)
         if self.training and self.token_dropout:
             text = blank_tokens(text, self.token_dropout)
-        return next_token_loss(self.model, prefix.to(self.dtype), prefix_mask, text, labels)
+        return next_token_loss(self.model, prefix.to(self.dtype), prefix_mask, text, labels, weights=weights)
 
-    def text_loss(self, input_ids: Int[Tensor, "batch text"], labels: Int[Tensor, "batch text"]) -> Float[Tensor, ""]:
+    def text_loss(
+        self,
+        input_ids: Int[Tensor, "batch text"],
+        labels: Int[Tensor, "batch text"],
+        weights: Float[Tensor, "batch text"] | None = None,
+    ) -> Float[Tensor, ""]:
         """Mean negative log-likelihood of reports without any image, after the begin token.
 
         Trained on it, a small language model is a pretrained one: "frozen" then means something at tiny sizes.
@@ -237,7 +249,7 @@ class CausalLanguageModel(nn.Module):
         begin = torch.full_like(input_ids[:, :1], self.bos_id)
         prefix = self.embed(begin)
         mask = torch.ones(begin.shape, dtype=torch.bool, device=begin.device)
-        return self.loss(prefix, mask, input_ids, labels)
+        return self.loss(prefix, mask, input_ids, labels, weights)
 
     def generate(
         self,

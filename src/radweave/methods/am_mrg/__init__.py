@@ -27,8 +27,9 @@ from radweave.nn.decoding import DecodingConfig
 from radweave.nn.heads import DenseHeadConfig, LinearWordHeadConfig
 from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, PretrainedLanguageModelConfig
 from radweave.nn.text_encoder import LsaTextEncoderConfig, PretrainedTextEncoderConfig
-from radweave.nn.vision import ViTConfig
+from radweave.nn.vision import SwinConfig, ViTConfig
 from radweave.nn.vision.pretrained import PHANTOM_ENCODER
+from radweave.nn.vision.vim import MAMBAXRAY_LARGE
 
 # R2GenGPT's words around the slots, as in the paper's code; the instruction itself is the paper's (Sec. III-D).
 PAPER_PROMPT = (
@@ -97,12 +98,12 @@ def small() -> AmMrgExperiment:
 
 
 def paper() -> AmMrgExperiment:
-    """The paper's numbers; a ViT-B/16 stands for its encoder, whose weights are the user's, as all others are."""
-    vit, llama = "google/vit-base-patch16-224-in21k", "meta-llama/Llama-2-7b-chat-hf"
+    """The paper's numbers, with MambaXray-VL's large encoder (Sec. IV-B); all weights are the user's."""
+    llama = "meta-llama/Llama-2-7b-chat-hf"
     return AmMrgExperiment(
         data=published(max_tokens=100),
         model=AmMrgModelConfig(
-            vision_encoder=ViTConfig(path=vit, channels=3),
+            vision_encoder=MAMBAXRAY_LARGE.model_copy(update={"path": "MambaXrayCLIP-L.pth"}),
             text_encoder=PretrainedTextEncoderConfig(path="emilyalsentzer/Bio_ClinicalBERT"),
             connector=LinearConnectorConfig(),
             language_model=PretrainedLanguageModelConfig(path=llama, dtype="float16"),
@@ -116,7 +117,14 @@ def paper() -> AmMrgExperiment:
     )
 
 
-PRESETS = {"tiny": tiny, "small": small, "paper": paper}
+def paper_swin() -> AmMrgExperiment:
+    """The preset ``paper`` with Swin-B, the encoder that the paper names for stage 1 (Sec. III-B), in both stages."""
+    swin = SwinConfig(path="microsoft/swin-base-patch4-window7-224", channels=3)
+    base = paper()
+    return base.model_copy(update={"model": base.model.model_copy(update={"vision_encoder": swin})})
+
+
+PRESETS = {"tiny": tiny, "small": small, "paper": paper, "paper-swin": paper_swin}
 
 
 MEMORIES = ("visual_memory", "report_memory")
@@ -155,6 +163,7 @@ ABLATIONS: dict[str, list[str]] = {
     "energy rule": _both("update=energy"),
     "attention until it settles": [*_both("update.steps=20"), *_both("update.tolerance=0.001")],
     "whole reports": ["model.report_memory.reports.unit=report"],
+    "orthogonal queries": ["model.query_former.orthogonal=queries"],
     "w/o orthogonality": ["stages.disease.losses.orthogonality=0.0"],
 }
 

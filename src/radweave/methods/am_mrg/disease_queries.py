@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +12,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from radweave.core.config import Config, Heads, Layers, Ratio, Width
+from radweave.nn.global_batch import gather_batch
 from radweave.nn.query_transformer import QueryTransformer
+
+Orthogonal = Literal["features", "queries"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,27 +35,41 @@ class DiseaseQueryFormer(nn.Module):
     attend to the image; through that the image queries learn too in stage 1, although only F_d is judged.
     """
 
-    def __init__(self, num_classes: int, num_image_queries: int, transformer: QueryTransformer) -> None:
+    def __init__(
+        self, num_classes: int, num_image_queries: int, transformer: QueryTransformer, orthogonal: Orthogonal
+    ) -> None:
         super().__init__()
         self.num_classes = num_classes
         self.num_image_queries = num_image_queries
         self.transformer = transformer
         self.dim = transformer.dim
+        self.orthogonal = orthogonal
 
     def forward(self, tokens: Float[Tensor, "batch source source_dim"], mask: Bool[Tensor, "batch source"]) -> Reading:
         """Read the tokens of all views of each study that are there."""
         out = self.transformer(tokens, mask).tokens
         return Reading(out[:, : self.num_classes], out[:, self.num_classes :])
 
-    def orthogonality(self) -> Float[Tensor, ""]:
-        """Mean squared cosine of all pairs of disease queries: 0 where all are orthogonal.
+    def orthogonality(self, diseases: Float[Tensor, "batch classes dim"]) -> Float[Tensor, ""]:
+        """Mean squared cosine of all pairs of diseases: 0 where all are orthogonal.
 
-        The paper names such a loss (Sec. III-E) and gives no formula; this is our reading.
+        ``orthogonal="queries"`` compares the queries Q_d, which are independent of the image. ``"features"`` compares
+        what each study gives them, F_d less its mean over the batch: diseases whose features vary alike are pushed
+        apart. A batch of one study has no such variation and the loss 0.
+
+        The paper names a loss "which enforces distinctiveness among queries" (Sec. III-E) and gives no formula.
         """
-        unit = F.normalize(self.transformer.queries[: self.num_classes], dim=1)
-        cosines = unit @ unit.T
-        others = ~torch.eye(len(unit), dtype=torch.bool, device=unit.device)
-        return cosines[others].square().mean()
+        if self.orthogonal == "queries":
+            return overlap(self.transformer.queries[: self.num_classes])
+        return overlap(diseases - gather_batch(diseases).mean(dim=0))
+
+
+def overlap(vectors: Float[Tensor, "*batch classes dim"]) -> Float[Tensor, ""]:
+    """Mean squared cosine of all pairs of vectors; a vector of zeros is orthogonal to all."""
+    unit = F.normalize(vectors, dim=-1)
+    cosines = unit @ unit.transpose(-1, -2)
+    others = ~torch.eye(unit.shape[-2], dtype=torch.bool, device=unit.device)
+    return cosines[..., others].square().mean()
 
 
 class DiseaseHeads(nn.Module):
@@ -67,7 +85,10 @@ class DiseaseHeads(nn.Module):
 
 
 class QueryFormerConfig(Config):
-    """Width and depth of the Q-Former. With two layers or more the image queries learn in stage 1."""
+    """Width and depth of the Q-Former. With two layers or more the image queries learn in stage 1.
+
+    ``orthogonal``: vectors that the orthogonality loss compares.
+    """
 
     dim: Width = 768
     num_layers: Layers = 6
@@ -75,6 +96,7 @@ class QueryFormerConfig(Config):
     ffn_ratio: Ratio = 4.0
     dropout: float = Field(default=0.1, ge=0, lt=1)
     num_image_queries: int = Field(default=14, ge=0, le=4096)
+    orthogonal: Orthogonal = "features"
 
     def build(self, num_classes: int, source_dim: int) -> DiseaseQueryFormer:
         size = self.dim, source_dim, self.num_layers, self.num_heads
@@ -85,4 +107,4 @@ class QueryFormerConfig(Config):
             dropout=self.dropout,
             ffn_ratio=self.ffn_ratio,
         )
-        return DiseaseQueryFormer(num_classes, self.num_image_queries, transformer)
+        return DiseaseQueryFormer(num_classes, self.num_image_queries, transformer, self.orthogonal)

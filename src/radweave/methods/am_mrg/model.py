@@ -100,7 +100,7 @@ class Forward(ForwardPass["AmMrgModel"]):
         return binary_loss(logits, required(self.batch.class_labels), self.model.uncertain)
 
     def orthogonality(self) -> Tensor:
-        return self.model.query_former.orthogonality()
+        return self.model.query_former.orthogonality(self.reading.diseases)
 
     def text_in_context(self) -> Tensor:
         """Report after a context of text: some of its words where the image will stand, and the names of its findings
@@ -150,7 +150,7 @@ MEMORIES = ("text_encoder", "visual_memory", "report_memory")
 TERMS: Mapping[str, Term[Forward]] = {
     "disease": Term(DISEASES, Forward.disease),
     "words": WORDS_TERM,
-    "orthogonality": Term(("query_former",), Forward.orthogonality),
+    "orthogonality": Term(("vision_encoder", "query_former"), Forward.orthogonality),
     "text": Term(("language_model",), text_loss),
     "text_in_context": Term(("language_model",), Forward.text_in_context),
     # The banks hang on the heads (activation maps) and on the text encoder.
@@ -196,7 +196,7 @@ class AmMrgModel(ReportModel):
     terms = TERMS
 
     def loss(self, batch: Batch, terms: Sequence[str]) -> dict[str, Tensor]:
-        """Losses of stage 1: ``disease`` (binary cross-entropy, Eq. 11), ``orthogonality`` of the disease queries, and
+        """Losses of stage 1: ``disease`` (binary cross-entropy, Eq. 11), ``orthogonality`` of the diseases, and
         ``words`` for encoders that start from nothing. Of small language models: ``text`` and ``text_in_context``. Of
         stage 2: ``report`` (Eq. 12), per token.
         """

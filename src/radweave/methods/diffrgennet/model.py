@@ -242,7 +242,8 @@ class Forward(ForwardPass["DiffRGenNetModel"]):
     def report(self) -> Tensor:
         model, batch = self.model, self.batch
         reading = self.reading(required(batch.class_labels))
-        return reading.loss(model.language_model, model.template, required(batch.input_ids), required(batch.labels))
+        ids, labels = required(batch.input_ids), required(batch.labels)
+        return reading.loss(model.language_model, model.template, ids, labels, batch.label_weights)
 
 
 FINDINGS = (

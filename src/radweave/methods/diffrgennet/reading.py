@@ -72,12 +72,13 @@ class Reading:
         template: PromptTemplate,
         input_ids: Int[Tensor, "batch text"],
         labels: Int[Tensor, "batch text"],
+        weights: Float[Tensor, "batch text"] | None = None,
     ) -> Float[Tensor, ""]:
-        """Mean negative log-likelihood of the report."""
+        """Mean negative log-likelihood of the report, weighted where there are ``weights``."""
         if isinstance(decoder, CrossAttentionLanguageModel):
-            return decoder.loss(self.memory, self.memory_mask, *self._before(), input_ids, labels)
+            return decoder.loss(self.memory, self.memory_mask, *self._before(), input_ids, labels, weights)
         prefix, mask = self._prefix(decoder, template)
-        return decoder.loss(prefix, mask, input_ids, labels)
+        return decoder.loss(prefix, mask, input_ids, labels, weights)
 
     def prompts(self, decoder: Decoder, template: PromptTemplate) -> Prefixes:
         """Prefixes of the reports."""

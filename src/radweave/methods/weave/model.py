@@ -551,7 +551,8 @@ class LanguageModelWriter:
         else:
             findings = forward.asserted(forward.log_odds, model.bare)
         given_ids, labels = required(batch.input_ids), required(batch.labels)
-        return self.language_model.loss(*self.prefix(forward, findings), given_ids, labels)
+        weights = batch.label_weights
+        return self.language_model.loss(*self.prefix(forward, findings), given_ids, labels, weights)
 
     def generate(self, model: WeaveModel, batch: Batch, decoding: DecodingConfig) -> Generation:
         """The likeliest report of each study."""

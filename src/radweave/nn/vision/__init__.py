@@ -14,6 +14,7 @@ from radweave.nn.vision.ctvit import CtVitConfig, CtVitEncoder
 from radweave.nn.vision.pretrained import ResNetConfig, SwinConfig, TransformersEncoder, ViTConfig
 from radweave.nn.vision.resnet3d import ResNet3dConfig, ResNet3dEncoder
 from radweave.nn.vision.swinunetr import SwinUnetrConfig, SwinUnetrEncoder
+from radweave.nn.vision.vim import VimConfig, VimEncoder
 from radweave.nn.vision.vmamba import VMambaConfig, VMambaEncoder
 
 VisionRecord = (
@@ -22,6 +23,7 @@ VisionRecord = (
     | ViTConfig
     | AnyVisionConfig
     | VMambaConfig
+    | VimConfig
     | ResNet3dConfig
     | CtVitConfig
     | SwinUnetrConfig
@@ -29,7 +31,15 @@ VisionRecord = (
 VisionEncoderConfig = Annotated[VisionRecord, Field(discriminator="kind")]
 VISION_RECORDS: tuple[type[VisionRecord], ...] = get_args(VisionRecord)
 
-VisionPart = TransformersEncoder | AnyVisionEncoder | VMambaEncoder | ResNet3dEncoder | CtVitEncoder | SwinUnetrEncoder
+VisionPart = (
+    TransformersEncoder
+    | AnyVisionEncoder
+    | VMambaEncoder
+    | VimEncoder
+    | ResNet3dEncoder
+    | CtVitEncoder
+    | SwinUnetrEncoder
+)
 """The encoder that these records build."""
 
 
@@ -71,6 +81,7 @@ __all__ = [
     "SwinUnetrConfig",
     "VMambaConfig",
     "ViTConfig",
+    "VimConfig",
     "VisionEncoderConfig",
     "VisionPart",
     "VisionRecord",

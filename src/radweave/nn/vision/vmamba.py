@@ -36,6 +36,25 @@ NUM_DIRECTIONS = 4
 SMALLEST_STEP, LARGEST_STEP = 1e-3, 1e-1
 
 
+@torch.no_grad()
+def start_steps(bias: Tensor) -> None:
+    """Fill the bias of steps so that they start log-uniform between their bounds (Gu and Dao, Sec. 3.6)."""
+    low, high = math.log(SMALLEST_STEP), math.log(LARGEST_STEP)
+    steps = torch.exp(low + torch.rand_like(bias) * (high - low))
+    bias.copy_(steps + torch.log(-torch.expm1(-steps)))  # the inverse of softplus
+
+
+def drop_branch(branch: Tensor, rate: float) -> Tensor:
+    """Drop a branch of each image with this rate and scale the rest, so that the mean stays; (n, ...).
+
+    Source: Huang et al., "Deep networks with stochastic depth", 2016.
+    """
+    if rate == 0:
+        return branch
+    shape = (branch.shape[0], *[1] * (branch.ndim - 1))
+    return branch * torch.empty(shape, device=branch.device).bernoulli_(1 - rate) / (1 - rate)
+
+
 def cross_scan(x: Float[Tensor, "n h w e"]) -> Float[Tensor, "n 4 tokens e"]:
     """The grid as four sequences: along rows, along columns, and both from the end (Liu et al., Fig. 4)."""
     rows, columns = x.flatten(1, 2), x.transpose(1, 2).flatten(1, 2)
@@ -78,9 +97,7 @@ class SS2D(nn.Module):
         """Mamba's start: A = -(1, ..., N) per channel, steps log-uniform between their bounds."""
         self.token_proj.uniform_(-(inner**-0.5), inner**-0.5)
         self.step_proj.uniform_(-(self.rank**-0.5), self.rank**-0.5)
-        low, high = math.log(SMALLEST_STEP), math.log(LARGEST_STEP)
-        steps = torch.exp(low + torch.rand_like(self.step_bias) * (high - low))
-        self.step_bias.copy_(steps + torch.log(-torch.expm1(-steps)))  # the inverse of softplus
+        start_steps(self.step_bias)
         self.A_log.copy_(torch.arange(1, self.d_state + 1).log().expand_as(self.A_log))
 
     def forward(self, z: Float[Tensor, "n h w d"]) -> Float[Tensor, "n h w d"]:
@@ -99,7 +116,7 @@ class SS2D(nn.Module):
 class VSSBlock(nn.Module):
     """z + SS2D(LN(z)), then z + FFN(LN(z)); in training each branch is dropped per image with ``drop_path``.
 
-    Source: Liu et al., Sec. 4.1; stochastic depth: Huang et al., "Deep networks with stochastic depth", 2016.
+    Source: Liu et al., Sec. 4.1.
     """
 
     def __init__(
@@ -114,14 +131,9 @@ class VSSBlock(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(dim, hidden), nn.GELU(), nn.Linear(hidden, dim))
 
     def forward(self, z: Float[Tensor, "n h w d"]) -> Float[Tensor, "n h w d"]:
-        z = z + self._dropped(self.scan(self.scan_norm(z)))
-        return z + self._dropped(self.mlp(self.mlp_norm(z)))
-
-    def _dropped(self, branch: Tensor) -> Tensor:
-        if not self.training or self.drop_path == 0:
-            return branch
-        keep = 1 - self.drop_path
-        return branch * torch.empty(branch.shape[0], 1, 1, 1, device=branch.device).bernoulli_(keep) / keep
+        rate = self.drop_path * self.training
+        z = z + drop_branch(self.scan(self.scan_norm(z)), rate)
+        return z + drop_branch(self.mlp(self.mlp_norm(z)), rate)
 
 
 class GridConv(nn.Module):

@@ -18,6 +18,15 @@ from radweave.core.foreign_models import refuse_unusable_weights
 from radweave.core.json_files import write_json
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".tar")
+SETTINGS_CLASSES = (
+    "yacs.config.CfgNode",
+    "argparse.Namespace",
+    "lightning.fabric.utilities.data.AttributeDict",
+    "lightning.pytorch.utilities.parsing.AttributeDict",
+    "lightning_fabric.utilities.data.AttributeDict",
+    "pytorch_lightning.utilities.parsing.AttributeDict",
+)
+"""Classes of the training settings in published files: VMamba's, ARM's and Vim's, MambaXray-VL's."""
 FIELD = "vision_encoder.path"
 WHAT = "a vision encoder"
 
@@ -78,9 +87,9 @@ def read_weights(file: Path) -> dict[str, Tensor]:
 
             content = load_file(file)
         else:
-            # VMamba's files also hold the configuration of their training, in a dictionary class of the package yacs.
-            # Nobody needs it; it is read as a plain dictionary, and yacs is not imported.
-            with torch.serialization.safe_globals([(OrderedDict, "yacs.config.CfgNode")]):
+            # Such files also hold the settings of their training, in classes of other packages. Nobody needs them; they
+            # are read as plain dictionaries, and no package is imported.
+            with torch.serialization.safe_globals([(OrderedDict, name) for name in SETTINGS_CLASSES]):
                 content = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file can raise anything from the zip, pickle and safetensors readers
         reason = (str(error) or type(error).__name__).strip().splitlines()[0][:150]

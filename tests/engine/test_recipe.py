@@ -1,0 +1,112 @@
+"""Weighed findings and balanced studies in training: what they change, what they leave, and that runs resume."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from radweave.core.errors import InputError
+from radweave.data.dataset import Dataset
+from radweave.engine.prepare import abnormal_tokens
+from radweave.engine.restore import restore
+from radweave.engine.stages import TrainingWatch
+from radweave.engine.train import train
+from radweave.labels import get_labeler
+from radweave.labels.labeler import abnormal_sentences
+from radweave.methods import resolve
+from toys import TOY_OVERRIDES, TOY_SIZES
+
+SIZES = [*TOY_OVERRIDES, *TOY_SIZES["baseline"], "stages.report.epochs=2"]
+RECIPE = ["stages.report.abnormal_weight=3", "stages.report.balance=0.5"]
+REPORT = "Heart size is normal. There is a large left pleural effusion, 2.5 cm. Possible edema. No pneumothorax."
+
+
+def test_a_sentence_counts_where_it_states_a_finding_surely_or_not() -> None:
+    labeler = get_labeler("chexpert14")
+    found, none, normal = abnormal_sentences(labeler, [REPORT, "", "No acute cardiopulmonary abnormality."])
+    assert [REPORT[first:last] for first, last in found] == [
+        "There is a large left pleural effusion, 2.5 cm.",
+        "Possible edema.",
+    ]
+    assert none == normal == []
+
+
+@pytest.mark.parametrize("text", [REPORT, "Large left effusion.", "The lungs are clear. No effusion.", "XXXX."])
+def test_every_token_of_such_a_sentence_is_marked_and_no_other(text: str) -> None:
+    experiment = resolve("baseline", "tiny", SIZES)
+    tokenizer = experiment.data.tokenizer.build([REPORT] * 3)
+    labeler = get_labeler("chexpert14")
+    (marks,) = abnormal_tokens([text], tokenizer, labeler)
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    assert len(marks) == len(ids)
+    (ranges,) = abnormal_sentences(labeler, [text])
+    marked = tokenizer.decode([number for number, mark in zip(ids, marks, strict=True) if mark])
+    assert "".join(marked.split()) == "".join("".join(text[first:last] for first, last in ranges).split())
+
+
+def run(dataset: Dataset, out: Path, *overrides: str, watch: TrainingWatch | None = None, resume: bool = False) -> Any:
+    train("baseline", dataset.path, out, overrides=[*SIZES, *overrides], watch=watch, resume=resume)
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return rows, dict(restore(out).model.state_dict())
+
+
+def test_training_is_weighed_validation_is_not_and_a_weight_of_one_is_none(
+    toy_dataset: Dataset, tmp_path: Path
+) -> None:
+    plain, plain_weights = run(toy_dataset, tmp_path / "plain")
+    same, same_weights = run(
+        toy_dataset, tmp_path / "same", "stages.report.abnormal_weight=1", "stages.report.balance=0"
+    )
+    weighed, weights = run(toy_dataset, tmp_path / "weighed", "stages.report.abnormal_weight=3")
+    assert all(torch.equal(plain_weights[name], same_weights[name]) for name in plain_weights)
+    assert [row["loss"] for row in plain if "loss" in row] == [row["loss"] for row in same if "loss" in row]
+    assert plain[0]["loss"] != weighed[0]["loss"], "the same weights and studies, other weights of tokens"
+    assert any(not torch.equal(plain_weights[name], weights[name]) for name in plain_weights)
+    # The figure that chooses the epoch is the plain mean over tokens, whatever was weighed in training.
+    from radweave.data.cache.images import build_cache
+    from radweave.data.loader import StudyLoader
+    from radweave.engine.prepare import prepare
+
+    restored = restore(tmp_path / "weighed")
+    cache = build_cache(toy_dataset, size=32)
+    prepared = prepare(toy_dataset, "val", restored.experiment, restored.tokenizer, cache, need_text=True)
+    assert all(example.abnormal is None for example in prepared.examples)
+    total = 0.0
+    with torch.no_grad():
+        for batch in StudyLoader(prepared.examples, 4, 0).epoch():
+            total += float(restored.model.eval().loss(batch, ("report",))["report"]) * len(batch)
+    best = min(row["validation"]["report"] for row in weighed if "validation" in row)
+    assert total / len(prepared.examples) == pytest.approx(best, abs=1e-5)
+
+
+def test_a_run_with_the_recipe_is_the_same_twice_and_after_a_stop(toy_dataset: Dataset, tmp_path: Path) -> None:
+    from radweave.engine.loop import Watch
+
+    _, once = run(toy_dataset, tmp_path / "once", *RECIPE)
+    _, twice = run(toy_dataset, tmp_path / "twice", *RECIPE)
+
+    class KilledError(Exception):
+        pass
+
+    def killed(name: str) -> Watch:
+        def step(number: int, total: int, figures: dict[str, float]) -> None:
+            if name == "report" and number == 4:
+                raise KilledError
+
+        return Watch(step=step)
+
+    with pytest.raises(KilledError):
+        run(toy_dataset, tmp_path / "cut", *RECIPE, watch=TrainingWatch(stage=killed))
+    _, resumed = run(toy_dataset, tmp_path / "cut", *RECIPE, resume=True)
+    for name, value in once.items():
+        assert torch.equal(value, twice[name]), name
+        assert torch.equal(value, resumed[name]), name
+
+
+def test_two_ways_to_say_how_often_a_study_is_drawn_are_refused() -> None:
+    with pytest.raises(InputError, match="balance and mixture"):
+        resolve("baseline", "tiny", ["stages.report.balance=0.5", "stages.report.mixture.iu-xray=1.0"])
