@@ -124,7 +124,10 @@ ClassChange = dict[str, str | float]
 """``before``, the state of the class in the report of the prior, and the probability of each change."""
 
 
-class DraftEvidence(TypedDict, total=False):
+_Judged = TypedDict("_Judged", {"familiarity": OodEvidence}, total=False)  # noqa: UP013
+
+
+class DraftEvidence(_Judged, total=False):
     """Evidence of a draft, by key."""
 
     class_probabilities: dict[str, float]
@@ -145,7 +148,6 @@ class DraftEvidence(TypedDict, total=False):
     sources: dict[str, dict[str, dict[str, float]]]
     changes: dict[str, ClassChange]
     views: list[ViewEvidence]
-    familiarity: OodEvidence
     comparisons_removed: list[EditedSentence]
     marks_removed: list[str]
     contradictions: list[Contradiction]
