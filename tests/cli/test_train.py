@@ -38,6 +38,9 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(toy_dataset: Dataset, tmp_
     assert "GB" in done.stdout
     assert not any(tmp_path.iterdir())
     assert sorted(toy_dataset.path.rglob("*")) == before
+    more = ("stages.report.epochs=2", "data.limit=7", "--dry-run", "--epochs", "3", "--limit", "5")
+    done = radweave("train", "baseline", toy_dataset.path, *TOY, *more)
+    assert f"stage report: 2 epochs, at most {2 * -(-7 // 4)} updates" in done.stdout, "a field precedes an option"
 
 
 @pytest.mark.parametrize(

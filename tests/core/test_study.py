@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radweave.core.batch import Slice
+from radweave.core.batch import Batch, Slice
 from radweave.core.study import (
     Report,
     draft_sections,
@@ -91,6 +92,42 @@ def test_a_report_says_its_sections_by_what_its_run_writes() -> None:
     assert Report("Normal.", "s").sections == {"findings": "Normal."}
     assert Report("", "s", target="both").sections == {}
     assert draft_sections("No heading.", "both") == {"findings": "No heading."}
+
+
+@pytest.mark.parametrize(
+    ("rows", "of", "priors"),
+    [
+        ([0, 1, 2, 3], (1, 3, 0), ["before 1", "before 3", "before 0"]),
+        ([3, 0], (0, 1), ["before 3", "before 0"]),
+        ([2, 1], (1,), ["before 1"]),
+        ([2], (), None),
+    ],
+)
+def test_a_part_of_a_batch_keeps_what_is_of_each_study(
+    rows: list[int], of: tuple[int, ...], priors: list[str] | None
+) -> None:
+    """In the order asked for: texts, tensors, and the prior of each study that has one."""
+    before = Batch(["before 1", "before 3", "before 0"], ["1", "3", "0"], class_labels=torch.tensor([[1], [3], [0]]))
+    whole = Batch(
+        [f"s{row}" for row in range(4)],
+        [str(row) for row in range(4)],
+        reports=[f"report {row}" for row in range(4)],
+        class_labels=torch.arange(4)[:, None],
+        vision_grid=(2, 3),
+        priors=before,
+        prior_of=(1, 3, 0),
+    )
+    part = whole.only(rows)
+    assert part.study_ids == [f"s{row}" for row in rows]
+    assert part.reports == [f"report {row}" for row in rows]
+    assert part.class_labels is not None
+    assert part.class_labels.flatten().tolist() == rows
+    assert (part.vision_grid, part.prior_of) == ((2, 3), of)
+    assert (None if part.priors is None else part.priors.study_ids) == priors
+    if part.priors is not None:
+        assert part.priors.class_labels is not None
+        assert [part.patient_ids[row] for row in part.prior_of] == part.priors.patient_ids
+        assert part.priors.class_labels.flatten().tolist() == [int(patient) for patient in part.priors.patient_ids]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])

@@ -15,7 +15,7 @@ from radweave.cli import app
 from radweave.core.errors import InputError
 from radweave.data.dataset import Dataset
 from radweave.data.loader import ShuffleAll, mixed_order
-from radweave.data.mixing import mix_datasets
+from radweave.data.mixing import mix_datasets, shares_of
 from radweave.engine.train import train
 from radweave.methods.dast.model import DastModel
 from radweave.methods.model import TrainingView
@@ -82,10 +82,27 @@ def test_every_study_keeps_its_split_and_records_its_origin(pair: list[Path], tm
                 assert mixed.image_path(mixed_image.path).read_bytes() == (path / image.path).read_bytes()
     assert studies["a.s000"].prior == "a.s001"
     assert mixed.card.counts["studies_of_b"] == 10
+    train = {name: sum(1 for _ in Dataset.open(path).studies("train")) for name, path in zip("ab", pair, strict=True)}
+    assert shares_of(mixed) == {name: count / sum(train.values()) for name, count in train.items()}
+    assert sum(shares_of(mixed).values()) == pytest.approx(1)
     linked_mixture = mix_datasets(pair, tmp_path / "again", link=True)
     assert linked_mixture.fingerprint() == mixed.fingerprint()
     copied_mixture = mix_datasets([pair[0], shutil.copytree(pair[1], tmp_path / "c")], tmp_path / "ac")
     assert {study.origin for study in copied_mixture.studies()} == {"a", "c"}
+
+
+def test_a_mixture_of_a_mixture_names_every_set_that_a_study_went_through(pair: list[Path], tmp_path: Path) -> None:
+    edit(pair[0], prior="s001")
+    inner = mix_datasets(pair, tmp_path / "ab")
+    third = write_toy_dataset(tmp_path / "c", tmp_path / "others", counts=(2, 1, 1))
+    for path in sorted((third.path / "images").iterdir()):
+        path.write_bytes(_darker(path)[:-1] + b"\0")
+    outer = mix_datasets([inner.path, third.path], tmp_path / "abc")
+    studies = {study.study_id: study for study in outer.studies()}
+    assert {study.origin for study in studies.values()} == {"ab.a", "ab.b", "c"}
+    first = studies["ab.a.s000"]
+    assert (first.patient_id, first.prior, first.origin) == ("ab.a.p000", "ab.a.s001", "ab.a")
+    assert first.images[0].path.startswith("images/ab/a/")
 
 
 def test_a_picture_in_two_splits_of_two_sets_is_a_leak(pair: list[Path], tmp_path: Path) -> None:

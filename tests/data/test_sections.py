@@ -79,10 +79,13 @@ def test_text_without_headings_has_no_sections(text: str) -> None:
     assert not has_headings(text)
 
 
-def test_the_last_of_two_impressions_counts_and_an_addendum_is_ignored() -> None:
-    text = "FINDINGS: Clear.\nIMPRESSION: First.\nIMPRESSION: Second.\nADDENDUM: Called at noon."
-    assert parse_sections(text).impression == "Second."
-    assert parse_sections("FINDINGS: Clear.\nIMPRESSION: First.\nIMPRESSION:\n").impression == "First."
+@pytest.mark.parametrize("name", ["findings", "impression", "indication", "comparison", "technique"])
+def test_the_last_of_two_sections_with_text_counts_and_an_addendum_is_ignored(name: str) -> None:
+    heading = name.upper()
+    first, second, empty = f"{heading}: First.\n", f"{heading}: Second.\n", f"{heading}:\n"
+    after = "NOTE: Seen.\nADDENDUM: Called at noon."
+    assert getattr(parse_sections(first + second + after), name) == "Second."
+    assert getattr(parse_sections(first + empty + after), name) == "First."
 
 
 def test_findings_and_impression_in_one_count_as_findings() -> None:

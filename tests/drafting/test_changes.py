@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 
@@ -20,7 +22,7 @@ from radweave.drafting.smoothers import Changes, Evidence
 from radweave.drafting.store import DraftingFacts, DraftingStore, labels_tensor
 from radweave.drafting.writer import UtilityDraft, UtilityWriter
 from radweave.labels import get_labeler
-from radweave.labels.comparisons import STATES, compares_with_prior
+from radweave.labels.comparisons import MARK, STATES, compares_with_prior
 from radweave.nn.decoding import ExpectedUtilityConfig
 from radweave.nn.memory.bank import Bank
 
@@ -39,25 +41,28 @@ REPORTS = [
 NONE = np.zeros(len(REPORTS), dtype=bool)
 
 
-@pytest.fixture(scope="module")
-def writer() -> UtilityWriter:
+def writer_of(config: ExpectedUtilityConfig, *, marks: bool = False) -> UtilityWriter:
     facts = DraftingFacts(
         classes=CLASSES,
         label_set="chexpert14",
         source="stack",
-        wording=utility_options(CONFIG),
-        candidates=candidate_options(CONFIG),
+        wording=utility_options(config),
+        candidates=candidate_options(config),
     )
     rows = tuple({"study_id": f"s{row}", "patient": f"p{row}", "text": text} for row, text in enumerate(REPORTS))
     bank = Bank({"labels": labels_tensor(affirmed_classes(REPORTS, LABELER))}, rows)
-    pool = CandidatePool.build(REPORTS, LABELER, CONFIG)
-    store = DraftingStore(bank, facts, pool.candidates, pool.asserts, utilities(pool.candidates, REPORTS, CONFIG, None))
+    pool = CandidatePool.build(REPORTS, LABELER, config)
+    store = DraftingStore(bank, facts, pool.candidates, pool.asserts, utilities(pool.candidates, REPORTS, config, None))
     shown = Reliability(said=0.5, seen=0.5, count=10, low=0.0)
     curve = ClassCalibration(slope=1.0, offset=0.0, threshold=0.95, positives=5, reliability=(shown,))
     known = dict.fromkeys(CLASSES, curve)
-    return UtilityWriter(
-        store, RunCalibration(source="stack", split="train", studies=10, threshold=0.3, classes=known), CONFIG
-    )
+    calibration = RunCalibration(source="stack", split="train", studies=10, threshold=0.3, classes=known)
+    return UtilityWriter(store, calibration, config, marks=marks)
+
+
+@pytest.fixture(scope="module")
+def writer() -> UtilityWriter:
+    return writer_of(CONFIG)
 
 
 def seen(effusion: float, **states: float) -> Evidence:
@@ -115,6 +120,27 @@ def test_changes_of_a_written_report_count_by_their_probability(writer: UtilityW
 
     assert "improved" in written(improved=0.95).text
     assert "improved" not in written(worse=0.95).text
+
+
+@pytest.mark.parametrize("marks", [False, True])
+@pytest.mark.parametrize("consistent", [False, True])
+@pytest.mark.parametrize("places", ["keep", "remove"])
+def test_comparisons_and_written_reports_are_edited_as_the_options_say(
+    places: Literal["keep", "remove"], consistent: bool, marks: bool
+) -> None:
+    """Places go where drafts are consistent and unsupported places are removed; marks stay if they may."""
+    config = ExpectedUtilityConfig(consistent=consistent, unsupported_places=places)
+    made = writer_of(config, marks=marks)
+    texts = {one.text for sentences in made.comparisons.sentences.values() for one in sentences}
+    gone = consistent and places == "remove"
+    worse, marked = "mall pleural effusion, larger than before.", "Small left pleural effusion is XXXX larger."
+    assert (f"S{worse}" in texts) == gone
+    assert (f"Small left {worse[5:]}" in texts) == (not gone)
+    proposals = made.proposals
+    assert (proposals.places, proposals.consistent, proposals.marks) == (not gone, consistent, marks)
+    assert (made.comparisons.consistent, made.finding_sentences.consistent) == (consistent, consistent)
+    lent = ComparisonPool([*REPORTS, marked], LABELER, marks=marks, consistent=consistent)
+    assert any(MARK.search(one.text) for each in lent.sentences.values() for one in each) == marks
 
 
 def test_sentences_that_compare_state_one_change_of_one_class() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from radweave.drafting.candidates import Candidate, CandidatePool, Sentence, bleu_point, utilities
 from radweave.drafting.choice import Choice, ExpectedUtility, NearbyUtility, nearest_rows
@@ -123,6 +125,33 @@ def test_with_all_neighbours_the_choice_is_that_of_all_pairs(pool: CandidatePool
         assert wanted is not None
         assert found.wording + found.findings == pytest.approx(wanted.wording + wanted.findings, abs=1e-4)
         assert found.candidate.text == wanted.candidate.text
+
+
+@pytest.mark.parametrize("make", [nearby, paired])
+def test_a_refused_candidate_is_chosen_only_where_there_is_no_other(
+    pool: CandidatePool, make: Callable[[CandidatePool], ExpectedUtility | NearbyUtility]
+) -> None:
+    chooser, probabilities, weights = make(pool), np.full(len(LABELER.classes), 0.3), RNG.normal(1 / 40, 0.03, size=40)
+    nothing, everything = (np.full(len(pool.candidates), value) for value in (False, True))
+
+    def chosen(refused: NDArray[np.bool_] | None, barred: NDArray[np.bool_]) -> str:
+        found = chooser.choose(probabilities, weights, barred, refused)
+        assert found is not None
+        return found.candidate.text
+
+    none, texts = np.zeros(40, dtype=bool), [candidate.text for candidate in pool.candidates]
+    best = chosen(None, none)
+    assert chosen(nothing, none) == chosen(everything, none) == best
+    first = nothing.copy()
+    first[texts.index(best)] = True
+    second = chosen(first, none)
+    assert second != best
+    # Those that are not refused are made of the patient's own reports: the refused ones are what is left.
+    only = everything.copy()
+    only[texts.index(second)] = False
+    barred = np.isin(np.arange(40), [sentence.row for sentence in pool.candidates[texts.index(second)].sentences])
+    assert chosen(only, none) == second
+    assert chosen(only, barred) == chosen(None, barred) != second
 
 
 def test_utilities_of_a_few_are_those_of_all_pairs(pool: CandidatePool) -> None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from radweave.core.batch import Generation
 from radweave.core.errors import InputError, UnusableModelError
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example
 from radweave.drafting.store import load_facts
+from radweave.engine import drafts as drafts_module
 from radweave.engine.expected_utility import Drafting
 from radweave.engine.prepare import prepare
 from radweave.engine.restore import Run, restore
@@ -92,6 +95,26 @@ def test_an_export_drafts_like_its_run_and_never_from_the_study_itself(
         for example, (_, sources) in zip(examples, of_run, strict=True):
             assert example.study_id not in sources
         assert not own & {source for _, sources in of_export for source in sources}, "the export has other names"
+
+
+@pytest.mark.parametrize("calibrated", [False, True])
+def test_calibrated_probabilities_stand_in_place_of_the_method_s_own(
+    baseline: Path, toy_dataset: Dataset, monkeypatch: pytest.MonkeyPatch, calibrated: bool
+) -> None:
+    """In a draft that the method's own decoder writes; its other evidence stays."""
+    run, written = restore(baseline), drafts_module.generations
+    raw, better = ({"class_probabilities": dict.fromkeys(run.card.classes, value)} for value in (0.75, 0.25))
+
+    def with_raw(*arguments: Any) -> Iterator[Generation]:
+        for generation in written(*arguments):
+            evidence = [{**values, **raw, "routing": [1.0]} for values in generation.intermediates]
+            yield replace(generation, intermediates=evidence)
+
+    monkeypatch.setattr(drafts_module, "generations", with_raw)
+    monkeypatch.setattr(Drafting, "classes", lambda self, batch, decoding: [better] * (len(batch) * calibrated))
+    for report in Predictor.of(run).reports(prepared_examples(run, toy_dataset)):
+        assert report.evidence["class_probabilities"] == (better if calibrated else raw)["class_probabilities"]
+        assert report.evidence["routing"] == [1.0]
 
 
 def test_a_draft_does_not_depend_on_its_batch(baseline: Path, toy_dataset: Dataset) -> None:

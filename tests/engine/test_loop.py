@@ -121,8 +121,11 @@ def test_an_averaged_run_that_was_killed_leaves_the_same_average(tmp_path: Path,
 @pytest.mark.parametrize("step", range(1, 20))
 def test_a_run_killed_at_any_step_resumes_to_the_same_weights(tmp_path: Path, step: int) -> None:
     whole = trainer(tmp_path / "whole", stage(select="loss"))
-    (tmp_path / "whole").mkdir()
-    (tmp_path / "cut").mkdir()
+    # The log of a stage before, with more steps than this one.
+    before = json.dumps({"stage": "before", "step": 99, "epoch": 0, "loss": 1.0}) + "\n"
+    for folder in ("whole", "cut"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "metrics.jsonl").write_text(before)
     whole.run()
     with pytest.raises(Killed):
         trainer(tmp_path / "cut", stage(select="loss"), killed_at(step)).run()
@@ -137,6 +140,7 @@ def test_a_run_killed_at_any_step_resumes_to_the_same_weights(tmp_path: Path, st
         return [{key: value for key, value in row.items() if key != "studies_per_s"} for row in parsed]
 
     assert rows("cut") == rows("whole")
+    assert rows("cut")[0] == json.loads(before)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

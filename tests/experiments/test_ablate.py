@@ -239,6 +239,19 @@ def test_a_run_without_its_parent_stops(monkeypatch: pytest.MonkeyPatch) -> None
     assert sent == [(os.getpid(), signal.SIGTERM)]
 
 
+@pytest.mark.parametrize("changes", [{"meteor": True}, {"protocol": "ws"}])
+def test_scores_of_another_way_of_scoring_are_not_taken(
+    finished: Path, request_: AblationRequest, toy_dataset: Dataset, changes: dict[str, Any]
+) -> None:
+    shutil.copytree(finished / "runs", request_.out / "runs")
+    task = make_plan(request_).tasks[0]
+    known, other = (
+        one_run_module.finished_scores(one, one.experiment(), toy_dataset) for one in (task, replace(task, **changes))
+    )
+    assert known is not None
+    assert other is None
+
+
 def test_the_plan(request_: AblationRequest) -> None:
     own = ("baseline:model.language_model.num_layers=1", "vdgen:model.no_such=1")
     request = replace(request_, rows=("full", "linear-plus-wide"), headline_seeds=3, overrides=(*OVERRIDES, *own))

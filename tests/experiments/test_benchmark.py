@@ -31,6 +31,7 @@ from radweave.experiments.bench_results import (
     DRAWS,
     Contrast,
     Scoring,
+    SystemScores,
     compare,
     difference,
     read_run,
@@ -316,6 +317,19 @@ def test_the_interval_is_that_of_the_mean_over_seeds(
     assert tested["best", "ROUGE_L"].difference == pytest.approx(1 - (system.mean("ROUGE_L") or 0))
     # Too few studies to be sure of nothing: the loop above is what counts.
     assert result.sets["xray"].full["baseline"].draws["ROUGE_L"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("values", "mean", "std"),
+    [((0.2, 0.4), 0.3, 0.02**0.5), ((0.2,), 0.2, None), ((0.2, None), None, None), ((None, None), None, None)],
+)
+def test_a_score_that_a_seed_lacks_has_no_mean(
+    values: tuple[float | None, ...], mean: float | None, std: float | None
+) -> None:
+    system = SystemScores((), {"CIDEr": values}, {})
+    assert system.mean("CIDEr") == (None if mean is None else pytest.approx(mean))
+    assert system.std("CIDEr") == (None if std is None else pytest.approx(std))
+    assert (system.mean("BLEU_4"), system.interval("CIDEr")) == (None, None)
 
 
 def test_a_difference_holds_only_over_studies_and_seeds() -> None:

@@ -275,6 +275,20 @@ def test_damaged_features_are_computed_again(dataset: Dataset, damage: Callable[
     assert len(notes) == 1
 
 
+def test_features_of_other_images_are_other_features(dataset: Dataset) -> None:
+    """As many images of the same data set, under the same encoder: of one split and of another."""
+    encoder, folder, cached = Flat(), dataset.path / ".cache", Opened(dataset).cache
+    rows = sorted(cached.rows.values())
+    examples = [Example(f"s{row}", f"p{row}", cached.pixels, (row,), (1,)) for row in rows]
+    whole = build_features(encoder, examples, folder, {"images": cached.digest})
+    for part in (rows[:3], rows[3:6]):
+        own = [examples[rows.index(row)] for row in part]
+        found = build_features(encoder, own, folder, {"images": cached.digest})
+        assert sorted(found.positions) == part
+        assert np.array_equal(found.tokens, np.asarray(whole.tokens)[[whole.positions[row] for row in part]])
+    assert encoder.calls == 3
+
+
 def test_features_of_a_replaced_image_are_computed_again(dataset: Dataset) -> None:
     encoder, folder = Flat(), dataset.path / ".cache"
     old = kept_features(encoder, Opened(dataset).cache, folder, [])

@@ -12,16 +12,22 @@ import pytest
 import torch
 
 from radweave.core.batch import Batch, Generation
+from radweave.core.errors import InputError
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example
 from radweave.data.tokenizer import encode
 from radweave.engine.restore import restore
+from radweave.experiments.ablate import all_methods
 from radweave.inference.bulk import generate_split
 from radweave.inference.explain.support import find_support
 from radweave.inference.predictor import Predictor
 from radweave.labels import get_labeler
+from radweave.methods import load_method, resolve
+from radweave.methods.experiment import as_written
 from radweave.metrics import Options, evaluate_pairs, read_pairs
+from radweave.metrics.result_tables import language_table
 
+METHODS = sorted(all_methods())
 DRAFT = "Stable opacity on the left. No interval change. The heart is enlarged."
 WITHOUT = "Opacity on the left. The heart is enlarged."
 
@@ -107,7 +113,58 @@ def test_predictions_and_evaluation_count_what_was_removed(
     assert result.compared == 12
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert {row["hyp"] for row in rows} == {WITHOUT}
-    honesty = evaluate_pairs(read_pairs(out).pairs, options=Options(meteor=False, resamples=0)).honesty
+    evaluation = evaluate_pairs(read_pairs(out).pairs, options=Options(meteor=False, resamples=0))
+    assert evaluation.to_json()["drafts"] == {
+        "as_written": False,
+        "comparisons_removed": 12,
+        "marks_removed": 0,
+        "edited_reports": 6,
+    }
+    notes = language_table({"run": evaluation.to_json()}).notes
+    assert any(note.startswith("drafts are scored after removals from 6 of 6: comparisons in 12") for note in notes)
+    honesty = evaluation.honesty
     row = honesty.comparison_without_prior_share
     assert row.value == row.compares == 0.0
     assert (row.removed_sentences, row.removed_from_reports) == (12, 6)
+
+
+def test_kept_drafts_are_scored_as_written(
+    predictor: Predictor, toy_run: Path, toy_dataset: Dataset, tmp_path: Path
+) -> None:
+    kept = dataclasses.replace(predictor, decoding=as_written(predictor.decoding))
+    out = tmp_path / "predictions.jsonl"
+    assert generate_split(restore(toy_run), kept, toy_dataset.path, "test", out).compared == 0
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert {(row["hyp"], row["as_written"]) for row in rows} == {(DRAFT, True)}
+    result = evaluate_pairs(read_pairs(out).pairs, options=Options(meteor=False, resamples=0)).to_json()
+    assert result["drafts"]["as_written"] is True
+    assert result["honesty"]["comparison_without_prior_share"]["compares"] == 1.0
+    assert "drafts are scored as written" in language_table({"run": result}).notes
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_paper_presets_take_nothing_out_of_drafts_and_others_do(method: str) -> None:
+    for preset in load_method(method).PRESETS:
+        decoding = resolve(method, preset, ()).decoding
+        assert decoding.is_as_written is preset.startswith("paper"), preset
+    removing = resolve(method, "paper", ["decoding.unprompted_comparisons=remove"]).decoding
+    assert not removing.is_as_written
+
+
+def test_a_file_that_does_not_say_is_not_said_to_be_as_written(tmp_path: Path) -> None:
+    rows = [{"study_id": str(n), "hyp": "Clear lungs.", "ref": "Clear lungs."} for n in range(3)]
+    rows[0] |= {"as_written": True}
+    path = tmp_path / "pairs.jsonl"
+
+    def drafts() -> dict[str, object]:
+        path.write_text("\n".join(map(json.dumps, rows)))
+        evaluation = evaluate_pairs(read_pairs(path).pairs, options=Options(meteor=False, resamples=0))
+        return evaluation.to_json()["drafts"]
+
+    assert drafts()["as_written"] is None
+    rows[1] |= {"as_written": True, "evidence": {"marks_removed": ["An XXXX opacity."]}}
+    assert drafts() == {"as_written": False, "comparisons_removed": 0, "marks_removed": 1, "edited_reports": 1}
+    rows[2] |= {"as_written": "yes"}
+    with pytest.raises(InputError) as caught:
+        drafts()
+    assert (caught.value.field, caught.value.got, caught.value.line) == ("as_written", "str", 3)

@@ -194,6 +194,16 @@ def support_of(text: str, **evidence: Any) -> Support:
         ("Heart size is normal.", 0.9, None, Verdict.CONTRADICTED),
         ("Heart size is normal.", 0.1, "Cardiomegaly.", Verdict.SUPPORTED),
         ("Heart size is normal.", 0.3, "Heart size is normal.", Verdict.UNCONFIRMED),
+        # At the threshold of a half, at half of it, and below.
+        ("The heart is enlarged.", 0.5, None, Verdict.SUPPORTED),
+        ("The heart is enlarged.", 0.25, None, Verdict.UNSUPPORTED),
+        ("The heart is enlarged.", 0.24, None, Verdict.CONTRADICTED),
+        ("Heart size is normal.", 0.5, None, Verdict.CONTRADICTED),
+        ("Heart size is normal.", 0.25, None, Verdict.UNSUPPORTED),
+        ("Heart size is normal.", 0.24, None, Verdict.SUPPORTED),
+        ("Possible cardiomegaly.", 0.5, None, Verdict.UNCONFIRMED),
+        ("Possible cardiomegaly.", 0.25, None, Verdict.UNCONFIRMED),
+        ("Possible cardiomegaly.", 0.24, None, Verdict.UNSUPPORTED),
         ("The lungs are clear.", 0.9, "Cardiomegaly.", Verdict.NO_CLAIM),
     ],
 )

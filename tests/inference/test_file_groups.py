@@ -11,7 +11,7 @@ import pytest
 from pydicom.uid import generate_uid
 
 from image_files import chest, write_dicom
-from radweave.core.study import Report
+from radweave.core.study import Report, View
 from radweave.engine.restore import restore
 from radweave.inference.bulk import FileGroup, generate_files, group_images
 from radweave.inference.predictor import Predictor
@@ -56,11 +56,15 @@ def test_each_file_is_decoded_once_on_the_way_to_a_report(
     assert decoded == {"a.dcm": 1, "b.dcm": 1, "c.dcm": 1, "d.png": 1}
 
 
-def test_a_view_whose_pixels_are_damaged_leaves_the_other_views_of_its_study(toy_run: Path, study: list[Path]) -> None:
+@pytest.mark.parametrize("views", [(), (View.FRONTAL, View.LATERAL, View.FRONTAL, View.FRONTAL)])
+def test_a_view_whose_pixels_are_damaged_leaves_the_other_views_of_its_study(
+    toy_run: Path, study: list[Path], views: tuple[View, ...]
+) -> None:
+    """Each file keeps the view that was stated for it."""
     predictor = Predictor.of(restore(toy_run))
-    whole = list(generate_files(predictor, group_images(study[1:2], one_study=False), force=True))
+    whole = list(generate_files(predictor, group_images(study[1:2], one_study=False, views=views[1:2]), force=True))
     write_dicom(study[0], np.full((64, 64), 0.5), StudyInstanceUID=study_uid(study[1]))
-    groups = group_images(study, one_study=False)
+    groups = group_images(study, one_study=False, views=views)
     assert [len(group.images) for group in groups] == [2, 1, 1]
     refused, report, *others = generate_files(predictor, groups, force=True)
     assert isinstance(refused, FileGroup)
@@ -68,7 +72,8 @@ def test_a_view_whose_pixels_are_damaged_leaves_the_other_views_of_its_study(toy
     assert isinstance(report, Report)
     assert isinstance(whole[0], Report)
     assert report.text == whole[0].text
-    assert [row["file"] for row in report.evidence["views"]] == ["b.dcm"]
+    assert report.evidence["views"] == whole[0].evidence["views"]
+    assert report.evidence["views"] == [{"file": "b.dcm", "view": "LATERAL" if views else "PA"}]
     assert all(isinstance(other, Report) for other in others)
 
 

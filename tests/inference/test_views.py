@@ -106,6 +106,17 @@ def test_the_view_rule_has_its_stated_accuracy_on_real_radiographs(shared_data: 
     assert silent <= 0.12 * (right + wrong + silent)
 
 
+@pytest.mark.parametrize("most", [1, 2, 3, 4])
+def test_views_beyond_those_that_the_model_reads_are_named(toy_run: Path, tmp_path: Path, most: int) -> None:
+    """Three views: one more than is read, as many, and fewer."""
+    paths = [toy_image(tmp_path / f"{number}.png", bright_side="left", seed=number) for number in range(3)]
+    predictor = replace(Predictor.of(restore(toy_run)), max_views=most)
+    views, warnings = predictor.read_views(paths, force=True, stated=[View.LATERAL, View.FRONTAL, View.UNKNOWN])
+    assert [path.name for path, _ in views] == ["1.png", "0.png", "2.png"][:most]
+    told = [text for text in warnings if "views given" in text]
+    assert told == [f"0.png and others: 3 views given, the model reads {most}"] * (most < 3)
+
+
 def test_doubted_and_refused_views_are_named_in_warnings() -> None:
     test: Any = SimpleNamespace(thresholds=(-2.0, -4.0), facts={})
     judgements = [Judgement(score, verdict) for score, verdict in zip((0.0, -3.0, -5.0), _VERDICTS, strict=True)]

@@ -184,12 +184,15 @@ def test_image_in_the_upper_bits(tmp_path: Path) -> None:
     np.testing.assert_allclose(shown, image, atol=near(10))
 
 
-def test_padding_is_black_and_ignored(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("value", "limit"), [(4095, None), (4095, 4000), (4000, 4095)])
+def test_padding_is_black_and_ignored(tmp_path: Path, value: int, limit: int | None) -> None:
+    """The value and the limit of a range may come in either order."""
     image = chest() * 0.2
     values = np.rint(image * 4095).astype(np.int64)
-    padded = np.pad(values, 8, constant_values=4095)
+    padded = np.pad(values, 8, constant_values=4095 if limit is None else 4050)
+    tags = {"PixelPaddingValue": value} | ({} if limit is None else {"PixelPaddingRangeLimit": limit})
     one = read_radiograph(save(dataset(values, bits=12), tmp_path / "a.dcm")).pixels
-    two = read_radiograph(save(dataset(padded, bits=12, PixelPaddingValue=4095), tmp_path / "b.dcm")).pixels
+    two = read_radiograph(save(dataset(padded, bits=12, **tags), tmp_path / "b.dcm")).pixels
     np.testing.assert_allclose(two[8:-8, 8:-8], one, atol=1e-6)
     assert float(two[:8].max()) == 0
 

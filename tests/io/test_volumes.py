@@ -101,6 +101,31 @@ def test_metaimage_direction_is_by_axis(tmp_path: Path) -> None:
     assert turned.spacing_mm == (2, 1, 3)
 
 
+@pytest.mark.parametrize(
+    ("sform", "qform", "of_qform", "origin", "warning"),
+    [
+        (1, 0, 9.0, 7.0, None),
+        (0, 1, 9.0, 9.0, None),
+        (1, 1, 7.0, 7.0, None),
+        (1, 1, 9.0, 7.0, "sform and qform disagree"),
+        (0, 0, 9.0, 0.0, "states no orientation"),
+    ],
+)
+def test_a_nifti_s_sform_goes_before_its_qform(
+    tmp_path: Path, sform: int, qform: int, of_qform: float, origin: float, warning: str | None
+) -> None:
+    """A form that is not in use is not compared with the other one."""
+    header, affine, values = nib.Nifti1Header(), np.diag([1.0, 1.5, 2.0, 1.0]), np.ascontiguousarray(thorax_hu().T)
+    for place, code, write in ((of_qform, qform, header.set_qform), (7.0, sform, header.set_sform)):
+        affine[2, 3] = place
+        write(affine, code=code)
+    nib.save(nib.Nifti1Image(values, None, header), tmp_path / "a.nii")
+    volume = read_stored(tmp_path / "a.nii")
+    assert volume.geometry.origin_lps[2] == origin
+    assert [text for text in volume.warnings if warning is None or warning not in text] == []
+    assert len(volume.warnings) == (warning is not None)
+
+
 def test_a_metaimage_without_orientation_has_a_warning(tmp_path: Path) -> None:
     path = write_metaimage(tmp_path / "a.mha", thorax_hu(6, 8, 10))
     path.write_bytes(path.read_bytes().replace(b"TransformMatrix = 1 0 0 0 1 0 0 0 1\n", b""))

@@ -137,6 +137,7 @@ def test_the_change_of_a_device_stays(sentence: str, now: str) -> None:
     [
         "Surgical clips are present in the right upper quadrant.",
         "Stable cardiomegaly and a pacemaker.",
+        "The lungs are clear and a pacemaker is in place.",
         "Overlying EKG leads.",
         "Left humeral head bone anchors.",
         "Prior anterior cervical fusion.",

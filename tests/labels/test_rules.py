@@ -49,6 +49,22 @@ def test_a_mention_states_its_class(text: str, expected: dict[str, LabelState]) 
     assert abnormal(text) == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "effusion", "edema"),
+    [
+        ("Effusion: edema is not seen.", POS, NEG),
+        ("No effusion: edema is seen.", NEG, POS),
+        ("Effusion (edema is not seen).", POS, NEG),
+        ("Effusion is seen and edema is not seen.", POS, NEG),
+        ("Effusion and edema are not seen.", NEG, NEG),
+        ("Effusion: edema is not excluded.", POS, UNC),
+        ("Possible effusion, but there is edema.", UNC, POS),
+    ],
+)
+def test_a_cue_reaches_up_to_a_colon_a_bracket_or_a_verb(text: str, effusion: LabelState, edema: LabelState) -> None:
+    assert abnormal(text) == {"Pleural Effusion": effusion, "Edema": edema}
+
+
 # Un-mention: words that look like a class and are not.
 @pytest.mark.parametrize(
     "text",

@@ -33,7 +33,7 @@ from radweave.methods.stage import apply_finetune, build_optimizer, set_train_mo
 from radweave.nn.connector import encode_views
 from radweave.nn.decoding import DecodingConfig
 from radweave.nn.memory.bank import Bank, patient_code
-from toys import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
+from toys import ROOT, TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
 
 GREEDY = DecodingConfig(max_new_tokens=12)
 
@@ -474,3 +474,20 @@ def test_a_bank_with_a_test_study_is_refused(
     overrides = [*TOY_OVERRIDES, *TOY_SIZES["dast"], "stages.report.epochs=1", "stages.language.epochs=0"]
     with pytest.raises(InputError, match="leak"):
         train("dast", toy_dataset.path, tmp_path / "run", overrides=overrides)
+
+
+def test_target_on_iu_x_ray_is_findings_and_impression() -> None:
+    paper, iu = PRESETS["paper"](), PRESETS["paper-iu"]()
+    assert (paper.data.target, iu.data.target) == ("as_imported", "findings+impression")
+    assert iu.model_dump(exclude={"data": {"target"}}) == paper.model_dump(exclude={"data": {"target"}})
+    assert "findings + impression" in TABLES["main"].note
+
+
+def test_shares_on_the_page_are_those_of_the_sizes() -> None:
+    page = (ROOT / "docs/methods/dast.md").read_text(encoding="utf-8")
+    sizes = {"mimic": 270_790, "chexpert": 40_463, "iu": 2_069}
+    total = sum(sizes.values())
+    assert f"sums to {total:,}" in page
+    for name, size in sizes.items():
+        assert f"{name} {size / total:.4f} ({size:,}" in page, name
+    assert f"iu would be {sizes['iu'] / 480_000:.4f}" in page

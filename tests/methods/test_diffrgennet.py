@@ -349,13 +349,19 @@ def test_a_report_is_the_same_in_a_batch_of_1_5_and_21(overrides: Sequence[str])
     model = with_memory(toy_model(context, *overrides), context, [example(context, index) for index in range(9)])
     queries = [example(context, 30 + index, views=1 + index % 2) for index in range(21)]
     queries[3] = replace(queries[3], prior=example(context, 80, views=2))
+    # What studies are told has its own length, or is nothing.
+    lengths = (2, 30, 0, 7, *[0] * 17)
+    queries = [replace(one, context_ids=tuple(range(5, 5 + n))) for one, n in zip(queries, lengths, strict=True)]
     together = model.generate(batch_of(context, *queries), GREEDY)
     five = model.generate(batch_of(context, *queries[:5]), GREEDY)
     for row, query in enumerate(queries[:5]):
         alone = model.generate(batch_of(context, query), GREEDY)
         assert alone.token_ids[0] == five.token_ids[row] == together.token_ids[row]
-        left, right = (out.intermediates[at]["class_probabilities"] for out, at in ((alone, 0), (together, row)))
-        assert left == pytest.approx(right, abs=1e-5)
+        left, right = alone.intermediates[0], together.intermediates[row]
+        assert left["class_probabilities"] == pytest.approx(right["class_probabilities"], abs=1e-5)
+        # One study has a prior: for the others that case is absent.
+        for name, seen in left["attention_maps"].items():
+            np.testing.assert_allclose(seen, right["attention_maps"][name], atol=1e-5)
 
 
 def test_evidence_holds_cases_with_distances_routes_states_and_maps() -> None:

@@ -38,9 +38,18 @@ from radweave.methods.diffvp.model import ClassHeadConfig, DiffvpModel, Forward
 from radweave.methods.diffvp.pool import STUDY_DRAW, PoolConfig, ReferencePool, choose_references, pixels_of, step_key
 from radweave.methods.diffvp.resampling import ResamplerConfig, cell_positions
 from radweave.methods.experiment import BuildContext
+from radweave.methods.model import required
 from radweave.methods.stage import set_train_mode
 from radweave.nn.connector import ViewTokens
-from radweave.nn.heads import are_normal, first_logit, noisy_or_logits
+from radweave.nn.heads import (
+    NEGATIVE,
+    POSITIVE,
+    UNCERTAIN,
+    UncertainPolicy,
+    are_normal,
+    first_logit,
+    noisy_or_logits,
+)
 from radweave.nn.language_model import DecodingConfig
 from radweave.nn.memory.bank import Bank, patient_code
 from radweave.nn.text_pretraining import DiagnosisTextConfig, noisy_findings
@@ -383,6 +392,21 @@ def test_findings_of_the_context_are_missed_and_made_up_at_the_rates_asked_for()
         generator = torch.Generator().manual_seed(0)
         found = noisy_findings(labels, policy, generator, missed=0.3, wrong=0.05).float().mean(0)  # type: ignore[arg-type]
         assert found.tolist() == pytest.approx([0.7, uncertain, 0.05, 0.05], abs=0.03)
+
+
+@torch.no_grad()
+def test_a_context_of_text_names_uncertain_findings_as_the_policy_says(model: DiffvpModel) -> None:
+    batch = scans(["a1", "b1", "c1", "d1"])
+    given = required(batch.class_labels)
+
+    def loss(policy: UncertainPolicy, labels: Tensor) -> float:
+        model.eval().uncertain = policy
+        return float(model.loss(replace(batch, class_labels=labels), ("text_in_context",))["text_in_context"])
+
+    meant: dict[UncertainPolicy, int] = {"positive": POSITIVE, "negative": NEGATIVE, "ignore": NEGATIVE}
+    found = {policy: loss(policy, given) for policy in meant}
+    assert found == {policy: loss(policy, given.masked_fill(given == UNCERTAIN, meant[policy])) for policy in meant}
+    assert found["positive"] != found["negative"]
 
 
 def test_thresholds_take_uncertain_labels_as_the_loss_does(model: DiffvpModel, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,6 +97,14 @@ def test_neither_regression_reads_the_reports_of_the_fold_that_it_speaks_of() ->
     assert not np.array_equal(said[0][~own], said[1][~own])
 
 
+def test_in_training_a_study_is_seen_by_the_member_that_lacked_its_fold(monkeypatch: pytest.MonkeyPatch) -> None:
+    followed, part, asked, turn = Followed(), change(), list[Any](), Change.turn
+    monkeypatch.setattr(Change, "turn", lambda self, seen, members: asked.append(members) or turn(self, seen, members))
+    followed.fit(part)
+    (members,) = asked
+    assert np.array_equal(members, followed.folds[:, None] == np.arange(MEMBERS))
+
+
 def test_a_study_is_seen_the_same_alone_and_in_any_batch() -> None:
     followed, part = Followed(60), change()
     followed.fit(part)

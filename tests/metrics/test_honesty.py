@@ -185,6 +185,26 @@ def test_sides_of_findings() -> None:
         assert read_sides([Pair("a", "Left effusion.", refs)]).rows.tolist() == [[1.0, 0.0, 1.0]]
 
 
+@pytest.mark.parametrize(
+    ("hyp", "refs", "comparable", "contradicted"),
+    [
+        ("Left effusion.", ("Left effusion.",), 1, 0),
+        ("Left effusion.", ("Right effusion.",), 1, 1),
+        ("Left effusion.", ("Right nodule.",), 0, 0),
+        ("Left effusion.", ("The lungs are clear.",), 0, 0),
+        ("The lungs are clear.", ("Left effusion.",), 0, 0),
+        ("Left effusion. Right nodule.", ("Right effusion. Right nodule.",), 1, 1),
+        ("Left effusion.", ("Right effusion.", "Left effusion."), 1, 0),
+        ("Left effusion.", ("Right effusion.", "Right nodule."), 1, 1),
+    ],
+)
+def test_sides_are_compared_where_both_texts_side_a_finding(
+    hyp: str, refs: tuple[str, ...], comparable: int, contradicted: int
+) -> None:
+    sides = read_sides([Pair("a", hyp, refs)])
+    assert (sides.comparable, sides.contradicted) == (comparable, contradicted)
+
+
 def test_floors_given_with_the_predictions() -> None:
     pairs = [
         Pair(f"s{i}", text, (text,), floors={"constant": "Lungs clear.", "nearest_neighbour": REFERENCES[i - 1]})
@@ -198,6 +218,21 @@ def test_floors_given_with_the_predictions() -> None:
     floors = evaluate_pairs(partly, options=OPTIONS).floors
     assert floors["nearest_neighbour"].corpus is None
     assert "7 of 8 predictions lack" in floors["nearest_neighbour"].source
+
+
+@pytest.mark.parametrize(
+    "name", ["constant", "constant_findings", "constant_wording", "train_copy", "shuffled_pairing", "nearest_neighbor"]
+)
+def test_a_floor_that_is_given_is_not_made_again(name: str) -> None:
+    pairs = [Pair(f"s{i}", text, (text,), floors={name: f"Given {i}."}) for i, text in enumerate(REFERENCES)]
+    train = ["The lungs are clear. No effusion."] * 3 + ["Large right pleural effusion."]
+    floors = build_floors(pairs, get_protocol("ws"), train, 0, get_labeler("chexpert14"))
+    given = {key for key, floor in floors.items() if floor.source == "given with the predictions"}
+    renamed = {"constant": "constant_report", "nearest_neighbor": "nearest_neighbour"}
+    assert given == {renamed.get(name, name)}
+    assert floors[given.pop()].texts == tuple(f"Given {i}." for i in range(len(REFERENCES)))
+    made = {key for key, floor in floors.items() if floor.texts is not None}
+    assert made >= {"constant_report", "constant_findings", "constant_wording", "train_copy", "shuffled_pairing"}
 
 
 def test_floors_made_here() -> None:

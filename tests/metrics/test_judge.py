@@ -11,6 +11,7 @@ from judge_server import Reply, answer, completion, prefers_b, serving
 from radweave.core.errors import InputError
 from radweave.metrics.judge import (
     DIMENSIONS,
+    Answer,
     ChatFailedError,
     HttpChat,
     JudgeItem,
@@ -133,6 +134,68 @@ def test_bad_answers_are_asked_again_then_counted() -> None:
 )
 def test_answers_are_read_strictly(text: str, problem: str) -> None:
     assert problem in str(read_answer(text))
+
+
+LISTS = {"reference_key_findings": ["effusion"], "first_report_spans": ["a"], "second_report_spans": ["b"]}
+
+
+@pytest.mark.parametrize(
+    ("evidence", "problem"),
+    [
+        (None, "evidence does not have the keys"),
+        ("text", "evidence does not have the keys"),
+        ({"first_report_spans": []}, "reference_key_findings, first_report_spans, second_report_spans"),
+        ({**LISTS, "more": []}, "evidence does not have the keys"),
+        ({**LISTS, "first_report_spans": "a"}, "evidence.first_report_spans is not a list of texts"),
+        ({**LISTS, "second_report_spans": [3]}, "evidence.second_report_spans is not a list of texts"),
+        ({**LISTS, "second_report_spans": list("abcde")}, "evidence.second_report_spans has 5 texts, not 0 to 4"),
+        ({**LISTS, "reference_key_findings": []}, "evidence.reference_key_findings has 0 texts, not 1 to 5"),
+    ],
+)
+def test_evidence_is_read_strictly(evidence: object, problem: str) -> None:
+    choices = dict.fromkeys(DIMENSIONS, "first")
+    assert problem in str(read_answer(json.dumps({**choices, "evidence": evidence})))
+    read = read_answer(json.dumps({**choices, "evidence": LISTS}))
+    assert isinstance(read, Answer)
+    assert (read.key_findings, read.spans) == (("effusion",), (("first", "a"), ("second", "b")))
+
+
+def test_spans_are_looked_up_in_their_own_report() -> None:
+    """A quote of the other report, of the reference or of nothing is counted, and the choice stays."""
+    studies = [(str(n), "A left effusion.", "Small left\neffusion. Clear.", "Large effusions.") for n in range(4)]
+    spans = {
+        "first_report_spans": ["Small left effusion.", "A left effusion"],
+        "second_report_spans": ["Large effusions", "effusion", " "],
+    }
+    swapped = {"first_report_spans": spans["second_report_spans"], "second_report_spans": spans["first_report_spans"]}
+
+    def quoting(_: int, body: dict[str, Any]) -> Reply:
+        a_first = json.loads(body["messages"][1]["content"])["first_report"].startswith("Small")
+        return 200, {}, completion(answer("first", **(spans if a_first else swapped)))
+
+    with serving(quoting) as server:
+        found = judge(judge_items(studies, seed=0), chat(server.url))
+    for judgement in found:
+        assert judgement.key_findings == ("normal",)
+        assert {(quote.system, quote.text, quote.is_literal) for quote in judgement.quotes} == {
+            ("a", "Small left effusion.", True),
+            ("a", "A left effusion", False),
+            ("b", "Large effusions", True),
+            ("b", "effusion", False),
+            ("b", " ", False),
+        }
+    summary = summarise(found, judge_name="fake", seed=0, both_orders=False)
+    assert summary["valid"] == 4
+    assert summary["evidence"] == {
+        "spans": 20,
+        "invalid_spans": 12,
+        "answers_with_invalid_spans": 4,
+        "answers_without_spans": 0,
+    }
+    with serving(prefers_b) as server:
+        silent = judge(judge_items(studies, seed=0), chat(server.url))
+    counts = summarise(silent, judge_name="fake", seed=0, both_orders=False)["evidence"]
+    assert (counts["spans"], counts["invalid_spans"], counts["answers_without_spans"]) == (0, 0, 4)
 
 
 def test_busy_server_is_retried_and_refusal_is_not() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from radweave.core.study import LabelState
 from radweave.metrics import Pair, read_pairs
+from radweave.metrics.pairs import Probabilities
 
 ROW = {
     "study_id": "s1",
@@ -41,11 +42,33 @@ PAIR = Pair(
 )
 
 
+# Another set of classes in each field.
+EVIDENCE = {
+    "class_probabilities": {"Edema": 0.2, "Fracture": 0.4, "Pneumonia": None, "No Finding": 1},
+    "calibration": {
+        "split": "val",
+        "thresholds": {"Edema": 0.3, "No Finding": 0.6},
+        "alike": {"Edema": [3, 9], "Fracture": [1, 8]},
+        "uncalibrated": {"Pneumonia": 2},
+    },
+}
+PROBABILITIES = Probabilities(
+    {"Edema": 0.2, "Fracture": 0.4, "No Finding": 1.0},
+    {"Edema": 0.3, "No Finding": 0.6},
+    frozenset({"Edema", "Fracture"}),
+    "val",
+)
+
+
 @pytest.mark.parametrize(
     ("row", "pair"),
     [
         (ROW, PAIR),
         ({"study_id": "a", "hyp": "x", "ref": "y", "has_prior": True}, Pair("a", "x", ("y",), has_prior=True)),
+        (
+            {"study_id": "a", "hyp": "x", "ref": "y", "evidence": EVIDENCE},
+            Pair("a", "x", ("y",), probabilities=PROBABILITIES),
+        ),
     ],
 )
 def test_a_line_becomes_a_pair(tmp_path: Path, row: dict[str, Any], pair: Pair) -> None:

@@ -12,7 +12,7 @@ from radweave.core.ontology import CHEXPERT14, CT18
 from radweave.core.study import LabelState
 from radweave.labels import get_labeler
 from radweave.phantom.ct_report import REGIONS, write_ct_report
-from radweave.phantom.findings import Finding
+from radweave.phantom.findings import HABITS, Finding, FindingSide, Zone
 from radweave.phantom.report import NEG, POS, UNC, write_report
 from radweave.phantom.study import Slot, course_of, slot_of
 
@@ -67,6 +67,45 @@ def test_anatomy_differs_by_patient_only() -> None:
 def test_findings_persist_between_visits() -> None:
     courses = [tuple(course_of(3, Slot(patient, visit), "balanced")[1] for visit in range(3)) for patient in range(12)]
     assert all(any(course[visit] != course[visit + 1] for course in courses) for visit in range(2))
+
+
+@pytest.mark.parametrize("modality", ["xray", "ct"])
+def test_a_later_visit_follows_the_trend_that_it_states(modality: Literal["xray", "ct"]) -> None:
+    """Severity and size move with the trend and with it alone; nodules and lasting findings never resolve."""
+    level, seen = ("mild", "moderate", "severe").index, Counter[str]()
+    for patient in range(120):
+        before, after = (course_of(3, Slot(patient, visit), "balanced", modality)[1] for visit in range(2))
+        for old in before:
+            (new,) = (one for one in after if one.seed == old.seed)
+            seen[new.trend] += 1
+            moved = {"increased": 1, "decreased": -1}.get(new.trend, 0)
+            sizes = HABITS[old.name].sizes_mm if old.name in HABITS else None
+            if old.name in ("Lung Lesion", "Lung nodule"):
+                assert new.trend != "resolved"
+                assert np.sign(new.size_mm - old.size_mm) == moved
+            else:
+                assert level(new.severity) - level(old.severity) == moved
+                assert sizes is None or np.sign(new.size_mm - old.size_mm) == moved
+            assert new.trend != "resolved" or not (old.name in HABITS and HABITS[old.name].lasting)
+            assert (new.side, new.zone, new.count, new.certainty) == (old.side, old.zone, old.count, old.certainty)
+    assert min(seen[trend] for trend in ("unchanged", "increased", "decreased", "resolved")) >= 5
+
+
+@pytest.mark.parametrize(
+    ("side", "zone", "place"),
+    [
+        ("right", "mid", "right middle lobe"),
+        ("left", "mid", "lingula"),
+        ("right", "upper", "right upper lobe"),
+        ("left", "lower", "left lower lobe"),
+        ("right", "none", "right lung"),
+        ("bilateral", "mid", "both mid zones"),
+        ("bilateral", "diffuse", "both lungs"),
+    ],
+)
+def test_a_scan_s_report_names_the_lobe_of_the_finding(side: FindingSide, zone: Zone, place: str) -> None:
+    finding = Finding(name="Consolidation", kind="typical", side=side, zone=zone)
+    assert place in write_ct_report((finding,), np.random.default_rng(0), has_prior=False).findings
 
 
 @pytest.mark.parametrize(("modality", "classes"), [("xray", CHEXPERT14), ("ct", CT18)])

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -202,11 +203,14 @@ def test_the_newest_fitting_study_is_the_prior_with_its_signed_report(tmp_path: 
     hand = dicom_image(tmp_path / "hand.dcm", StudyDate="20000301", BodyPartExamined="HAND")
     after = dicom_image(tmp_path / "after.dcm", StudyDate="20010101")
     reports = []
-    for number, signature in enumerate((None, SIGNED)):
+    older = replace(SIGNED, time=SIGNED.time - timedelta(days=1))
+    # The newest is neither the first nor the last of them.
+    for number, signature in enumerate((older, SIGNED, older, None)):
         sources, _ = read_identities([front])
         report = finished(sources=sources, signature=signature)
-        if signature is None:
-            report = replace(report, sections=(Section("findings", "Nobody has signed this."),))
+        if signature is not SIGNED:
+            told = "Nobody has signed this." if signature is None else f"Nodule {number}."
+            report = replace(report, sections=(Section("findings", told),))
         reports.append(tmp_path / f"report{number}.dcm")
         reports[-1].write_bytes(FORMATS["sr-basic"].bytes_of(report))
     shelf = Shelf(old, side, front, hand, after, now, *reports)
@@ -219,6 +223,7 @@ def test_the_newest_fitting_study_is_the_prior_with_its_signed_report(tmp_path: 
     assert "The heart is enlarged." in prior.report
     assert "Small left effusion." in prior.report
     assert "Nobody" not in prior.report
+    assert "Nodule" not in prior.report
     assert counted == {}
     assert shelf.keys == [{"PatientID": CANARY, "StudyDate": "19950627-20000630"}]
 

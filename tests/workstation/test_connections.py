@@ -7,11 +7,12 @@ import time
 from collections import Counter
 from contextlib import ExitStack
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from stations import listening
 
-from radweave.workstation.connections import RESERVE, Connections, Proxies, Use
+from radweave.workstation.connections import RESERVE, Connections, Proxies, Use, _CountedTransport
 from radweave.workstation.disk import ConcurrencyLimit
 from radweave.workstation.settings import Settings
 
@@ -111,6 +112,33 @@ def test_connections_in_processing_and_of_clients_with_fewer_are_not_cut() -> No
         connections.leave(one)
     assert len(connections) == 0
     assert not connections._held
+
+
+def test_a_connection_is_closed_once() -> None:
+    """A second close of TLS loses its state: a stopping server then failed on who had not read its answer."""
+    plain = Mock(is_closing=Mock(side_effect=[False, True]))
+    counted = _CountedTransport(plain, lambda size: None)
+    counted.close()
+    counted.close()
+    plain.close.assert_called_once()
+
+
+def test_a_handshake_outlasts_silent_connections_of_the_same_client() -> None:
+    """Else a probe beside a burst of silent connections would be cut within its handshake."""
+    connections = Connections(9, 3, Proxies(()), lambda name: None)
+    cut: list[str] = []
+
+    def enter(name: str, use: Use) -> None:
+        one = type("One", (), {"use": lambda self: use, "cut": lambda self: cut.append(name)})()
+        assert connections.enter(one, "10.0.0.1")
+
+    enter("probe", Use.SHAKING)
+    for number in range(4):
+        enter(f"silent {number}", Use.SILENT)
+    assert cut == ["silent 0", "silent 1"]
+    for number in range(3):
+        enter(f"shaking {number}", Use.SHAKING)
+    assert cut[2:] == ["silent 2", "silent 3", "probe"], "handshakes that are never finished keep nobody out"
 
 
 def test_a_proxy_has_no_limit_of_one_client_and_an_ipv6_network_is_one() -> None:

@@ -355,6 +355,10 @@ def test_an_addendum_does_not_change_the_report(database: Database, study: str, 
         with pytest.raises(InputError, match=error):
             add(database, study, readers[0], text, after)
     add(database, study, readers[0], "Seen on CT.", 1)
+    add(database, study, readers[0], "Seen on CT.", 1)  # sent again, since the answer was lost
+    for user, text in ((readers[1], "Seen on CT."), (readers[0], "Seen on MR.")):
+        with pytest.raises(ConflictError, match="another addendum"):
+            add(database, study, user, text, 1)
     with database.reading() as connection:
         assert signed.seal(connection, study) == before
         report = reports.stored_report(connection, row_of(connection, study), 1).report

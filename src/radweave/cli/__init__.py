@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from radweave import __version__
-from radweave.cli import ablate, bench, data, doctor, estimate, evaluation, explain, generate, serve, train
+from radweave.cli import ablate, bench, data, doctor, estimate, evaluation, explain, generate, probe, serve, train
 from radweave.core.errors import InputError, printable
 from radweave.core.stopping import StoppedError, stopped_at_once
 from radweave.core.study import RESEARCH_ONLY
@@ -51,6 +51,7 @@ app.command("features")(generate.features)
 app.command("export")(explain.export)
 app.command("estimate")(estimate.estimate)
 app.command("explain")(explain.explain)
+app.command("probe")(probe.probe)
 app.add_typer(serve.app, name="serve")
 app.command("ablate")(ablate.ablate)
 app.command("bench")(bench.bench)

@@ -116,16 +116,21 @@ def import_verb(
     source: Annotated[Path, typer.Argument(help="What you downloaded: a folder or a file.")],
     out: Annotated[Path, typer.Option(help="The dataset folder to make.")],
     target: Annotated[
-        str, typer.Option(help="findings, impression, findings+impression (one text) or both (under headings)")
+        str,
+        typer.Option(
+            help="findings, impression, findings+impression (one text), both (under headings) or regions (of CT)"
+        ),
     ] = "findings",
     cleaning: Annotated[str, typer.Option(help="Steps joined by '+', for example drop_deid_marks+r2gen_iu")] = "none",
     split: Annotated[
-        str, typer.Option(help="source (or r2gen, official), 7:1:2, test, train, none, valid-as-test")
+        str, typer.Option(help="source (or r2gen, official), 7:1:2, test, train, none, valid-as-test; mambaxray, dast")
     ] = "source",
     seed: Annotated[int, typer.Option(help="Seed of a ratio split.", min=0, max=MAX_SEED)] = 0,
     keep: Annotated[str, typer.Option(help="complete, text-only, image-only or all")] = "complete",
     images: Annotated[Path | None, typer.Option(help="Folder of the image files, if not in the source.")] = None,
-    annotation: Annotated[Path | None, typer.Option(help="R2Gen annotation file, for its split.")] = None,
+    annotation: Annotated[
+        Path | None, typer.Option(help="Lists of a published split; texts by region for ctrg-chest.")
+    ] = None,
     views: Annotated[str, typer.Option(help="Views to take, for example PA,AP; empty for all.")] = "",
     separator: Annotated[str, typer.Option(help="Between several images in one cell.")] = "|",
     labeler: Annotated[str, typer.Option(help="Whose labels become chexpert14, if a source has several.")] = "chexpert",
@@ -175,12 +180,16 @@ def mix_verb(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output folder.")] = False,
 ) -> None:
     """Mix data sets, for stages that train on several; leaks between them are refused."""
-    from radweave.data.mixing import mix_datasets
+    from radweave.data.mixing import mix_datasets, shares_of
 
     mixed = mix_datasets(datasets, out, same_patients=same_patients, link=link, overwrite=overwrite)
     counts = mixed.card.counts
-    for name in mixed.card.options["mixed"]:
-        typer.echo(f"{printable(name)}: {counts.get(f'studies_of_{name}', 0)} studies")
+    for name, share in shares_of(mixed).items():
+        training = counts.get(f"training_studies_of_{name}", 0)
+        typer.echo(
+            f"{printable(name)}: {counts.get(f'studies_of_{name}', 0)} studies, {training} for training,"
+            f" share {share:.4f} of an epoch"
+        )
     typer.echo(f"{printable(out)}: {counts['studies']} studies, {counts['images']} images")
 
 

@@ -20,8 +20,9 @@ from radweave.core.evidence import DraftEvidence
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 Modality = Literal["xray", "ct"]
-TargetText = Literal["findings", "impression", "findings+impression", "both"]
-"""Target of training: ``findings+impression`` is one text, ``both`` has a heading over each section."""
+TargetText = Literal["findings", "impression", "findings+impression", "both", "regions"]
+"""Target of training: ``findings+impression`` is one text, ``both`` has a heading over each section, ``regions`` is the
+text of each region of a scan under the name of the region."""
 
 Notice = Literal["Research software, not a medical device. A draft for a radiologist to check, never a diagnosis."]
 """The type of the notice: files with another one are refused."""

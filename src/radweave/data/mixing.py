@@ -64,7 +64,18 @@ def mix_datasets(
             for study, files in _renamed(name, dataset, same_patients=same_patients):
                 writer.add(study, files)
                 writer.count(f"studies_of_{name}", 1)
+                writer.count(f"training_studies_of_{name}", int(study.split == "train"))
     return Dataset.open(out)
+
+
+def shares_of(mixed: Dataset) -> dict[str, float]:
+    """Each data set's share of a mixture's training studies: its share of an epoch, unless a stage has other shares.
+
+    Zero for all where no study is for training.
+    """
+    counts = {name: mixed.card.counts.get(f"training_studies_of_{name}", 0) for name in mixed.card.options["mixed"]}
+    total = sum(counts.values())
+    return {name: count / total if total else 0.0 for name, count in counts.items()}
 
 
 def _named(paths: Sequence[Path]) -> dict[str, Dataset]:

@@ -176,7 +176,7 @@ class Sectioned(Protocol):
 
 
 def sections_for(target: TargetText) -> tuple[str, ...]:
-    """The sections of a target, in order."""
+    """The sections of a target, in order; ``regions`` for texts by region, which are no section."""
     return SECTIONS if target == "both" else tuple(target.split("+"))
 
 
@@ -192,6 +192,18 @@ def target_of_sections(source: Sectioned, target: TargetText, clean: Cleaner) ->
         return cleaned(" ".join(texts.values()), clean)
     parts = {name: without_headings(cleaned(text, clean) or "") for name, text in texts.items()}
     return join_sections(parts) if all(parts.values()) else None
+
+
+def target_of_regions(regions: Mapping[str, str], clean: Cleaner) -> str | None:
+    """The texts of a scan's regions in the order of their names, each cleaned; None without any.
+
+        The region 1 is heart: Normal size. The region 2 is lung: Clear lungs. No nodule.
+
+    Source: Reg2RG writes regions so, and its protocol ``hf`` takes the names out before it scores.
+    """
+    texts = {name: cleaned(text, clean) if (text := regions[name].strip()) else None for name in sorted(regions)}
+    named = [(name, text) for name, text in texts.items() if text]
+    return " ".join(f"The region {k} is {name}: {text}" for k, (name, text) in enumerate(named, start=1)) or None
 
 
 def cleaned(text: str, clean: Cleaner) -> str | None:
@@ -217,6 +229,8 @@ class Aim:
 
     def __call__(self, study: Study) -> Study:
         """The study with the new target; without a report if a section has no text."""
+        if self.target == "regions":
+            return study.model_copy(update={"report": target_of_regions(study.regions, self._clean)})
         return study.model_copy(update={"report": target_of_sections(study, self.target, self._clean)})
 
 

@@ -25,7 +25,7 @@ from radweave.core.stopping import StoppedError, asked_to_stop
 from radweave.core.storage import remove_leftovers, write_text
 from radweave.engine.checkpoint import OTHER_RUN, keep_newest, load_average, load_checkpoint, save_checkpoint
 from radweave.engine.distributed import Parallel, Ranks, Replica, make_replica
-from radweave.methods.model import ReportModel, named_parts
+from radweave.methods.model import ReportModel, Withheld, named_parts
 from radweave.methods.renamed import STAGE_SEEDS
 from radweave.methods.stage import (
     Compiled,
@@ -252,6 +252,7 @@ class StageTrainer:
         self._find_silent_adapters()
         per_epoch = self.batches.steps_per_epoch
         self.watch.began(-(-self.total_steps // per_epoch), per_epoch)
+        reader = Withheld(self.stage.withheld) if self.stage.withheld else None
         in_bfloat16 = computes_in_bfloat16(self.stage.precision, next(self.model.parameters()).device)
         with asked_to_stop() as stop_signal:
             while self.progress.step < self.total_steps and not self._has_settled:
@@ -260,7 +261,7 @@ class StageTrainer:
                     update = self._begun(batch)
                     cut = update.part if update.part is not None and update.part.is_cut else None
                     half = torch.autocast(update.device.type, torch.bfloat16, enabled=in_bfloat16)
-                    with one_slice_of(cut), self._without_silent_adapters():
+                    with one_slice_of(cut), self._without_silent_adapters(), self.replica.model.reading_by(reader):
                         with self.compiled.in_use(), half:
                             loss, terms = self.replica.losses(update.batch)
                         self.replica.backward(loss, update.part)

@@ -261,6 +261,7 @@ def refuse_impossible_stages(experiment: Experiment, model: ReportModel) -> None
             if stage.trained and not stage.losses:
                 raise InputError("there is no loss to train by", field="losses", got="none")
             refuse_unknown("losses", tuple(stage.losses), model.terms)
+            refuse_unknown("withheld", tuple(stage.withheld), model.inputs)
             apply_finetune(model, stage.finetune)
             if stage.compiled != "nothing":
                 refuse_no_compiler(computes_on(model))

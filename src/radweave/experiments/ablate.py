@@ -32,7 +32,7 @@ from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.engine.stages import TrainingWatch
 from radweave.experiments.one_run import STOPPED, Task, config_hash, finished_scores, run_task, take_over
-from radweave.experiments.published_rows import NO_NUMBERS, PublishedTable, published_tables
+from radweave.experiments.published_rows import NO_NUMBERS, UNNAMED, PublishedTable, published_tables
 from radweave.methods import load_method, method_names, usable_methods
 from radweave.methods.tables import Row, Table
 from radweave.metrics import get_protocol
@@ -875,6 +875,7 @@ def _method(method: str) -> dict[str, Any]:
         "tables": {key: _table(key, table, method, published) for key, table in tables.items()},
         "published": len(published),
         "missing": [row.place for row in published if not row.is_listed],
+        "unnamed": [row.place for row in published if row.name.startswith(UNNAMED)],
     }
 
 
@@ -903,6 +904,8 @@ def listing_tables(record: Mapping[str, Any]) -> list[TextTable]:
             notes += [f"{key}, {label}: {what}" for label, what in table["needs"].items()]
         notes += [f"missing: {place}" for place in _grouped(entry["missing"])]
         notes.append(f"{len(entry['missing'])} of {entry['published']} rows of the paper's tables are missing")
+        if entry["unnamed"]:
+            notes[-1] += f"; the names of {len(entry['unnamed'])} cannot be read"
         shown.append(TextTable(method, head, tuple(rows), tuple(notes)))
     return shown
 

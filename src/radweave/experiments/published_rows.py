@@ -20,6 +20,10 @@ NO_NUMBERS = ""
 """Stands for the data set where the numbers are a picture or cannot be read."""
 
 
+UNNAMED = "unnamed, "
+"""Begins the name of a row whose own is lost in the text that was read."""
+
+
 @dataclass(frozen=True, slots=True)
 class PublishedTable:
     """A table of a paper.

@@ -42,6 +42,7 @@ from radweave.inference.shards import (
 from radweave.io.dicom import read_header
 from radweave.io.images import sniff
 from radweave.methods.experiment import DataConfig
+from radweave.nn.decoding import DecodingConfig
 
 # Reports for image files, grouped into studies.
 
@@ -352,7 +353,10 @@ def generate_split(
         counts: Counter[str] = Counter()
         if ranks.is_first:
             floors = floor_reports(dataset, cache, prepared.examples)
-            write_jsonl(out, _counted(_merged(plan, _facts(data, dataset), prepared.references, floors), counts))
+            write_jsonl(
+                out,
+                _counted(_merged(plan, _facts(data, dataset, predictor.decoding), prepared.references, floors), counts),
+            )
             shutil.rmtree(plan.folder)
         ranks.wait()
     return BulkResult(len(study_ids), prepared.left_out, counts["unlike"], counts["compared"])
@@ -365,12 +369,14 @@ def _varied(run: Run, predictor: Predictor, dataset: Dataset, at_test: Sequence[
     return dataclasses.replace(predictor, warnings=(*predictor.warnings, warning))
 
 
-def _facts(data: DataConfig, dataset: Dataset) -> dict[str, str]:
-    """Facts on the data set in every line of the predictions."""
-    facts = {"modality": data.modality, "dataset": dataset.card.name}
-    if data.target != "as_imported" or dataset.card.target == "both":
-        facts["target"] = dataset.card.target
-    return facts
+def _facts(data: DataConfig, dataset: Dataset, decoding: DecodingConfig) -> dict[str, Any]:
+    """Facts on the data set and on the drafts in every line of the predictions."""
+    return {
+        "modality": data.modality,
+        "dataset": dataset.card.name,
+        "target": dataset.card.target,
+        "as_written": decoding.is_as_written,
+    }
 
 
 def _counter(plan: Plan, progress: Callable[[int, int], None] | None) -> Callable[[int], None]:

@@ -346,9 +346,15 @@ SMALL_XRAY = DataConfig(
     image_size=224, max_tokens=128, tokenizer=BpeTokenizerConfig(vocab_size=8000), augmentation=LightAugmentation()
 )
 
+
+def as_written(decoding: DecodingConfig) -> DecodingConfig:
+    """Decoding of the presets called ``paper``, whose scores are of the text as written: drafts lose nothing."""
+    return decoding.model_copy(update={"unprompted_comparisons": "keep", "deidentification_marks": "keep"})
+
+
 # The decoding of R2GenGPT, which several papers take over.
-R2GENGPT_DECODING = DecodingConfig(
-    num_beams=3, min_new_tokens=80, max_new_tokens=120, repetition_penalty=2.0, length_penalty=2.0
+R2GENGPT_DECODING = as_written(
+    DecodingConfig(num_beams=3, min_new_tokens=80, max_new_tokens=120, repetition_penalty=2.0, length_penalty=2.0)
 )
 # Every linear map of a Llama layer: a decoder from nothing has not seen enough to be bent by two of them.
 ALL_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")

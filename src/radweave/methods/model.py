@@ -17,13 +17,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, Protocol, Self, TypeVar, cast, runtime_checkable
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from radweave.core.batch import Batch, Generation, VisionEncoder
@@ -37,7 +38,7 @@ from radweave.methods.renamed import rename_parts
 from radweave.nn.connector import ViewTokens, encode_views
 from radweave.nn.decoding import DecodingConfig, Prefixes, Written
 from radweave.nn.heads import WordPart
-from radweave.nn.language_model import CausalLanguageModel
+from radweave.nn.language_model import CausalLanguageModel, study_nats
 from radweave.nn.memory.bank import Bank, BankLayout
 from radweave.nn.prompt import PromptTemplate, Slot
 
@@ -59,9 +60,49 @@ class Reads:
 
 @dataclass(frozen=True, slots=True)
 class Term(Reads, Generic[PassT]):
-    """A loss, and how it comes of a batch as its model sees it. A part that is absent makes it 0."""
+    """A loss, and how it comes of a batch as its model sees it. A part that is absent makes it 0.
+
+    ``silent`` is the reason why a step on it need not change what the decoder reads; empty where it must
+    (``radweave.experiments.probe``).
+    """
 
     loss: Callable[[PassT], Tensor]
+    silent: str = field(default="", kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderInput:
+    """A named input of the decoder: tokens that stand before a report, or that it cross-attends to.
+
+    ``part`` is the idea that they carry, in the words of a page. ``silent`` is the reason why the exchange of it need
+    not cost anything; empty where it must (``radweave.experiments.probe``).
+    """
+
+    part: str
+    silent: str = ""
+
+
+InputReader = Callable[[str, Slot], Slot]
+"""Input of the decoder by name, to what the decoder gets in its place: withheld in training, exchanged by a probe."""
+
+
+@dataclass(frozen=True, slots=True)
+class Withheld:
+    """Reader that withholds inputs of single studies in training, each with its own share, independently.
+
+    A decoder that always has the image need never read what was made of it. Source: modality dropout, Neverova et al.,
+    "ModDrop", TPAMI 2016.
+    """
+
+    shares: Mapping[str, float]
+
+    def __call__(self, name: str, slot: Slot) -> Slot:
+        share = self.shares.get(name, 0.0)
+        if not share:
+            return slot
+        tokens, mask = slot
+        stays = torch.rand(len(mask), 1, device=mask.device) >= share
+        return tokens, mask & stays
 
 
 def losses(known: Mapping[str, Term[PassT]], forward: PassT, names: Sequence[str]) -> dict[str, Tensor]:
@@ -82,7 +123,7 @@ def refuse_unknown(field: str, names: Sequence[str], known: Mapping[str, object]
     """
     for name in names:
         if name not in known:
-            what = "loss" if field.endswith("losses") else "part"
+            what = {"losses": "loss", "withheld": "input of its decoder"}.get(field, "part")
             raise InputError(f"the model has no such {what}", field=field, got=name, expected=f"of {', '.join(known)}")
 
 
@@ -94,6 +135,10 @@ class ReportModel(nn.Module, ABC):
 
     terms: Mapping[str, Reads]
     """The losses by name, in the order in which they are computed."""
+    inputs: Mapping[str, DecoderInput] = {}
+    """Inputs of the decoder by name, in the order of the prompt: what every report is written after."""
+    reader: InputReader | None = None
+    """Stands between the inputs and the decoder while it is set (``reading_by``)."""
 
     def __new__(cls, *args: object, **parts: object) -> Self:
         # A dataclass sets its fields in ``__init__``; torch wants to be ready before the first part is set.
@@ -119,6 +164,23 @@ class ReportModel(nn.Module, ABC):
     @abstractmethod
     def generate(self, batch: Batch, decoding: DecodingConfig) -> Generation:
         """A report and its evidence for each study of the batch."""
+
+    def report_nats(self, batch: Batch) -> Float[Tensor, " batch"]:
+        """Mean negative log-likelihood per token of each study's report, as the model stands.
+
+        Raises:
+            InputError: if the method has no decoder.
+        """
+        raise InputError("the method has no decoder that writes after named inputs", field="method")
+
+    @contextmanager
+    def reading_by(self, reader: InputReader | None) -> Iterator[None]:
+        """Let a reader stand between the inputs and the decoder within the block."""
+        before, self.reader = self.reader, reader
+        try:
+            yield
+        finally:
+            self.reader = before
 
     def build_memories(self, stage: str, training: TrainingView) -> dict[str, Bank]:
         """The banks that are made before a stage, by name, from the training split alone; none unless a method says."""
@@ -294,8 +356,13 @@ class ForwardPass(Generic[ModelT]):
         model = cast(Writer, self.model)
         return model.language_model.embed(ids), mask
 
+    def decoder_input(self, name: str, slot: Slot) -> Slot:
+        """An input of the decoder as the decoder gets it: every input goes through here once."""
+        assert name in self.model.inputs, f"the model does not declare its input {name}"
+        return slot if self.model.reader is None else self.model.reader(name, slot)
+
     def spliced(self, template: PromptTemplate, slots: Mapping[str, Slot]) -> Slot:
-        """The prompt with these slots, after what is told of each study: every method's prompts come from here."""
+        """The prompt with these slots, after the context of each study: every method's prompts come from here."""
         return template.splice(cast(Writer, self.model).language_model.embed, slots, self.context)
 
 
@@ -350,6 +417,14 @@ def prompted_loss(forward: Text, prefix: Slot) -> Tensor:
     batch = forward.batch
     ids, labels = required(batch.input_ids), required(batch.labels)
     return forward.model.language_model.loss(*prefix, ids, labels, batch.label_weights)
+
+
+def prompted_nats(forward: Prompted) -> Float[Tensor, " batch"]:
+    """Mean negative log-likelihood per token of each report, after the prompt."""
+    batch = forward.batch
+    labels = required(batch.labels)
+    logits = forward.model.language_model.logits(*forward.prefix, required(batch.input_ids), labels)
+    return study_nats(logits, labels)
 
 
 def text_loss(forward: Text) -> Tensor:

@@ -58,11 +58,14 @@ class StageConfig(Config):
     from a probability of 1 / (1 + weight) on, so that 2 lets it state what it holds for likelier than one third.
     ``balance`` draws the studies of an epoch, with replacement, each as often as the share of its rarest finding to the
     power of minus ``balance`` (``data/loader.py``). Validation knows neither.
+    ``withheld`` maps inputs of the decoder to the share of training studies that go without them
+    (``radweave.methods.model.Withheld``): what stands beside them then has to be read.
     """
 
     finetune: Annotated[dict[str, Trainability], Open()]
     losses: Annotated[dict[str, float], Open()]
     mixture: Annotated[dict[str, Annotated[float, Field(gt=0)]], Open()] = Field(default_factory=dict)
+    withheld: Annotated[dict[str, Annotated[float, Field(ge=0, lt=1)]], Open()] = Field(default_factory=dict)
     optimizer: OptimizerConfig = OptimizerConfig()
     epochs: int = Field(default=10, ge=0, le=1_000_000)
     max_steps: int | None = Field(default=None, ge=0, le=MAX_STEPS)

@@ -200,7 +200,12 @@ def _read(path: Path, request: EvaluateRequest) -> PairsFile:
     file = read_pairs(path, skip_invalid=request.skip_invalid, fields=request.fields)
     if not request.without_marks:
         return file
-    return replace(file, pairs=tuple(replace(pair, hyp=without_marks(pair.hyp)[0]) for pair in file.pairs))
+    return replace(file, pairs=tuple(map(_without_marks, file.pairs)))
+
+
+def _without_marks(pair: Pair) -> Pair:
+    text, removed = without_marks(pair.hyp)
+    return replace(pair, hyp=text, as_written=False, marks_removed=pair.marks_removed + len(removed))
 
 
 def run_names(paths: Sequence[Path]) -> list[tuple[str, Path]]:

@@ -42,7 +42,7 @@ from radweave.metrics.prepare import (
 )
 from radweave.metrics.protocols import EvalProtocol, ProtocolRecord, Vocabulary, get_protocol
 from radweave.metrics.records import FINDING_F1, Estimate, FloorScores, Json, Resampling, Score, number_or_none
-from radweave.metrics.result import Evaluation
+from radweave.metrics.result import Evaluation, draft_edits, stated_target
 from radweave.metrics.statistics import RESAMPLES, Interval, Statistic, Unavailable, bootstrap, cluster_index
 from radweave.metrics.tables import POLICY_NAMES, clinical_table, interval_name, sided_interval_name, sided_table
 
@@ -163,6 +163,8 @@ def _evaluate(
         long_tail=long_tail,
         heads=heads,
         texts=prepared.effects,
+        drafts=draft_edits(checked),
+        target=stated_target(checked),
         resampling=Resampling(
             unit="study" if all(patient is None for patient in patients) else "patient",
             units=int(clusters.max()) + 1,

@@ -5,8 +5,9 @@ baseline's report for the same study, e.g. ``{"nearest_neighbour": "...", "const
 patient's reports are resampled together), ``has_prior`` (false: the study has no earlier one to compare with),
 ``labels`` (class -> state, set by hand for the reference), ``modality`` ("xray" or "ct"), ``dataset`` (whose studies
 they are, as ``dataset.json`` names it), ``target`` ("both": reports have findings and impression under headings, and
-are scored by section too), ``evidence`` (its list ``comparisons_removed`` is counted, its ``class_probabilities`` are
-scored). Other keys are ignored. ``Fields`` has the other names of the first three in files.
+are scored by section too), ``as_written`` (false: sentences may have been taken out of the draft), ``evidence`` (its
+lists ``comparisons_removed`` and ``marks_removed`` are counted, its ``class_probabilities`` are scored). Other keys are
+ignored. ``Fields`` has the other names of the first three in files.
 """
 
 from __future__ import annotations
@@ -130,7 +131,9 @@ class Probabilities:
 class Pair:
     """One study: what was generated (``hyp``) and what was written (``refs``, at least one), on which ``modality``.
 
-    ``target`` is the text that was to be written, where it is another than that of the data set's import.
+    ``target`` is the text that was to be written, None where nothing says it.
+    ``as_written`` is True if ``hyp`` is all that the method wrote, None where nothing says it; ``comparisons_removed``
+    and ``marks_removed`` count the sentences that lost a comparison, or were left out for a mark of de-identification.
     """
 
     study_id: str
@@ -142,7 +145,9 @@ class Pair:
     labels: Mapping[str, LabelState] | None = None
     modality: Modality | None = None
     dataset: str | None = None
+    as_written: bool | None = None
     comparisons_removed: int = 0
+    marks_removed: int = 0
     probabilities: Probabilities | None = None
     target: TargetText | None = None
 
@@ -279,6 +284,10 @@ def _pair_of(row: Mapping[str, Any], place: dict[str, Any]) -> Pair:
     has_prior = row.get("has_prior")
     if has_prior is not None and not isinstance(has_prior, bool):
         raise InputError("not true or false", field="has_prior", got=type(has_prior).__name__, **place)
+    as_written = row.get("as_written")
+    if as_written is not None and not isinstance(as_written, bool):
+        got = type(as_written).__name__
+        raise InputError("not true or false", field="as_written", got=got, expected="true, false or null", **place)
     for name in ("patient_id", "dataset"):
         if row.get(name) is not None and not isinstance(row[name], str):
             raise InputError("not a text", field=name, got=type(row[name]).__name__, **place)
@@ -292,7 +301,9 @@ def _pair_of(row: Mapping[str, Any], place: dict[str, Any]) -> Pair:
         labels=_labels_of(row.get("labels"), place),
         modality=_modality_of(row.get("modality"), place),
         dataset=row.get("dataset"),
-        comparisons_removed=_removed_of(row.get("evidence")),
+        as_written=as_written,
+        comparisons_removed=_removed_of(row.get("evidence"), "comparisons_removed"),
+        marks_removed=_removed_of(row.get("evidence"), "marks_removed"),
         probabilities=_probabilities_of(row.get("evidence"), place),
         # Files of others may have a field of this name with something else.
         target=next((target for target in get_args(TargetText) if target == row.get("target")), None),
@@ -307,9 +318,9 @@ def _modality_of(value: Any, place: dict[str, Any]) -> Modality | None:
     return modality
 
 
-def _removed_of(evidence: Any) -> int:
-    """Number of sentences that ``generate`` took a comparison out of; 0 for evidence of another program."""
-    removed = evidence.get("comparisons_removed") if isinstance(evidence, dict) else None
+def _removed_of(evidence: Any, name: str) -> int:
+    """Number of sentences that ``generate`` changed or left out, in one list; 0 for evidence of another program."""
+    removed = evidence.get(name) if isinstance(evidence, dict) else None
     return len(removed) if isinstance(removed, list) else 0
 
 

@@ -154,6 +154,7 @@ def of_section(pairs: Sequence[Pair], name: str) -> tuple[Pair, ...]:
             labels=None,
             probabilities=None,
             comparisons_removed=0,
+            marks_removed=0,
             target=None,
         )
         for pair in pairs

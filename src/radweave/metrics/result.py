@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 
+from radweave.core.study import TargetText
 from radweave.metrics.catalogue import MAIN_LANGUAGE_METRICS, METRICS
 from radweave.metrics.heads import HeadTable
 from radweave.metrics.honesty import Honesty, InventedRow
 from radweave.metrics.language import Opinions
 from radweave.metrics.long_tail import LongTailTable
+from radweave.metrics.pairs import Pair
 from radweave.metrics.prepare import TextEffects
 from radweave.metrics.protocols import ProtocolRecord
 from radweave.metrics.records import ClinicalKey, FloorScores, Json, Measure, Resampling, Score, number_or_none
@@ -89,6 +91,42 @@ def _content(honesty: Honesty) -> list[str]:
     return sentences
 
 
+@dataclass(frozen=True, slots=True)
+class DraftEdits:
+    """Removals from the drafts before they were scored.
+
+    Attributes:
+        as_written: True if nothing could be removed from any draft, False if it could from one or was, None if the
+            file does not say.
+        comparisons_removed: sentences that lost a comparison with an earlier study, or were left out for one.
+        marks_removed: sentences left out for a mark of de-identification.
+        edited_reports: reports with such a sentence.
+    """
+
+    as_written: bool | None
+    comparisons_removed: int
+    marks_removed: int
+    edited_reports: int
+
+    def to_json(self) -> Json:
+        return asdict(self)
+
+
+def draft_edits(pairs: Sequence[Pair]) -> DraftEdits:
+    """The removals from the drafts of these pairs."""
+    comparisons, marks = sum(p.comparisons_removed for p in pairs), sum(p.marks_removed for p in pairs)
+    stated = {pair.as_written for pair in pairs}
+    edited = sum(p.comparisons_removed + p.marks_removed > 0 for p in pairs)
+    as_written = False if edited or False in stated else None if None in stated else True
+    return DraftEdits(as_written, comparisons, marks, edited)
+
+
+def stated_target(pairs: Sequence[Pair]) -> TargetText | None:
+    """The text that all of these pairs are about; None where one does not say it, or another than the others."""
+    targets = {pair.target for pair in pairs}
+    return targets.pop() if len(targets) == 1 else None
+
+
 FORMAT = "radweave-evaluation"
 FORMAT_VERSION = 1
 
@@ -117,6 +155,8 @@ class Evaluation:
     long_tail: LongTailTable | None
     heads: HeadTable | None
     texts: TextEffects
+    drafts: DraftEdits
+    target: TargetText | None
     resampling: Resampling
     definitions: Mapping[str, str]
     left_out: Mapping[str, int]
@@ -143,6 +183,7 @@ class Evaluation:
             "format": FORMAT,
             "version": FORMAT_VERSION,
             "protocol": self.protocol.to_json(),
+            "target": self.target,
             "studies": len(self.study_ids),
             "corpus": {name: score.to_json() for name, score in self.corpus.items()},
             "definitions": dict(self.definitions),
@@ -150,6 +191,7 @@ class Evaluation:
             "honesty": self.honesty.to_json(),
             "clinical": self._clinical_json(),
             "texts": self.texts.to_json(),
+            "drafts": self.drafts.to_json(),
             "left_out": dict(self.left_out),
             "resampling": self.resampling.to_json(),
             "warnings": self.warnings(),

@@ -82,6 +82,8 @@ def language_table(runs: Mapping[str, Result]) -> TextTable:
             if "RadGraph_simple" in result["corpus"]:
                 notes["RadGraph-F1 reads the texts as given, under no protocol"] = None
         notes[f"{prefix}{_studies(result)}"] = None
+        if scored := _scored_text(result):
+            notes[f"{prefix}{scored}"] = None
         for protocol in (result["protocol"], result.get("beside", result)["protocol"]):
             notes |= {f"{protocol['name']}: {text}": None for text in protocol["deviations"]}
         for metric, score in result["corpus"].items():
@@ -99,7 +101,7 @@ def language_table(runs: Mapping[str, Result]) -> TextTable:
 
 def _studies(result: Result) -> str:
     resampling, texts = result["resampling"], result["texts"]
-    text = f"{result['studies']} studies"
+    text = f"{result['studies']} studies" + (f", target {result['target']}" if result["target"] else "")
     if resampling["resamples"]:
         text += (
             f"; 95 % intervals, {resampling['resamples']} resamples by {resampling['unit']}, seed {resampling['seed']},"
@@ -114,6 +116,22 @@ def _studies(result: Result) -> str:
             f" of {texts['references']}"
         )
     return text
+
+
+def _scored_text(result: Result) -> str | None:
+    """The state of the scored drafts: as written, or edited; None for a file that does not say."""
+    drafts = result["drafts"]
+    if drafts["as_written"] is None:
+        return None
+    if drafts["as_written"]:
+        return "drafts are scored as written"
+    if not drafts["edited_reports"]:
+        return "sentences could be taken out of drafts before scoring; none was"
+    return (
+        f"drafts are scored after removals from {drafts['edited_reports']} of {result['studies']}: comparisons in"
+        f" {drafts['comparisons_removed']} sentences, {drafts['marks_removed']} sentences with marks of"
+        " de-identification; published scores are of drafts as written"
+    )
 
 
 def floor_table(result: Result, suffix: str = "") -> TextTable:
@@ -360,5 +378,7 @@ def _judge(record: Mapping[str, Any], run: str, summary: Mapping[str, Any]) -> T
         f"judge {summary['judge']}, prompt {summary['prompt_version']}, seed {summary['seed']}:"
         f" {summary['valid']} of {summary['asked']} answers valid; first report chosen in"
         f" {number(summary['first_slot_share'], 3)} of choices",
+        f"evidence: {summary['evidence']['invalid_spans']} of {summary['evidence']['spans']} quoted spans do not stand"
+        f" in their report, in {summary['evidence']['answers_with_invalid_spans']} answers",
     )
     return TextTable(f"Judge: {run} against {record['baseline']}", head, tuple(rows), notes)

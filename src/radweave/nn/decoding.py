@@ -97,6 +97,11 @@ class DecodingConfig(Config):
     cache: Literal["static", "growing"] = "static"
     compile: Compile = "none"
 
+    @property
+    def is_as_written(self) -> bool:
+        """True if a draft is all that the method wrote."""
+        return self.unprompted_comparisons == self.deidentification_marks == "keep"
+
     @model_validator(mode="after")
     def _lengths_agree(self) -> DecodingConfig:
         if self.min_new_tokens > self.max_new_tokens:

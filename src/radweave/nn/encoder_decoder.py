@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from radweave.core.config import Config, Heads, Layers, Tokens, Width
 from radweave.nn.decoding import DecodingConfig, Prefixes, Written, write
-from radweave.nn.language_model import LoraSetting, NoLoraConfig, blank_tokens, next_token_loss
+from radweave.nn.language_model import LoraSetting, NoLoraConfig, blank_tokens, mean_loss, next_token_logits
 from radweave.nn.pretrained import Precision, load_language_model
 from radweave.nn.prompt import left_pad
 
@@ -88,11 +88,23 @@ class CrossAttentionLanguageModel(nn.Module):
         labels: Int[Tensor, "batch text"],
         weights: Float[Tensor, "batch text"] | None = None,
     ) -> Float[Tensor, ""]:
-        """Mean negative log-likelihood of the labels that are not -100, weighted where there are ``weights``.
+        """Mean negative log-likelihood of the labels that are not -100, weighted where there are ``weights`` (B, T)."""
+        return mean_loss(self.logits(memory, memory_mask, prefix, prefix_mask, input_ids, labels), labels, weights)
+
+    def logits(
+        self,
+        memory: Float[Tensor, "batch memory width"],
+        memory_mask: Bool[Tensor, "batch memory"],
+        prefix: Float[Tensor, "batch prefix width"] | None,
+        prefix_mask: Bool[Tensor, "batch prefix"] | None,
+        input_ids: Int[Tensor, "batch text"],
+        labels: Int[Tensor, "batch text"],
+    ) -> Float[Tensor, "batch text words"]:
+        """Logits of each report token.
 
         Args:
             memory: what the cross-attention reads.
-            memory_mask: True where the memory has a token; each row needs one.
+            memory_mask: True where the memory has a token; a row without any reads one token of zeros.
             prefix: prompt embeddings, or None.
             prefix_mask: True where the prefix has a token; None where all are there.
             input_ids: the report's tokens, right-padded; they are shifted in here, not by the caller.
@@ -103,8 +115,9 @@ class CrossAttentionLanguageModel(nn.Module):
         if self.training and self.token_dropout:
             text = blank_tokens(text, self.token_dropout)
         begin, mask = self._begin(prefix, prefix_mask, len(input_ids))
-        inputs = {"encoder_hidden_states": memory.to(self.dtype), "encoder_attention_mask": memory_mask.long()}
-        return next_token_loss(self.model, begin, mask, text, labels, inputs, weights)
+        memory, memory_mask = never_empty(memory.to(self.dtype), memory_mask)
+        inputs = {"encoder_hidden_states": memory, "encoder_attention_mask": memory_mask.long()}
+        return next_token_logits(self.model, begin, mask, text, labels, inputs)
 
     def generate(
         self,
@@ -132,7 +145,8 @@ class CrossAttentionLanguageModel(nn.Module):
         prefix_mask: Bool[Tensor, "batch prefix"] | None,
     ) -> Prefixes:
         """The prompts of ``write``: prefix, begin token and memory."""
-        return Prefixes(*self._begin(prefix, prefix_mask, len(memory)), memory.to(self.dtype), memory_mask)
+        begin = self._begin(prefix, prefix_mask, len(memory))
+        return Prefixes(*begin, *never_empty(memory.to(self.dtype), memory_mask))
 
     def write(self, batches: Iterator[Prefixes], decoding: DecodingConfig) -> Iterator[Written]:
         """Reports for batches of prompts, in order: see ``radweave.nn.decoding.write``."""
@@ -148,6 +162,16 @@ class CrossAttentionLanguageModel(nn.Module):
         if mask is None:
             mask = torch.ones(prefix.shape[:2], dtype=torch.bool, device=device)
         return left_pad(torch.cat([prefix.to(self.dtype), begin], dim=1), torch.cat([mask, begin_mask], dim=1))
+
+
+def never_empty(
+    memory: Float[Tensor, "batch memory width"], mask: Bool[Tensor, "batch memory"]
+) -> tuple[Float[Tensor, "batch memory width"], Bool[Tensor, "batch memory"]]:
+    """The memory, with one token of zeros for a study that has none: a softmax over nothing is not a number."""
+    empty = ~mask.any(1)
+    if not bool(empty.any()):
+        return memory, mask
+    return memory.masked_fill(empty[:, None, None], 0.0), mask | empty[:, None]
 
 
 class BertDecoderConfig(Config):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -141,16 +141,15 @@ def blank_tokens(embeds: Float[Tensor, "batch text width"], share: float) -> Flo
     return embeds * mask[:, :, None]
 
 
-def next_token_loss(
+def next_token_logits(
     model: Any,
     prefix: Float[Tensor, "batch prefix width"],
     prefix_mask: Bool[Tensor, "batch prefix"],
     text: Float[Tensor, "batch text width"],
     labels: Int[Tensor, "batch text"],
     inputs: Mapping[str, Any] | None = None,
-    weights: Float[Tensor, "batch text"] | None = None,
-) -> Float[Tensor, ""]:
-    """Mean negative log-likelihood of the labels that are not -100; with ``weights`` w, sum w l / sum w.
+) -> Float[Tensor, "batch text words"]:
+    """Logits of each report token, given the prefix and the tokens before it.
 
     The prefix is left-padded and the report right-padded, so that they meet in one column: the last prefix position
     predicts the first report token, and ``labels`` are not shifted by the caller. Position ids count present tokens
@@ -163,7 +162,6 @@ def next_token_loss(
         text: embeddings of the report's tokens.
         labels: the report's token ids, -100 where no loss is taken.
         inputs: further arguments of the forward pass, such as what cross-attention reads.
-        weights: of each label; None: all count alike.
     """
     refuse_too_long(model.config, prefix.shape[1] + text.shape[1], "data.max_tokens")
     mask = torch.cat([prefix_mask, labels != -100], dim=1)
@@ -175,12 +173,30 @@ def next_token_loss(
         use_cache=False,
         **(inputs or {}),
     ).logits[:, :-1]
-    flat = logits.float().flatten(0, 1), labels.flatten()
+    return cast(Tensor, logits.float())
+
+
+def mean_loss(
+    logits: Float[Tensor, "batch text words"],
+    labels: Int[Tensor, "batch text"],
+    weights: Float[Tensor, "batch text"] | None = None,
+) -> Float[Tensor, ""]:
+    """Mean negative log-likelihood of the labels that are not -100, over the global batch.
+
+    With ``weights`` w it is sum w l / sum w.
+    """
+    flat = logits.flatten(0, 1), labels.flatten()
     if weights is None:
         total = F.cross_entropy(*flat, ignore_index=-100, reduction="sum")
         return mean_over_batch(total, (labels != -100).sum())
     apart = F.cross_entropy(*flat, ignore_index=-100, reduction="none")
     return mean_over_batch((weights.flatten() * apart).sum(), (weights * (labels != -100)).sum())
+
+
+def study_nats(logits: Float[Tensor, "batch text words"], labels: Int[Tensor, "batch text"]) -> Float[Tensor, " batch"]:
+    """Mean negative log-likelihood per token of each report; 0 for one without tokens."""
+    nats = F.cross_entropy(logits.transpose(1, 2), labels, ignore_index=-100, reduction="none")
+    return nats.sum(1) / (labels != -100).sum(1).clamp(min=1)
 
 
 class CausalLanguageModel(nn.Module):
@@ -227,14 +243,24 @@ class CausalLanguageModel(nn.Module):
         labels: Int[Tensor, "batch text"],
         weights: Float[Tensor, "batch text"] | None = None,
     ) -> Float[Tensor, ""]:
-        """Mean negative log-likelihood of the labels that are not -100, weighted where there are ``weights``.
+        """Mean negative log-likelihood of the labels that are not -100, weighted where there are ``weights``."""
+        return mean_loss(self.logits(prefix, prefix_mask, input_ids, labels), labels, weights)
+
+    def logits(
+        self,
+        prefix: Float[Tensor, "batch prefix width"],
+        prefix_mask: Bool[Tensor, "batch prefix"],
+        input_ids: Int[Tensor, "batch text"],
+        labels: Int[Tensor, "batch text"],
+    ) -> Float[Tensor, "batch text words"]:
+        """Logits of each report token.
 
         The last prefix position predicts the first report token, so ``labels`` are not shifted by the caller.
         """
         text = self.embed(input_ids)
         if self.training and self.token_dropout:
             text = blank_tokens(text, self.token_dropout)
-        return next_token_loss(self.model, prefix.to(self.dtype), prefix_mask, text, labels, weights=weights)
+        return next_token_logits(self.model, prefix.to(self.dtype), prefix_mask, text, labels)
 
     def text_loss(
         self,

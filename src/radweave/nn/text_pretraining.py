@@ -173,8 +173,7 @@ def noisy_findings(
     Each one stated is missed with probability ``missed``, each other put in with ``wrong``. An uncertain label counts
     as ``policy`` says, as for the classifier itself; one that is to be ignored is not stated.
     """
-    targets, known = binary_targets(class_labels, policy)
-    stated = (targets > 0) & known
+    stated = binary_targets(class_labels, policy)[0] > 0
     draw = torch.rand(class_labels.shape, generator=generator).to(class_labels.device)
     return torch.where(stated, draw >= missed, draw < wrong)
 

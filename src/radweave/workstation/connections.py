@@ -1,8 +1,9 @@
 """Limits of connections per client and in all, trusted proxies, time limits and TLS.
 
-A new connection is always accepted. Above a limit an older one is cut: first silent ones, then those that send their
-request slowly, then those that receive their response slowly. So idle connections give way to used ones. If none can
-be cut, the new connection serves health probes only; there are ``RESERVE`` of these, and the oldest is cut.
+A new connection is always accepted. Above a limit an older one is cut: first silent ones, then those in a handshake,
+then those that send their request slowly, then those that receive their response slowly. So idle connections give way
+to used ones. If none can be cut, the new connection serves health probes only; there are ``RESERVE`` of these, and the
+oldest is cut.
 
 Connections of trusted proxies count towards the total only: ``access.Guard`` counts the clients behind them.
 """
@@ -133,9 +134,11 @@ class Use(IntEnum):
     """Activity of a connection. The least active is cut first, and one in processing never."""
 
     SILENT = 0
-    SENDING = 1
-    TAKING = 2
-    WORKED_FOR = 3
+    SHAKING = 1
+    """In a handshake that has begun."""
+    SENDING = 2
+    TAKING = 3
+    WORKED_FOR = 4
 
 
 class Connection(Protocol):
@@ -184,8 +187,8 @@ class Connections:
     def _first_to_go(self, of: str | None, newcomer: str) -> Connection | None:
         """The connection to cut: one of the client ``of``, or of the client with the most.
 
-        Of another client only silent connections are cut, unless it has more than the newcomer: else two clients would
-        end each other's requests forever.
+        Of another client only connections without a request are cut, unless it has more than the newcomer: else two
+        clients would end each other's requests forever.
         """
         fair = self._held[newcomer] + 1
 
@@ -195,8 +198,8 @@ class Connections:
         def may_go(connection: Connection) -> bool:
             use, peer = connection.use(), self._peers[connection]
             if of is not None:
-                return peer == of and use is Use.SILENT
-            return use is Use.SILENT or (use is not Use.WORKED_FOR and self._held[peer] > fair)
+                return peer == of and use <= Use.SHAKING
+            return use <= Use.SHAKING or (use is not Use.WORKED_FOR and self._held[peer] > fair)
 
         return min(filter(may_go, self._peers), key=order, default=None)
 
@@ -340,6 +343,11 @@ class _CountedTransport:
         self._writes(len(data))
         self._transport.write(data)
 
+    def close(self) -> None:
+        """Close once: of TLS a second time forgets the connection, which can then be neither read nor aborted."""
+        if not self._transport.is_closing():
+            self._transport.close()
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
@@ -461,7 +469,7 @@ class _Handshake(asyncio.Protocol):
         self._connections, self._known = connections, known
         self._transport: Any = None
         self._task: asyncio.Task[None] | None = None
-        self._early, self._is_lost = b"", False
+        self._early, self._is_lost, self._has_begun = b"", False, False
 
     def data_received(self, data: bytes) -> None:
         self._early += data
@@ -478,7 +486,7 @@ class _Handshake(asyncio.Protocol):
         self._task = asyncio.get_running_loop().create_task(self._shake())
 
     def use(self) -> Use:
-        return Use.SILENT
+        return Use.SHAKING if self._has_begun else Use.SILENT
 
     def cut(self) -> None:
         self._transport.abort()
@@ -497,6 +505,7 @@ class _Handshake(asyncio.Protocol):
                         self._transport.write(_NO_TLS)
                     self._transport.close()
                     return
+                self._has_begun = True
                 encrypted = await loop.start_tls(
                     self._transport, self, self._context, server_side=True, ssl_handshake_timeout=self._seconds,
                     ssl_shutdown_timeout=_CLOSE_S,

@@ -44,6 +44,8 @@ PRIOR = "prior"
 """Study id of the prior, whose own id is not needed."""
 NO_MODEL = "model"
 """Kind of a refusal of valid images of which the model makes no draft."""
+FOR_READERS = ("unprompted_comparisons=remove", "deidentification_marks=remove")
+"""Decoding of drafts that a radiologist signs, whatever the run is scored by: no comparison without a prior."""
 PRIOR_NOT_USED = "a prior was found; this model was trained without any and does not look at it"
 PRIOR_UNREPORTED = "the prior has no signed report: the model sees its image alone"
 
@@ -100,7 +102,7 @@ class InferenceModel:
         from radweave.inference.predictor import Predictor
 
         self.run: Run = restore(run)
-        self.predictor: Predictor = Predictor.of(self.run, untrained=untrained)
+        self.predictor: Predictor = Predictor.of(self.run, untrained=untrained, decoding=FOR_READERS)
         if self.predictor.refusal is not None:
             raise InputError(self.predictor.refusal)
         target = self.run.experiment.data.target

@@ -11,6 +11,7 @@ from radweave.core.errors import InputError
 from radweave.core.study import LabelState, View
 from radweave.data.dataset import Dataset
 from radweave.data.importers import ImportOptions, import_dataset
+from radweave.metrics.protocols import clean
 
 ABNORMALITIES = (
     "Medical material,Arterial wall calcification,Cardiomegaly,Pericardial effusion,"
@@ -125,6 +126,11 @@ def test_radgenome_regions(ct_rate: Path, tmp_path: Path) -> None:
     assert study.regions == {"lung": "Clear lungs. No nodule.", "heart": "Normal size, no effusion."}
     assert study.findings == "Clear lungs. No nodule. Normal size, no effusion. Somewhere else."
     assert dataset.image_path(study.images[0].path).read_bytes() == preprocessed.read_bytes()
+    aimed = imported("radgenome-chestct", ct_rate, tmp_path / "regions", split="train", target="regions")
+    assert [study.report for study in aimed.studies()] == [
+        "The region 1 is heart: Normal size, no effusion. The region 2 is lung: Clear lungs. No nodule."
+    ]
+    assert aimed.card.left_out["no regions text"] > 0
 
 
 def test_ctrg_annotation(tmp_path: Path) -> None:
@@ -143,6 +149,61 @@ def test_ctrg_annotation(tmp_path: Path) -> None:
     ]
     assert dataset.card.left_out == {"an entry without id": 2}
     assert any("no test part" in note for note in dataset.card.notes)
+
+
+REGIONS = {"1": {"lung": "Clear lungs.", "heart": " Normal size. ", "pleura": " "}, "2.nii.gz": {"lung": "Nodule."}}
+WRITTEN = "The region 1 is heart: Normal size. The region 2 is lung: Clear lungs."
+
+
+def ctrg(root: Path) -> Path:
+    for number in (1, 2, 3):
+        write_volume(root / "volumes" / f"{number}.nii.gz")
+    entries = [{"id": number, "finding": "Clear.", "image_path": []} for number in (1, 2, 3)]
+    (root / "annotation.json").write_text(json.dumps({"train": entries}))
+    return root
+
+
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_ctrg_texts_by_region_are_a_target(tmp_path: Path, form: str) -> None:
+    file = tmp_path / f"rewritten.{form}"
+    if form == "json":
+        file.write_text(json.dumps(REGIONS))
+    else:
+        rows = [f'{study},{region},"{text}"' for study, texts in REGIONS.items() for region, text in texts.items()]
+        file.write_text("\n".join(["id,Anatomy,Sentence", *rows]))
+    dataset = imported("ctrg-chest", ctrg(tmp_path / "ctrg"), tmp_path / "out", target="regions", annotation=file)
+    assert [(study.study_id, study.report) for study in dataset.studies()] == [
+        ("ctrg_1", WRITTEN),
+        ("ctrg_2", "The region 1 is lung: Nodule."),
+    ]
+    assert dataset.card.left_out == {"no regions text": 1}
+    assert (dataset.card.target, dataset.card.sources[-1].file) == ("regions", file.name)
+    # Without the target they are kept beside the report.
+    plain = imported("ctrg-chest", tmp_path / "ctrg", tmp_path / "plain", annotation=file)
+    study = next(iter(plain.studies()))
+    assert (study.report, study.regions) == ("Clear.", {"heart": "Normal size.", "lung": "Clear lungs."})
+    assert next(study.report for study in plain.aimed("regions").studies()) == WRITTEN
+    assert clean(WRITTEN, "region_prefix") == "Normal size. Clear lungs."
+
+
+@pytest.mark.parametrize(
+    ("content", "field", "got"),
+    [
+        (None, "annotation", "none"),
+        ([], None, "list"),
+        ({"1": "Clear."}, "regions", "str"),
+        ({"1": {"lung": 3}}, "regions.lung", "int"),
+    ],
+)
+def test_ctrg_texts_by_region_that_are_refused(tmp_path: Path, content: object, field: str | None, got: str) -> None:
+    file = None
+    if content is not None:
+        file = tmp_path / "rewritten.json"
+        file.write_text(json.dumps(content))
+    with pytest.raises(InputError) as caught:
+        imported("ctrg-chest", ctrg(tmp_path / "ctrg"), tmp_path / "out", target="regions", annotation=file)
+    assert (caught.value.field, caught.value.got) == (field, got)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_report_table_without_its_columns_is_refused(ct_rate: Path, tmp_path: Path) -> None:

@@ -314,6 +314,74 @@ def test_chexpert_plus_valid_as_test_carves_a_validation_part(chexpert: Path, tm
     assert "5 % of the training patients" in dataset.card.split_provenance
 
 
+LISTS = {
+    "train": [{"id": "0", "image_path": ["train/patient00001/study2/view1_frontal.png"]}],
+    "val": [{"id": "1", "image_path": "train/patient00001/study1/view1_frontal.png"}],
+    "test": [
+        {"id": "2", "image_path": ["valid/patient64541/study1/view1_frontal.png", "valid/patient64541/study1/b.png"]}
+    ],
+}
+
+
+@pytest.mark.parametrize("name", ["mambaxray", "dast"])
+def test_chexpert_plus_by_the_lists_of_a_paper(chexpert: Path, tmp_path: Path, name: str) -> None:
+    lists = tmp_path / "chexpert_annotation.json"
+    lists.write_text(json.dumps({**LISTS, "test": [*LISTS["test"], {"image_path": ["train/patient9/study9/a.png"]}]}))
+    dataset = imported("chexpert-plus", chexpert, tmp_path / "out", split=name, annotation=lists)
+    assert {study.study_id: study.split for study in dataset.studies()} == {
+        "patient00001_study1": "val",
+        "patient00001_study2": "train",
+        "patient64541_study1": "test",
+    }
+    card = dataset.card
+    assert card.split_provenance.startswith(f"{name}: ")
+    assert card.split_provenance.endswith("by the lists of chexpert_annotation.json")
+    assert "chexpert_annotation.json" in {source.file for source in card.sources}
+    assert "the lists have 1 / 1 / 2 studies where the paper states 40,463 / 5,780 / 11,562" in card.notes
+    assert "1 listed studies are not in the table" in card.notes
+    assert any(note.startswith("1 patients are in more than one split") for note in card.notes)
+    table = tmp_path / "lists.csv"
+    table.write_text("path_to_image,split\ntrain/patient00001/study2/view1_frontal.jpg,test\n")
+    by_table = imported("chexpert-plus", chexpert, tmp_path / "table", split=name, annotation=table)
+    # A study that no list names is left out.
+    assert [(study.study_id, study.split) for study in by_table.studies()] == [("patient00001_study2", "test")]
+    assert by_table.card.left_out["not in the source's split"] == 2
+
+
+@pytest.mark.parametrize(
+    ("split", "lists", "field", "got"),
+    [
+        ("dast", None, "annotation", "none"),
+        ("source", LISTS, "split", "source"),
+        ("dast", [], None, "list"),
+        ("dast", {"train": 3}, None, "dict"),
+        ("dast", {"train": [{"id": "1"}]}, "train[0].image_path", "NoneType"),
+        ("dast", {"train": [{"image_path": [3]}]}, "train[0].image_path", "list"),
+        ("dast", {"train": [{"image_path": ["a.png"]}]}, "path_to_image", "1 parts"),
+        ("dast", {"holdout": LISTS["train"]}, "split", "holdout"),
+        ("dast", {"train": LISTS["train"], "test": LISTS["train"]}, "path_to_image", "train and test"),
+        ("dast", {"train": []}, None, None),
+    ],
+)
+def test_chexpert_plus_lists_that_are_refused(
+    chexpert: Path, tmp_path: Path, split: str, lists: object, field: str | None, got: str | None
+) -> None:
+    file = None
+    if lists is not None:
+        file = tmp_path / "lists.json"
+        file.write_text(json.dumps(lists))
+    with pytest.raises(InputError) as caught:
+        imported("chexpert-plus", chexpert, tmp_path / "out", split=split, annotation=file)
+    assert (caught.value.field, caught.value.got) == (field, got)
+    assert not (tmp_path / "out").exists()
+
+
+def test_split_of_a_paper_is_of_its_set_alone(mimic: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        imported("mimic-cxr", mimic, tmp_path / "out", split="mambaxray")
+    assert (caught.value.field, caught.value.got) == ("split", "mambaxray")
+
+
 def test_rexrank_entries_of_other_sets(tmp_path: Path) -> None:
     root = tmp_path / "rexrank"
     entry = {

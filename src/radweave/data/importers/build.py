@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -21,7 +21,15 @@ from radweave.data.dataset import DETACHED_HEADER, Dataset, DatasetCard, Dataset
 from radweave.data.deidentify.texts import Scrubber, read_names
 from radweave.data.importers.source import ImportOptions, Problems, RawImage, RawStudy, Source
 from radweave.data.leaks.identity import content_hash
-from radweave.data.targets import Cleaner, Sections, cleaned, cleaner, sections_for, target_of_sections
+from radweave.data.targets import (
+    Cleaner,
+    Sections,
+    cleaned,
+    cleaner,
+    sections_for,
+    target_of_regions,
+    target_of_sections,
+)
 
 # Splits: the source's own, one for all studies, or parts of the patients by seed.
 
@@ -34,18 +42,21 @@ _VALIDATION_SHARE = 5.0
 Assign = Callable[[RawStudy], Split | None]
 
 
-def splitter(included: Callable[[], Iterator[RawStudy]], provenance: str, options: ImportOptions) -> tuple[Assign, str]:
+def splitter(
+    included: Callable[[], Iterator[RawStudy]], provenance: str, options: ImportOptions, named: Sequence[str] = ()
+) -> tuple[Assign, str]:
     """The function that assigns splits, and its description for the card.
 
     Args:
         included: yields the included studies; called once more if patients must be counted.
         provenance: origin of the source's own split.
+        named: words for splits that the source has besides; its studies carry the one that the options name.
 
     Raises:
         InputError: for a split that is neither a known word nor a ratio.
     """
     split = options.split
-    if split in SOURCE_SPLIT:
+    if split in (*SOURCE_SPLIT, *named):
         return (lambda raw: raw.split), provenance
     if split in SPLITS:
         name: Split = split
@@ -59,7 +70,7 @@ def splitter(included: Callable[[], Iterator[RawStudy]], provenance: str, option
             "no such split",
             field="split",
             got=split,
-            expected="source, test, train, val, none, valid-as-test, or a ratio such as 7:1:2",
+            expected=", ".join(("source, test, train, val, none, valid-as-test", *named, "or a ratio such as 7:1:2")),
         )
     by_patient = cut_patients({raw.patient_id for raw in included()}, parts, options.seed)
     return (lambda raw: by_patient[raw.patient_id]), f"{split} by patient, seed {options.seed}"
@@ -114,7 +125,10 @@ def build_dataset(
     with_progress = _progress_reporter(source, progress)
     verdicts: dict[Path, Verdict] = {}
     assign, provenance = splitter(
-        lambda: _included(source, options, Problems(), verdicts, with_progress), source.split_provenance, options
+        lambda: _included(source, options, Problems(), verdicts, with_progress),
+        source.split_provenance,
+        options,
+        source.named_splits,
     )
     problems = Problems()
     scrubber = Scrubber(read_names(options.scrub_names) if options.scrub_names else ()) if options.scrub else None
@@ -181,8 +195,10 @@ def _stored(options: ImportOptions) -> dict[str, Any]:
 def target_text(raw: RawStudy, target: TargetText, clean: Cleaner) -> str | None:
     """The cleaned target text; None if a section has no text.
 
-    The text of a source without sections serves any target but ``both``.
+    The text of a source without sections serves any target but ``both`` and ``regions``.
     """
+    if target == "regions":
+        return target_of_regions(raw.regions, clean)
     if raw.report is not None and not any((raw.sections.findings, raw.sections.impression)) and target != "both":
         return cleaned(raw.report.strip(), clean) if raw.report.strip() else None
     return target_of_sections(raw.sections, target, clean)
@@ -222,7 +238,8 @@ def _included(
         if not options.keeps_without_text and target_text(raw, options.target, clean) is None:
             problems.leave_out_study(raw.study_id, f"no {'+'.join(sections_for(options.target))} text")
             continue
-        if source.needs_split and options.split in SOURCE_SPLIT and raw.split is None and options.keep != "all":
+        own_split = options.split in (*SOURCE_SPLIT, *source.named_splits)
+        if source.needs_split and own_split and raw.split is None and options.keep != "all":
             problems.leave_out_study(raw.study_id, "not in the source's split")
             continue
         yield replace(raw, images=tuple(images))

@@ -5,6 +5,13 @@
     frontal_lateral, ap_pa, deid_patient_id, patient_report_date_order, section_*, split
     chexbert_labels/findings_fixed.json (also impression_, report_): one object per line, by path_to_image
 
+The set's own validation part has 200 studies. Papers on reports have lists of their own, which the data set does not
+hold: ``split`` names the paper (``PAPER_SPLITS``) and ``annotation`` is the file with its lists, either
+
+    {"train": [{"image_path": ["train/patient42142/study5/view1_frontal.png"]}, ...], "val": [...], "test": [...]}
+
+as the code of MambaXray-VL reads it, or a table with the columns ``path_to_image`` and ``split``.
+
 Images are looked for below the source, its folders ``PNG`` and ``DICOM``, or ``options.images``.
 
 Source: Chambon et al., "CheXpert Plus", arXiv:2405.19538.
@@ -12,13 +19,16 @@ Source: Chambon et al., "CheXpert Plus", arXiv:2405.19538.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
+from typing import Any
 
 from radweave.core.errors import InputError
-from radweave.core.json_files import read_jsonl
-from radweave.core.study import LabelState, View
+from radweave.core.json_files import read_json, read_jsonl
+from radweave.core.study import SPLITS, LabelState, Split, View
 from radweave.data.importers.source import (
     ImportOptions,
     Problems,
@@ -40,6 +50,23 @@ _SECTIONS = {
     "comparison": ("section_comparison",),
     "technique": ("section_technique",),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class PaperSplit:
+    """Split of a paper: its source, and the number of training, validation and test studies that it states."""
+
+    source: str
+    sizes: tuple[int, int, int]
+
+
+_BENCH = (40_463, 5_780, 11_562)
+PAPER_SPLITS: Mapping[str, PaperSplit] = MappingProxyType(
+    {
+        "mambaxray": PaperSplit("CXPMRG-Bench (MambaXray-VL; also AM-MRG), arXiv:2410.00379", _BENCH),
+        "dast": PaperSplit("Table 2 of DAST, which takes over CXPMRG-Bench's", _BENCH),
+    }
+)
 _FOLDERS = ("", "PNG", "DICOM", "images", "CheXpert-v1.0")
 
 
@@ -59,7 +86,7 @@ def open_source(source: Path, options: ImportOptions) -> Source:
     """Open the table, or the folder that holds it.
 
     Raises:
-        InputError: if the table or one of its columns is missing.
+        InputError: if the table or one of its columns is missing, or a paper's split comes without its lists.
     """
     table = source if source.is_file() else next(iter(sorted(source.glob("*chexpert_plus*.csv"))), None)
     if table is None:
@@ -67,23 +94,125 @@ def open_source(source: Path, options: ImportOptions) -> Source:
     rows = _gather(table)
     root = options.images or table.parent
     labels, label_files = _read_labels(table.parent)
+    provenance = f"column 'split' of {table.name}, which is not the split that papers on reports test on"
+    notes = ["study_time is the order of a patient's reports; the set gives no dates"]
+    lists = _paper_lists(options)
+    if lists is not None and options.annotation is not None:
+        provenance = f"{options.split}: {PAPER_SPLITS[options.split].source}, by the lists of {options.annotation.name}"
+        label_files.append(options.annotation)
+        notes += _compared(lists, rows, PAPER_SPLITS[options.split])
     order = sorted(rows, key=lambda study: (rows[study].patient, rows[study].order or 0, study))
 
     def studies(problems: Problems) -> Iterator[RawStudy]:
         for study_id in order:
-            yield _raw_study(study_id, rows[study_id], labels, root)
+            raw = _raw_study(study_id, rows[study_id], labels, root)
+            yield raw if lists is None else replace(raw, split=lists.get(study_id))
 
     return Source(
         "chexpert-plus",
         studies,
         root,
         (table, *label_files),
-        f"column 'split' of {table.name}; its validation part has 200 studies and is what papers test on",
+        provenance,
         licence="Stanford University Dataset Research Use Agreement",
-        notes=("study_time is the order of a patient's reports; the set gives no dates",),
+        notes=tuple(notes),
         needs_split=True,
         has_priors=True,
+        named_splits=tuple(PAPER_SPLITS),
     )
+
+
+def _paper_lists(options: ImportOptions) -> dict[str, Split] | None:
+    """Study id -> split by a paper's lists; None if the options name no such split."""
+    if options.split not in PAPER_SPLITS:
+        if options.annotation is not None:
+            expected = " or ".join(f"--split {name}" for name in PAPER_SPLITS)
+            raise InputError("whose split is it?", field="split", got=options.split, expected=expected)
+        return None
+    if options.annotation is None:
+        raise InputError(
+            f"the lists of '{options.split}' are not part of the data set",
+            field="annotation",
+            got="none",
+            expected="--annotation FILE, JSON with lists under train, val and test or a table of path_to_image, split",
+        )
+    return _read_lists(options.annotation)
+
+
+def _read_lists(path: Path) -> dict[str, Split]:
+    """Study id -> split.
+
+    Raises:
+        InputError: for a file of another form, or a study in two splits.
+    """
+    lists: dict[str, Split] = {}
+    for image, word, place in _listed(path):
+        study_id, split = _study_id(image, place), split_of(word)
+        if split is None:
+            raise InputError("no split", field="split", got=word[:40], expected="train, val or test", **place)
+        if lists.setdefault(study_id, split) != split:
+            raise InputError(
+                "a study is in two splits", field="path_to_image", got=f"{lists[study_id]} and {split}", **place
+            )
+    if not lists:
+        raise InputError("lists no study", file=path)
+    return lists
+
+
+def _listed(path: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Path of an image, word for its split, and place in the file."""
+    if path.suffix.lower() != ".json":
+        for line, row in read_table(path, needs=("path_to_image", "split")):
+            yield row["path_to_image"], row["split"], {"file": path, "line": line}
+        return
+    content = read_json(path)
+    if not isinstance(content, dict) or not all(isinstance(entries, list) for entries in content.values()):
+        got = type(content).__name__
+        raise InputError("not lists of studies", file=path, got=got, expected="lists under train, val and test")
+    for word, entries in content.items():
+        for number, entry in enumerate(entries):
+            images = entry.get("image_path") if isinstance(entry, dict) else None
+            images = [images] if isinstance(images, str) else images
+            if not isinstance(images, list) or not images or not all(isinstance(image, str) for image in images):
+                got = type(images).__name__
+                raise InputError(
+                    "not paths of images", file=path, field=f"{word}[{number}].image_path", got=got, expected="a list"
+                )
+            for image in images:
+                yield image, word, {"file": path}
+
+
+def _study_id(image: str, place: Mapping[str, Any]) -> str:
+    parts = PurePosixPath(image).parts
+    if len(parts) < 3:
+        expected = "train/PATIENT/STUDY/FILE"
+        raise InputError(
+            "not a CheXpert path", field="path_to_image", got=f"{len(parts)} parts", expected=expected, **place
+        )
+    return f"{parts[-3]}_{parts[-2]}"
+
+
+def _compared(lists: Mapping[str, Split], rows: Mapping[str, _StudyRows], paper: PaperSplit) -> list[str]:
+    """Sentences on how the lists differ from the paper's and from the table, and on patients in several splits."""
+    sizes = Counter(lists.values())
+    counts = tuple(sizes[split] for split in SPLITS)
+    notes = []
+    if counts != paper.sizes:
+        numbers = " / ".join(f"{size:,}" for size in paper.sizes)
+        notes.append(
+            f"the lists have {' / '.join(f'{size:,}' for size in counts)} studies where the paper states {numbers}"
+        )
+    if unknown := sum(study_id not in rows for study_id in lists):
+        notes.append(f"{unknown} listed studies are not in the table")
+    splits: dict[str, set[Split]] = {}
+    for study_id, split in lists.items():
+        if study_id in rows:
+            splits.setdefault(rows[study_id].patient, set()).add(split)
+    if several := sum(len(of_patient) > 1 for of_patient in splits.values()):
+        notes.append(
+            f"{several} patients are in more than one split, as the lists have it: 'data check' calls it a leak"
+        )
+    return notes
 
 
 def _gather(table: Path) -> dict[str, _StudyRows]:
@@ -91,9 +220,7 @@ def _gather(table: Path) -> dict[str, _StudyRows]:
     needs = ("path_to_image", "frontal_lateral", "ap_pa", "deid_patient_id", "patient_report_date_order", "split")
     for line, row in read_table(table, needs=(*needs, "section_findings", "section_impression")):
         parts = PurePosixPath(row["path_to_image"]).parts
-        if len(parts) < 3:
-            raise InputError("not a CheXpert path", file=table, line=line, field="path_to_image")
-        study_id = f"{parts[-3]}_{parts[-2]}"
+        study_id = _study_id(row["path_to_image"], {"file": table, "line": line})
         if study_id not in rows:
             texts = {
                 section: next((row[name] for name in names if text_or_none(row.get(name))), None)

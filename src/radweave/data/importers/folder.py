@@ -134,6 +134,11 @@ def _columns(names: Iterable[str]) -> dict[str, str]:
 
 def _require(table: Path, columns: Mapping[str, str], options: ImportOptions) -> None:
     """Raise InputError if there is no image column, or none for the target's text."""
+    if options.target == "regions":
+        expected = "another target: a table has no texts by region"
+        raise InputError(
+            "cannot be the target of a table", file=table, field="target", got="regions", expected=expected
+        )
     for needed in ("image", *sections_for(options.target)):
         if needed in columns or (needed == "image" and options.keeps_without_image):
             continue

@@ -25,11 +25,13 @@ class ImportOptions(Record):
     cleaning: steps applied to the target text, joined by "+"; see ``radweave.data.targets``.
     split: ``source`` (the data set's own split; ``r2gen`` and ``official`` are synonyms), ``test`` or
         ``train`` (every study), ``none``, a ratio such as ``7:1:2`` (by patient, from ``seed``), or ``valid-as-test``:
-        the source's validation part becomes test, and 5 % of its training patients, by ``seed``, validation.
+        the source's validation part becomes test, and 5 % of its training patients, by ``seed``, validation. CheXpert
+        Plus also has the splits of papers by name (``mambaxray``, ``dast``), whose lists are in ``annotation``.
     keep: ``complete`` studies (an image and a target text), or also those without an image (``text-only``), without
         a target text (``image-only``), or ``all``.
     images: folder of the image files, if outside the source.
-    annotation: R2Gen's annotation file, to take its split for an Open-i or Kaggle source.
+    annotation: R2Gen's annotation file, to take its split for an Open-i or Kaggle source; or the lists of a paper's
+        split of CheXpert Plus; or texts by region for CTRG-Chest.
     views: view positions to take; empty takes all.
     separator: between several images, or views, in one cell of a table.
     labeler: the label file that becomes the set ``chexpert14``, if a source has several.
@@ -127,6 +129,7 @@ class Source:
     files: sources of the texts, splits and labels, hashed into the card.
     is_known_set: a published set, whose images are decoded during the import only on request.
     needs_split: studies outside the published split are left out unless ``keep`` is ``all``.
+    named_splits: words of ``ImportOptions.split`` that this source has beside the common ones; its studies carry them.
     has_priors: the studies of a patient come one after the other in order of time, and ``study_time`` is set.
     """
 
@@ -141,6 +144,7 @@ class Source:
     needs_split: bool = False
     is_known_set: bool = True
     has_priors: bool = False
+    named_splits: tuple[str, ...] = ()
 
 
 _VIEWS = {

@@ -33,6 +33,7 @@ from radweave.methods.am_mrg.report_bank import ReportDrawConfig, build_report_b
 from radweave.methods.experiment import BuildContext, DiseaseFirstStages, Experiment, ModelConfig, Without
 from radweave.methods.model import (
     WORDS_TERM,
+    DecoderInput,
     ForwardPass,
     ReportModel,
     Term,
@@ -40,6 +41,7 @@ from radweave.methods.model import (
     generation,
     losses,
     prompted_loss,
+    prompted_nats,
     report_loss,
     required,
     text_loss,
@@ -87,10 +89,14 @@ class Forward(ForwardPass["AmMrgModel"]):
     def prefix(self) -> Slot:
         """[F; Q_f; F'] in their slots of the prompt (Eq. 10)."""
         model = self.model
+        recalled = paired(
+            self.decoder_input("regions", all_there(self.regions.tokens)),
+            self.decoder_input("reports", all_there(self.reports.tokens)),
+        )
         slots = {
-            "image": connect_views(model.connector, pooled(self.views, model.image_grid)),
-            "queries": all_there(model.query_projection(self.reading.image)),
-            "memory": all_there(paired(self.regions.tokens, self.reports.tokens)),
+            "image": self.decoder_input("image", connect_views(model.connector, pooled(self.views, model.image_grid))),
+            "queries": self.decoder_input("queries", all_there(model.query_projection(self.reading.image))),
+            "memory": recalled,
         }
         return self.spliced(model.prompt, slots)
 
@@ -145,6 +151,12 @@ class Forward(ForwardPass["AmMrgModel"]):
         ]
 
 
+INPUTS = {
+    "image": DecoderInput("projected patch tokens F"),
+    "queries": DecoderInput("image queries Q_f of the Q-Former"),
+    "regions": DecoderInput("regions that V-Hopfield recalls"),
+    "reports": DecoderInput("sentences that R-Hopfield recalls"),
+}
 DISEASES = ("vision_encoder", "query_former", "heads")
 MEMORIES = ("text_encoder", "visual_memory", "report_memory")
 TERMS: Mapping[str, Term[Forward]] = {
@@ -194,6 +206,7 @@ class AmMrgModel(ReportModel):
     image_grid: int | None
     sources: MemorySources
     terms = TERMS
+    inputs = INPUTS
 
     def loss(self, batch: Batch, terms: Sequence[str]) -> dict[str, Tensor]:
         """Losses of stage 1: ``disease`` (binary cross-entropy, Eq. 11), ``orthogonality`` of the diseases, and
@@ -206,6 +219,10 @@ class AmMrgModel(ReportModel):
         """Logits of the heads for each class (B, K)."""
         logits: Tensor = self.heads(Forward(self, batch).reading.diseases)
         return logits
+
+    def report_nats(self, batch: Batch) -> Float[Tensor, " batch"]:
+        """Mean negative log-likelihood per token of each study's report."""
+        return prompted_nats(Forward(self, batch))
 
     @torch.no_grad()
     def generate(self, batch: Batch, decoding: DecodingConfig) -> Generation:
@@ -276,12 +293,13 @@ def pooled(views: ViewTokens, side: int | None) -> ViewTokens:
     return ViewTokens(small.reshape(batch, num_views, -1, dim), views.view_mask, views.view_ids, (side, side))
 
 
-def paired(
-    regions: Float[Tensor, "batch regions width"], reports: Float[Tensor, "batch reports width"]
-) -> Float[Tensor, "batch both width"]:
-    """F': what each disease recalled from both memories, one disease after the other (Eq. 8-9)."""
-    both = [tokens for tokens in (regions, reports) if tokens.shape[1]]
-    return torch.stack(both, dim=2).flatten(1, 2) if both else regions
+def paired(regions: Slot, reports: Slot) -> Slot:
+    """F' (B, 2 K, H) with its mask: regions and reports of each disease, one disease after the other (Eq. 8-9)."""
+    both = [slot for slot in (regions, reports) if slot[0].shape[1]]
+    if not both:
+        return regions
+    tokens, masks = zip(*both, strict=True)
+    return torch.stack(tokens, dim=2).flatten(1, 2), torch.stack(masks, dim=2).flatten(1, 2)
 
 
 def query_projection(dim: int, width: int) -> nn.Module:

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from radweave.core.batch import Batch, Generation
@@ -15,12 +16,14 @@ from radweave.core.config import Prompt
 from radweave.methods.experiment import BuildContext, Experiment, ModelConfig, VisionFirstStages
 from radweave.methods.model import (
     WORDS_TERM,
+    DecoderInput,
     ForwardPass,
     ReportModel,
     Term,
     ToWrite,
     generation,
     losses,
+    prompted_nats,
     report_loss,
     text_loss,
     written,
@@ -45,9 +48,10 @@ class Forward(ForwardPass["BaselineModel"]):
             by_view = hidden.view(*views.tokens.shape[:3], -1)
             hidden = (by_view * weight).sum(1) / weight.sum(1)
             mask = mask[:, : hidden.shape[1]]
-        return self.spliced(model.prompt, {"image": (hidden, mask)})
+        return self.spliced(model.prompt, {"image": self.decoder_input("image", (hidden, mask))})
 
 
+INPUTS = {"image": DecoderInput("projected patch tokens")}
 TERMS: Mapping[str, Term[Forward]] = {
     "report": Term(("vision_encoder", "connector", "language_model"), report_loss),
     "words": WORDS_TERM,
@@ -75,10 +79,15 @@ class BaselineModel(ReportModel):
     prompt: PromptTemplate
     views: Literal["concat", "average"]
     terms = TERMS
+    inputs = INPUTS
 
     def loss(self, batch: Batch, terms: Sequence[str]) -> dict[str, Tensor]:
         """Losses: ``report`` per token given the image, ``text`` per token without it, ``words`` of the word head."""
         return losses(self.terms, Forward(self, batch), terms)
+
+    def report_nats(self, batch: Batch) -> Float[Tensor, " batch"]:
+        """Mean negative log-likelihood per token of each study's report."""
+        return prompted_nats(Forward(self, batch))
 
     @torch.no_grad()
     def generate(self, batch: Batch, decoding: DecodingConfig) -> Generation:

@@ -8,7 +8,16 @@ from __future__ import annotations
 from radweave.methods.dast.fusion import DvafConfig
 from radweave.methods.dast.model import DastExperiment, DastModelConfig
 from radweave.methods.dast.retrieval import DmsrConfig
-from radweave.methods.experiment import ENCODER_STAGE, SMALL_XRAY, TINY_XRAY, DiseaseFirstStages, published, stage, warm
+from radweave.methods.experiment import (
+    ENCODER_STAGE,
+    SMALL_XRAY,
+    TINY_XRAY,
+    DiseaseFirstStages,
+    as_written,
+    published,
+    stage,
+    warm,
+)
 from radweave.methods.stage import full
 from radweave.methods.tables import read_tables
 from radweave.nn.connector import LinearConnectorConfig
@@ -100,11 +109,18 @@ def paper() -> DastExperiment:
             disease=stage(VISION_SIDE, STAGE_ONE, schedule, epochs=10, batch_size=64),
             report=stage(FUSION_SIDE, REPORT, schedule, epochs=5, augment=False),
         ),
-        decoding=DecodingConfig(num_beams=3, max_new_tokens=150),
+        decoding=as_written(DecodingConfig(num_beams=3, max_new_tokens=150)),
     )
 
 
-PRESETS = {"tiny": tiny, "small": small, "paper": paper}
+def paper_iu() -> DastExperiment:
+    """``paper`` for IU X-Ray, where the paper's target is findings and impression as one text."""
+    experiment = paper()
+    data = experiment.data.model_copy(update={"target": "findings+impression"})
+    return experiment.model_copy(update={"data": data})
+
+
+PRESETS = {"tiny": tiny, "small": small, "paper": paper, "paper-iu": paper_iu}
 
 NO_RETRIEVAL = "model.retrieval=none"
 ABLATIONS: dict[str, list[str]] = {

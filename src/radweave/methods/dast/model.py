@@ -30,6 +30,7 @@ from radweave.methods.dast.retrieval import (
 from radweave.methods.experiment import BuildContext, DiseaseFirstStages, Experiment, ModelConfig, Without
 from radweave.methods.model import (
     WORDS_TERM,
+    DecoderInput,
     ForwardPass,
     ReportModel,
     Term,
@@ -37,6 +38,7 @@ from radweave.methods.model import (
     generation,
     losses,
     prompted_loss,
+    prompted_nats,
     report_loss,
     required,
     text_loss,
@@ -161,7 +163,8 @@ class Forward(ForwardPass["DastModel"]):
         texts = [None if exemplar is None else exemplar.text for exemplar in self.exemplars]
         ids, mask = model.prompts.exemplar_ids(texts, model.retrieval.max_tokens)
         embed, device = model.language_model.embed, image[0].device
-        slots = {"image": image, "exemplar": (embed(ids.to(device)), mask.to(device))}
+        exemplar = self.decoder_input("exemplar", (embed(ids.to(device)), mask.to(device)))
+        slots = {"image": image, "exemplar": exemplar}
         return self.spliced(model.prompts.template, slots)
 
     def disease(self) -> Tensor:
@@ -201,7 +204,10 @@ class Forward(ForwardPass["DastModel"]):
         projected = self.model.connector(tokens[mask][:, None], kinds[mask])[:, 0]
         hidden = projected.new_zeros(*mask.shape, projected.shape[-1])
         hidden[mask] = projected
-        return hidden, mask
+        number = patches.shape[1]
+        image = self.decoder_input("image", (hidden[:, :number], mask[:, :number]))
+        fusion = self.decoder_input("fusion", (hidden[:, number:], mask[:, number:]))
+        return torch.cat([image[0], fusion[0]], dim=1), torch.cat([image[1], fusion[1]], dim=1)
 
     def evidence(self, row: int) -> DraftEvidence:
         """One study's evidence; maps are over its own views, (V, h, w), and sum to 1 over all of them."""
@@ -224,6 +230,11 @@ class Forward(ForwardPass["DastModel"]):
         return shown
 
 
+INPUTS = {
+    "exemplar": DecoderInput("report of a similar training study (DMSR)"),
+    "image": DecoderInput("projected patch tokens"),
+    "fusion": DecoderInput("disease tokens fused with the image (DVAF)"),
+}
 TERMS: Mapping[str, Term[Forward]] = {
     "words": WORDS_TERM,
     "disease": Term(("vision_encoder", "disease_tokens"), Forward.disease),
@@ -259,6 +270,7 @@ class DastModel(ReportModel):
     classes: tuple[str, ...]
     uncertain: UncertainPolicy
     terms = TERMS
+    inputs = INPUTS
 
     def loss(self, batch: Batch, terms: Sequence[str]) -> dict[str, Tensor]:
         """Losses: ``disease`` (binary cross-entropy) and ``contrastive`` of stage 1, ``report`` of stage 2, and for
@@ -269,6 +281,10 @@ class DastModel(ReportModel):
     def class_logits(self, batch: Batch) -> Tensor:
         """Logits of the disease tokens for each class (B, K)."""
         return Forward(self, batch).reading.logits
+
+    def report_nats(self, batch: Batch) -> Float[Tensor, " batch"]:
+        """Mean negative log-likelihood per token of each study's report."""
+        return prompted_nats(Forward(self, batch))
 
     @torch.no_grad()
     def generate(self, batch: Batch, decoding: DecodingConfig) -> Generation:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from radweave.methods.diffrgennet.aggregation import FlexiRouteConfig
 from radweave.methods.diffrgennet.diseases import DiseaseStatesConfig
 from radweave.methods.diffrgennet.model import DiffRGenNetExperiment, DiffRGenNetModelConfig, DiffRGenNetStages
-from radweave.methods.experiment import ENCODER_STAGE, SMALL_XRAY, TINY_XRAY, published, stage, warm
+from radweave.methods.experiment import ENCODER_STAGE, SMALL_XRAY, TINY_XRAY, as_written, published, stage, warm
 from radweave.methods.stage import OptimizerConfig, StageConfig, full
 from radweave.methods.tables import read_tables
 from radweave.nn.connector import LinearConnectorConfig
@@ -84,7 +84,7 @@ def paper() -> DiffRGenNetExperiment:
             language_model=PretrainedBertDecoderConfig(path=bert),
         ),
         stages=DiffRGenNetStages(report=stage(REPORT_PARTS, LOSSES, schedule, epochs=10)),
-        decoding=DecodingConfig(num_beams=3, min_new_tokens=100, max_new_tokens=150),
+        decoding=as_written(DecodingConfig(num_beams=3, min_new_tokens=100, max_new_tokens=150)),
     )
 
 

@@ -48,6 +48,7 @@ from radweave.methods.diffrgennet.retrieval import (
 from radweave.methods.experiment import WORDS, BuildContext, EncoderFirstStages, Experiment, ModelConfig, Without
 from radweave.methods.model import (
     WORDS_TERM,
+    DecoderInput,
     ForwardPass,
     ReportModel,
     Term,
@@ -62,8 +63,9 @@ from radweave.nn.connector import Connector, ConnectorConfig, ViewTokens, connec
 from radweave.nn.decoding import DecodingConfig
 from radweave.nn.flexiroute import Routed
 from radweave.nn.heads import POSITIVE, NoWordHeadConfig, WordHeadConfig, WordPart
+from radweave.nn.language_model import study_nats
 from radweave.nn.memory.bank import Bank, BankLayout
-from radweave.nn.prompt import PromptFormat, PromptTemplate
+from radweave.nn.prompt import PromptFormat, PromptTemplate, all_there
 from radweave.nn.text_encoder import TextEncoderConfig, TextPart
 from radweave.nn.vision import VisionEncoderConfig, VisionPart
 
@@ -227,9 +229,15 @@ class Forward(ForwardPass["DiffRGenNetModel"]):
         """Input of the decoder; of studies in training the labels may stand for what was found."""
         model, study = self.model, self.study
         states = model.diseases.shown(study.logits, class_labels)
-        memory = model.bridge(study.image.tokens, study.similar.tokens, study.difference.tokens)
-        mask = torch.cat([study.image.mask, study.cases.present, study.changes.present], dim=1)
-        return Reading(memory, mask, model.diseases.prompt(states), self.context)
+        marked = model.bridge(study.image.tokens, study.similar.tokens, study.difference.tokens)
+        masks = study.image.mask, study.cases.present, study.changes.present
+        slots = [
+            self.decoder_input(*one)
+            for one in zip(("image", "similar", "difference"), zip(marked, masks, strict=True), strict=True)
+        ]
+        tokens, mask = (torch.cat(each, dim=1) for each in zip(*slots, strict=True))
+        diseases = self.decoder_input("diseases", all_there(model.diseases.prompt(states)))
+        return Reading(tokens, mask, diseases, self.context)
 
     def matching(self) -> Tensor:
         batch, mean = self.batch, self.image.mean
@@ -255,6 +263,12 @@ FINDINGS = (
     "aggregation",
     "diseases",
 )
+INPUTS = {
+    "image": DecoderInput("projected patch tokens F"),
+    "similar": DecoderInput("similar reports, aggregated with the image (FlexiRoute)"),
+    "difference": DecoderInput("feature differences, aggregated with the image (FlexiRoute)"),
+    "diseases": DecoderInput("states of the disease heads"),
+}
 TERMS: Mapping[str, Term[Forward]] = {
     "words": WORDS_TERM,
     "matching": Term(("vision_encoder", "connector", "text_encoder", "matching"), Forward.matching),
@@ -291,6 +305,7 @@ class DiffRGenNetModel(ReportModel):
     classes: tuple[str, ...]
     positions: Positions
     terms = TERMS
+    inputs = INPUTS
 
     def loss(self, batch: Batch, terms: Sequence[str]) -> dict[str, Tensor]:
         """Losses: ``report`` per token, ``disease`` (Eq. 9), ``matching`` (Eq. 8), and ``words`` of the word head."""
@@ -299,6 +314,13 @@ class DiffRGenNetModel(ReportModel):
     def class_logits(self, batch: Batch) -> Tensor:
         """The log-odds of each class being stated (B, K)."""
         return Forward(self, batch).study.log_odds
+
+    def report_nats(self, batch: Batch) -> Float[Tensor, " batch"]:
+        """Mean negative log-likelihood per token of each study's report, after the heads' own states."""
+        labels = required(batch.labels)
+        reading = Forward(self, batch).reading(None)
+        logits = reading.logits(self.language_model, self.template, required(batch.input_ids), labels)
+        return study_nats(logits, labels)
 
     @torch.no_grad()
     def generate(self, batch: Batch, decoding: DecodingConfig) -> Generation:

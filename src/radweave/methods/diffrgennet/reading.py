@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from radweave.core.config import Config
 from radweave.nn.decoding import Prefixes
 from radweave.nn.encoder_decoder import BertDecoderConfig, CrossAttentionLanguageModel, PretrainedBertDecoderConfig
-from radweave.nn.language_model import CausalLanguageModel, LlamaConfig, PretrainedLanguageModelConfig
-from radweave.nn.prompt import PromptTemplate, Slot, all_there
+from radweave.nn.language_model import CausalLanguageModel, LlamaConfig, PretrainedLanguageModelConfig, mean_loss
+from radweave.nn.prompt import PromptTemplate, Slot
 
 SLOTS = ("memory", "diseases")
 
@@ -40,12 +40,9 @@ class MemoryBridge(nn.Module):
         self.mark = nn.Embedding(3, width)
         nn.init.normal_(self.mark.weight, std=0.02)
 
-    def forward(self, image: Tensor, similar: Tensor, difference: Tensor) -> Float[Tensor, "batch all width"]:
-        """[F; similar; difference]"""
-        parts = [
-            self.projection(part) + self.mark.weight[kind] for kind, part in enumerate((image, similar, difference))
-        ]
-        return torch.cat(parts, dim=1)
+    def forward(self, *parts: Tensor) -> list[Float[Tensor, "batch tokens width"]]:
+        """F, similar and difference, each with its mark."""
+        return [self.projection(part) + self.mark.weight[kind] for kind, part in enumerate(parts)]
 
 
 class MemoryBridgeConfig(Config):
@@ -57,13 +54,13 @@ class MemoryBridgeConfig(Config):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Input of the decoder: ``memory`` (B, M, H), one token for each disease (B, K, H), and what it is told of the
-    study, if it is.
+    """Input of the decoder: ``memory`` (B, M, H), a slot with one token for each disease (B, K, H), and the study's
+    context, where there is any.
     """
 
     memory: Float[Tensor, "batch memory width"]
     memory_mask: Bool[Tensor, "batch memory"]
-    diseases: Float[Tensor, "batch classes width"]
+    diseases: Slot
     context: Slot | None = None
 
     def loss(
@@ -75,10 +72,19 @@ class Reading:
         weights: Float[Tensor, "batch text"] | None = None,
     ) -> Float[Tensor, ""]:
         """Mean negative log-likelihood of the report, weighted where there are ``weights``."""
+        return mean_loss(self.logits(decoder, template, input_ids, labels), labels, weights)
+
+    def logits(
+        self,
+        decoder: Decoder,
+        template: PromptTemplate,
+        input_ids: Int[Tensor, "batch text"],
+        labels: Int[Tensor, "batch text"],
+    ) -> Float[Tensor, "batch text words"]:
+        """Logits of each report token."""
         if isinstance(decoder, CrossAttentionLanguageModel):
-            return decoder.loss(self.memory, self.memory_mask, *self._before(), input_ids, labels, weights)
-        prefix, mask = self._prefix(decoder, template)
-        return decoder.loss(prefix, mask, input_ids, labels, weights)
+            return decoder.logits(self.memory, self.memory_mask, *self._before(), input_ids, labels)
+        return decoder.logits(*self._prefix(decoder, template), input_ids, labels)
 
     def prompts(self, decoder: Decoder, template: PromptTemplate) -> Prefixes:
         """Prefixes of the reports."""
@@ -86,15 +92,15 @@ class Reading:
             return decoder.prompts(self.memory, self.memory_mask, *self._before())
         return Prefixes(*self._prefix(decoder, template))
 
-    def _before(self) -> tuple[Tensor, Tensor | None]:
+    def _before(self) -> Slot:
         """Tokens before the begin token of a decoder with cross-attention."""
+        tokens, mask = self.diseases
         if self.context is None:
-            return self.diseases, None
-        tokens, mask = all_there(self.diseases)
+            return tokens, mask
         return torch.cat([self.context[0].to(tokens.dtype), tokens], dim=1), torch.cat([self.context[1], mask], dim=1)
 
     def _prefix(self, decoder: CausalLanguageModel, template: PromptTemplate) -> tuple[Tensor, Tensor]:
-        slots = {"memory": (self.memory, self.memory_mask), "diseases": all_there(self.diseases)}
+        slots = {"memory": (self.memory, self.memory_mask), "diseases": self.diseases}
         return template.splice(decoder.embed, slots, self.context)
 
 

@@ -21,6 +21,7 @@ from radweave.methods.experiment import (
     TINY_CT,
     TINY_XRAY,
     DataConfig,
+    as_written,
     stage,
     warm,
 )
@@ -160,7 +161,7 @@ def paper() -> DiffvpExperiment:
             language=StageConfig(finetune={}, losses={"text": 1.0}, epochs=0, batch_size=4),
             report=report.model_copy(update={"precision": "bfloat16"}),
         ),
-        decoding=DecodingConfig(max_new_tokens=512, expected_utility=MANY_FINDINGS),
+        decoding=as_written(DecodingConfig(max_new_tokens=512, expected_utility=MANY_FINDINGS)),
     )
 
 

@@ -44,6 +44,7 @@ from radweave.methods.diffvp.resampling import Resampler, ResamplerConfig
 from radweave.methods.experiment import BuildContext, EncoderFirstStages, Experiment, ModelConfig, Without
 from radweave.methods.model import (
     WORDS_TERM,
+    DecoderInput,
     ForwardPass,
     ReportModel,
     Term,
@@ -51,6 +52,7 @@ from radweave.methods.model import (
     generation,
     losses,
     prompted_loss,
+    prompted_nats,
     report_loss,
     required,
     text_loss,
@@ -261,9 +263,12 @@ class Forward(ForwardPass["DiffvpModel"]):
         """[Delta_prompt; I; E] in their slots of the prompt (Eq. 9)."""
         model, latents, logits, difference = self.model, self.latents.tokens, self.logits, self.comparison.slot()
         unknown = self.views.view_ids.new_zeros(len(latents))
-        image = all_there(model.connector(latents, unknown))
         ids, mask = model.diagnosis.words(logits, model.diagnosis_text)
-        slots = {"image": image, "difference": difference, "diagnosis": (model.language_model.embed(ids), mask)}
+        slots = {
+            "difference": self.decoder_input("difference", difference),
+            "image": self.decoder_input("image", all_there(model.connector(latents, unknown))),
+            "diagnosis": self.decoder_input("diagnosis", (model.language_model.embed(ids), mask)),
+        }
         return self.spliced(model.prompt, slots)
 
     def read(self, views: ViewTokens | None = None) -> QueryOutput:
@@ -330,6 +335,11 @@ class Forward(ForwardPass["DiffvpModel"]):
         return binary_loss(logits, required(self.batch.class_labels), self.model.uncertain)
 
 
+INPUTS = {
+    "difference": DecoderInput("difference prompt (global and local delta)"),
+    "image": DecoderInput("latent tokens of the target"),
+    "diagnosis": DecoderInput("findings of the classifier E, in words"),
+}
 TERMS: Mapping[str, Term[Forward]] = {
     "text": Term(("language_model",), text_loss),
     "text_in_context": Term(("language_model",), Forward.text_in_context),
@@ -369,6 +379,7 @@ class DiffvpModel(ReportModel):
     classes: tuple[str, ...]
     uncertain: UncertainPolicy
     terms = TERMS
+    inputs = INPUTS
 
     def loss(self, batch: Batch, terms: Sequence[str]) -> dict[str, Tensor]:
         """Losses of the encoder (``disease``, ``words``), of E (``diagnosis``), of a language model from nothing
@@ -384,6 +395,10 @@ class DiffvpModel(ReportModel):
         forward = Forward(self, batch, STUDY_DRAW)
         logits: Tensor = forward.logits if forward.logits.shape[1] else self.auxiliary_head(forward.latents.tokens)
         return logits
+
+    def report_nats(self, batch: Batch) -> Float[Tensor, " batch"]:
+        """Mean negative log-likelihood per token of each study's report."""
+        return prompted_nats(Forward(self, batch, STUDY_DRAW))
 
     @torch.no_grad()
     def generate(self, batch: Batch, decoding: DecodingConfig) -> Generation:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from radweave.data.augmentation import NoAugmentation
 from radweave.methods.descriptors import SIZE
-from radweave.methods.experiment import TINY_XRAY, DataConfig
+from radweave.methods.experiment import TINY_XRAY, DataConfig, as_written
 from radweave.methods.kernels.model import KernelsExperiment, KernelsModelConfig
 from radweave.methods.tables import Table, parts_table
 from radweave.nn.decoding import DecodingConfig
@@ -29,8 +29,13 @@ def small() -> KernelsExperiment:
     return tiny().model_copy(update={"model": KernelsModelConfig(max_studies=8192)})
 
 
-PRESETS = {"tiny": tiny, "small": small, "paper": tiny}
-"""There is no paper: its numbers are those of ``tiny``."""
+def paper() -> KernelsExperiment:
+    """``tiny`` with drafts scored as written; there is no paper."""
+    experiment = tiny()
+    return experiment.model_copy(update={"decoding": as_written(experiment.decoding)})
+
+
+PRESETS = {"tiny": tiny, "small": small, "paper": paper}
 
 WITH_INDICATION = "told the indication"
 ABLATIONS: dict[str, list[str]] = {

@@ -11,6 +11,7 @@ from radweave.methods.experiment import (
     SMALL_XRAY,
     TINY_XRAY,
     VisionFirstStages,
+    as_written,
     published,
     stage,
     warm,
@@ -104,7 +105,7 @@ def paper() -> VdgenExperiment:
             prompt=VDGEN_PROMPT,
         ),
         stages=stages(report, vision=0, language=0),
-        decoding=DecodingConfig(max_new_tokens=100),
+        decoding=as_written(DecodingConfig(max_new_tokens=100)),
     )
 
 

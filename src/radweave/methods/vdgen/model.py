@@ -17,6 +17,7 @@ from radweave.core.errors import InputError
 from radweave.methods.experiment import BuildContext, Experiment, ModelConfig, VisionFirstStages, Without
 from radweave.methods.model import (
     WORDS_TERM,
+    DecoderInput,
     ForwardPass,
     ReportModel,
     Term,
@@ -24,6 +25,7 @@ from radweave.methods.model import (
     generation,
     losses,
     prompted_loss,
+    prompted_nats,
     report_loss,
     required,
     text_loss,
@@ -68,7 +70,8 @@ class Forward(ForwardPass["VdgenModel"]):
 
     @cached_property
     def prefix(self) -> Slot:
-        return self.spliced(self.model.prompt, {"image": connect_views(self.model.connector, self.views)})
+        image = self.decoder_input("image", connect_views(self.model.connector, self.views))
+        return self.spliced(self.model.prompt, {"image": image})
 
     def text_in_context(self) -> Tensor:
         """Reports after some of their own words, where the image will stand."""
@@ -98,6 +101,7 @@ class Forward(ForwardPass["VdgenModel"]):
         return self.model.encode(replace(self.batch, pixel_values=augmented)).mean()
 
 
+INPUTS = {"image": DecoderInput("projected patch tokens, shaped by VSE and DID")}
 SIGHT = ("vision_encoder", "vision_norm")
 TERMS: Mapping[str, Term[Forward]] = {
     "text": Term(("language_model",), text_loss),
@@ -131,12 +135,17 @@ class VdgenModel(ReportModel):
     prompt: PromptTemplate
     sentences: Sentences | NoSentences
     terms = TERMS
+    inputs = INPUTS
 
     def loss(self, batch: Batch, terms: Sequence[str]) -> dict[str, Tensor]:
         """Losses: ``report`` (Eq. 2), ``vse`` (Eq. 3), ``did`` (Eq. 6); ``words``, ``text`` and ``text_in_context``
         (reports after some of their own words, where the image will stand) of the stages before.
         """
         return losses(self.terms, Forward(self, batch), terms)
+
+    def report_nats(self, batch: Batch) -> Float[Tensor, " batch"]:
+        """Mean negative log-likelihood per token of each study's report."""
+        return prompted_nats(Forward(self, batch))
 
     @torch.no_grad()
     def generate(self, batch: Batch, decoding: DecodingConfig) -> Generation:

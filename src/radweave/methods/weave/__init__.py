@@ -12,6 +12,7 @@ from radweave.methods.experiment import (
     TINY_CT,
     TINY_XRAY,
     DataConfig,
+    as_written,
     published,
     stage,
     warm,
@@ -145,7 +146,7 @@ def paper() -> WeaveExperiment:
             sources=of_members(stage(HEADS, SOURCES, schedule, epochs=10, batch_size=64, augment=False)),
             report=stage({**full("connector"), "language_model": "lora"}, REPORT, schedule, epochs=5, augment=False),
         ),
-        decoding=by_utility(100),
+        decoding=as_written(by_utility(100)),
     )
 
 

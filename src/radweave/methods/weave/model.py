@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -21,6 +22,7 @@ from radweave.labels import NO_FINDING
 from radweave.labels.comparisons import STATES, possible, stated_changes
 from radweave.labels.registry import labeler_of
 from radweave.methods.model import (
+    DecoderInput,
     ForwardPass,
     ReportModel,
     Term,
@@ -41,7 +43,7 @@ from radweave.methods.weave.writing import HINTS, Prompts, Wording
 from radweave.nn.connector import Connector, ViewTokens, connect_views, encode_views, mean_and_largest
 from radweave.nn.decoding import DecodingConfig, Prefixes
 from radweave.nn.heads import POSITIVE, UNLABELED
-from radweave.nn.language_model import CausalLanguageModel
+from radweave.nn.language_model import CausalLanguageModel, study_nats
 from radweave.nn.memory.bank import Bank, BankLayout, Column, report_rows
 from radweave.nn.prompt import Slot
 from radweave.nn.text_pretraining import hint_generator, noisy_findings
@@ -511,6 +513,10 @@ class CopyingWriter:
         """
         raise InputError("the run has no language model", field="model.language_model", got="none")
 
+    def nats(self, forward: Forward, findings: Tensor) -> Float[Tensor, " batch"]:
+        """Refuse, as ``prefix`` does."""
+        raise InputError("the run has no language model", field="model.language_model", got="none")
+
     def generate(self, model: WeaveModel, batch: Batch, decoding: DecodingConfig) -> Generation:
         """The nearest training report of each study.
 
@@ -539,7 +545,10 @@ class LanguageModelWriter:
     def prefix(self, forward: Forward, findings: Tensor) -> Slot:
         """The prompt with these findings (B, C) in words."""
         prompts, image = forward.model.prompts, connect_views(self.connector, forward.views)
-        return forward.spliced(prompts.template, prompts.slots(self.language_model, image, findings, forward.recalled))
+        slots = prompts.slots(self.language_model, image, findings, forward.recalled)
+        return forward.spliced(
+            prompts.template, {name: forward.decoder_input(name, slot) for name, slot in slots.items()}
+        )
 
     def loss(self, forward: Forward) -> Tensor:
         """Loss per token of the reference reports."""
@@ -553,6 +562,11 @@ class LanguageModelWriter:
         given_ids, labels = required(batch.input_ids), required(batch.labels)
         weights = batch.label_weights
         return self.language_model.loss(*self.prefix(forward, findings), given_ids, labels, weights)
+
+    def nats(self, forward: Forward, findings: Tensor) -> Float[Tensor, " batch"]:
+        """Mean negative log-likelihood per token of each reference report."""
+        ids, labels = required(forward.batch.input_ids), required(forward.batch.labels)
+        return study_nats(self.language_model.logits(*self.prefix(forward, findings), ids, labels), labels)
 
     def generate(self, model: WeaveModel, batch: Batch, decoding: DecodingConfig) -> Generation:
         """The likeliest report of each study."""
@@ -572,6 +586,11 @@ class LanguageModelWriter:
         return [list(dict.fromkeys(model.decode(ids) for ids in row)) for row in reports]
 
 
+INPUTS = {
+    "image": DecoderInput("projected patch tokens of all members"),
+    "findings": DecoderInput("findings that the stack asserts, in words"),
+    "recalled": DecoderInput("report of the nearest training study"),
+}
 TERMS: Mapping[str, Term[Forward]] = {
     "dense": Term(("vision_encoder", "dense"), Forward.dense),
     "tokens": Term(("vision_encoder", "tokens"), Forward.tokens),
@@ -619,6 +638,7 @@ class WeaveModel(ReportModel):
     gathered: list[Evidence] = field(default_factory=list)
     settings: AtTest = field(default_factory=AtTest)
     terms = TERMS
+    inputs = INPUTS
 
     @property
     def encoder(self) -> Members:
@@ -635,6 +655,15 @@ class WeaveModel(ReportModel):
         learn, ``report`` per token of the language model.
         """
         return losses(self.terms, Forward(self, batch), terms)
+
+    def report_nats(self, batch: Batch) -> Float[Tensor, " batch"]:
+        """Mean negative log-likelihood per token of each study's report, after the findings that the stack asserts.
+
+        Raises:
+            InputError: if the run has no language model.
+        """
+        forward = Forward(self, batch)
+        return self.writer.nats(forward, self.assert_findings(forward, batch)[0])
 
     @torch.no_grad()
     def generate(self, batch: Batch, decoding: DecodingConfig) -> Generation:

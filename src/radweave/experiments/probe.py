@@ -1,0 +1,575 @@
+"""Exchange probe: what each input of a decoder, and each loss, is worth to the reports of a trained run.
+
+A part that can be exchanged between studies at no cost carries nothing of the study. For every declared input of the
+decoder (``ReportModel.inputs``) the reference reports are scored after the study's own, after another study's, without
+it, and after the batch's mean; drafts are written after the study's own and after another study's. For every loss of
+every stage one step is made on it alone, and the change of what the decoder reads is measured.
+
+    result = probe(restore(Path("runs/dast")), Path("data/iu"))
+    print(result.table())
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from radweave.core.batch import Batch
+from radweave.core.errors import InputError
+from radweave.core.json_files import write_json
+from radweave.core.ontology import NO_FINDING
+from radweave.core.storage import write_folder, write_text
+from radweave.core.study import RESEARCH_ONLY, Split
+from radweave.data.cache.images import build_cache
+from radweave.data.dataset import Dataset
+from radweave.data.loader import Example, collate
+from radweave.data.tokenizer import decode
+from radweave.engine.prepare import prepare
+from radweave.engine.restore import Run
+from radweave.labels import LABELER_OF, get_labeler
+from radweave.methods.model import ReportModel, Term, Writes, WritesByPrefix, device_of, named_parts
+from radweave.methods.stage import StageConfig, apply_finetune
+from radweave.metrics.clinical import confusion_rows, is_positive, states_of
+from radweave.metrics.evaluate import corpus_scores
+from radweave.metrics.statistics import Floats, Statistic, bootstrap, cluster_index, mean_statistic
+from radweave.nn.connector import encode_views
+from radweave.nn.decoding import DecodingConfig, Prefixes
+from radweave.nn.prompt import Slot
+
+Exchange = Literal["another", "none", "mean"]
+EXCHANGES: tuple[Exchange, ...] = ("another", "none", "mean")
+"""Another study's input, none, the mean of the batch."""
+FLOOR = 0.01
+"""Nats per token that another study's input must cost at least."""
+MOVED = 0.01
+"""Change of the decoder's input, relative to its spread between studies, from which a step on a loss counts."""
+HEARD = 0.01
+"""Share of its stage's gradient from which a loss counts."""
+STEP = 0.01
+"""Length of the step on a loss, relative to the norm of the weights that it moves."""
+BATCH = 16
+STEP_STUDIES = 32
+"""Studies on which a step on a loss is made and measured."""
+
+
+# Readers between the inputs and the decoder.
+
+
+def exchanged(slot: Slot, how: Exchange) -> Slot:
+    """The input of every study in place of which stands another study's, nothing, or the batch's mean.
+
+    Args:
+        slot: tokens (B, S, H) and mask (B, S); of one study alone another's is its own.
+        how: ``another`` rolls the rows by one.
+    """
+    tokens, mask = slot
+    if how == "another":
+        return tokens.roll(1, 0), mask.roll(1, 0)
+    if how == "none":
+        return tokens, torch.zeros_like(mask)
+    weight = mask[:, :, None].to(tokens.dtype)
+    mean = (tokens * weight).sum(0) / weight.sum(0).clamp(min=1)
+    return mean.expand_as(tokens), mask.any(0).expand_as(mask)
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanging:
+    """Reader that exchanges one input."""
+
+    name: str
+    how: Exchange
+
+    def __call__(self, name: str, slot: Slot) -> Slot:
+        return exchanged(slot, self.how) if name == self.name else slot
+
+
+@dataclass(slots=True)
+class Recording:
+    """Reader that keeps a copy of every input."""
+
+    slots: dict[str, Slot] = field(default_factory=dict)
+
+    def __call__(self, name: str, slot: Slot) -> Slot:
+        self.slots[name] = (slot[0].detach().float().cpu(), slot[1].cpu())
+        return slot
+
+
+@dataclass(slots=True)
+class Spread:
+    """Share of an input's power that differs between studies: sum (t - mean)^2 / sum t^2 over its tokens.
+
+    The mean is that of each position over the studies that have a token there.
+    """
+
+    squares: float = 0.0
+    total: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.float64))
+    count: Tensor = field(default_factory=lambda: torch.zeros(0, 1, dtype=torch.float64))
+
+    def add(self, slot: Slot) -> None:
+        """Count the input of a batch."""
+        tokens, weight = slot[0].double(), slot[1][:, :, None].double()
+        tokens = tokens * weight
+        self.squares += float(tokens.square().sum())
+        self.total = _padded_sum(self.total, tokens.sum(0))
+        self.count = _padded_sum(self.count, weight.sum(0))
+
+    @property
+    def share(self) -> float | None:
+        """None where the input never had a token."""
+        if not self.squares:
+            return None
+        common = float((self.total.square() / self.count.clamp(min=1)).sum())
+        return max(0.0, 1.0 - common / self.squares)
+
+
+def _padded_sum(a: Tensor, b: Tensor) -> Tensor:
+    """Sum of two tensors (S, W) of different lengths S; one of width 0 adds nothing."""
+    if not a.numel():
+        return b.clone()
+    long, short = (a, b) if len(a) >= len(b) else (b, a)
+    out = long.clone()
+    out[: len(short)] += short
+    return out
+
+
+# Results.
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """A mean over studies with its 95 % bootstrap interval over patients; None where it is undefined."""
+
+    mean: float
+    low: float | None
+    high: float | None
+
+    @classmethod
+    def of(cls, statistic: Statistic, clusters: NDArray[np.int64]) -> Cost:
+        interval = bootstrap({"x": statistic}, clusters)["x"]
+        return cls(statistic.corpus(), interval.low, interval.high)
+
+    def __str__(self) -> str:
+        return f"{self.mean:+.4f}" + ("" if self.low is None else f" [{self.low:+.4f}, {self.high:+.4f}]")
+
+
+@dataclass(frozen=True, slots=True)
+class Drafts:
+    """Drafts of a split: ``changed`` of them differ from the run's own; findings F1 less that of the run's own."""
+
+    changed: float
+    f1: float
+    f1_change: Cost
+    cider: float
+
+
+@dataclass(frozen=True, slots=True)
+class InputResult:
+    """An input of the decoder. ``costs`` are nats per token, exchanged less own; drafts are after another study's."""
+
+    name: str
+    part: str
+    silent: str
+    spread: float | None
+    costs: Mapping[Exchange, Cost]
+    drafts: Drafts | None
+
+    @property
+    def speaks(self) -> bool:
+        """Another study's costs at least ``FLOOR``, with an interval above 0."""
+        cost = self.costs["another"]
+        return cost.mean >= FLOOR and cost.low is not None and cost.low > 0
+
+
+@dataclass(frozen=True, slots=True)
+class LossResult:
+    """A loss of a stage.
+
+    ``gradient`` is its weighted gradient's share of the sum over the stage's losses. After one step on it alone, of
+    ``STEP`` of the norm of the weights that it moves, ``moved`` is the root mean square change of the decoder's input
+    relative to its spread between studies, and ``nats`` the change of the report's loss. ``decoder``: the loss trains
+    the decoder itself.
+    """
+
+    stage: str
+    name: str
+    silent: str
+    gradient: float
+    moved: float
+    nats: float
+    decoder: bool
+
+    @property
+    def acts(self) -> bool:
+        """A step on it is heard among the losses of its stage, and changes what the decoder reads, or the decoder."""
+        return self.gradient >= HEARD and (self.moved >= MOVED or self.decoder)
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """The probe of a run; ``f1`` and ``cider`` are those of its own drafts, by its own decoder, greedily."""
+
+    method: str
+    split: Split
+    studies: int
+    nats: float
+    f1: float | None
+    cider: float | None
+    inputs: tuple[InputResult, ...]
+    losses: tuple[LossResult, ...]
+    seconds: float
+
+    @property
+    def silent(self) -> list[str]:
+        """Parts that do not act and do not declare why."""
+        quiet = [f"input {one.name}" for one in self.inputs if not one.silent and not one.speaks]
+        return quiet + [f"loss {one.stage}.{one.name}" for one in self.losses if not one.silent and not one.acts]
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures as JSON values."""
+        import dataclasses
+
+        def value(item: Any) -> Any:
+            if dataclasses.is_dataclass(item) and not isinstance(item, type):
+                return {name.name: value(getattr(item, name.name)) for name in dataclasses.fields(item)}
+            if isinstance(item, Mapping):
+                return {key: value(one) for key, one in item.items()}
+            return [value(one) for one in item] if isinstance(item, tuple) else item
+
+        own = {"floor": FLOOR, "moved": MOVED, "heard": HEARD, "step": STEP, "silent": self.silent}
+        return {**value(self), **own, "note": RESEARCH_ONLY}
+
+    def table(self) -> str:
+        """Two tables in Markdown: a row per input, and a row per loss."""
+        lines = [
+            "| input | spread | another study's, nats/token [95 %] | none | mean | drafts changed | findings F1 |",
+            "|---|---|---|---|---|---|---|",
+        ]
+        for one in self.inputs:
+            spread = "" if one.spread is None else f"{one.spread:.3f}"
+            changed, f1 = (
+                ("", "")
+                if one.drafts is None
+                else (f"{one.drafts.changed:.0%}", f"{one.drafts.f1:.3f} ({one.drafts.f1_change.mean:+.3f})")
+            )
+            costs = [f"{one.costs[how].mean:+.4f}" for how in EXCHANGES[1:]]
+            lines.append(f"| {one.name} | {spread} | {one.costs['another']} | {' | '.join(costs)} | {changed} | {f1} |")
+        lines += [
+            "",
+            "| stage | loss | share of the gradient | decoder's input moves by | report, nats/token | acts |",
+            "|---|---|---|---|---|---|",
+        ]
+        for loss in self.losses:
+            acts = "yes" if loss.acts else (f"no: {loss.silent}" if loss.silent else "**no**")
+            figures = f"{loss.gradient:.3f} | {loss.moved:.3f} | {loss.nats:+.4f}"
+            lines.append(f"| {loss.stage} | {loss.name} | {figures} | {acts} |")
+        return "\n".join(lines) + "\n"
+
+
+def write_page(result: Probe, out: Path, *, overwrite: bool = False) -> Path:
+    """Write ``index.html`` with a bar per part, ``probe.json`` and ``probe.md`` into a folder; return the page."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("radweave", "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    widest = max([FLOOR, *(abs(cost.high or cost.mean) for one in result.inputs for cost in one.costs.values())])
+    values = {"probe": result, "notice": RESEARCH_ONLY, "widest": widest, "exchanges": EXCHANGES, "floor": FLOOR}
+    page = environment.get_template("probe.html.j2").render(values, moved=MOVED, heard=HEARD, step=STEP)
+    with write_folder(out, overwrite=overwrite) as partial:
+        write_text(partial / "index.html", page)
+        write_text(partial / "probe.md", result.table())
+        write_json(partial / "probe.json", result.to_json())
+    return out / "index.html"
+
+
+# The probe.
+
+
+def probe(
+    run: Run,
+    data: Path,
+    *,
+    split: Split = "test",
+    studies: int = 100,
+    drafts: bool = True,
+    progress: Callable[[int, int], None] | None = None,
+) -> Probe:
+    """Probe a run on at most so many studies of a split, drawn by the run's seed.
+
+    Args:
+        run: a restored run; it is unchanged afterwards.
+        data: the folder of a data set with reports.
+        split: the split that is probed.
+        studies: at most so many.
+        drafts: write drafts as well.
+        progress: gets the number of finished steps, and of all.
+
+    Raises:
+        InputError: if the method has no decoder, or fewer than two studies have a report.
+    """
+    model = run.model
+    if not model.inputs or not isinstance(model, WritesByPrefix) or not isinstance(model.language_model, Writes):
+        raise InputError(
+            "this method has no decoder that writes after named inputs", file=run.folder, field="method",
+            got=run.card.method, expected="a method whose own decoder writes",
+        )  # fmt: skip
+    dataset = Dataset.open(data)
+    experiment = run.experiment
+    cache = build_cache(dataset, size=experiment.data.image_size, ct=experiment.data.ct)
+    prepared = prepare(dataset, split, experiment, run.tokenizer, cache, need_text=True)
+    order = np.random.default_rng(experiment.seed).permutation(len(prepared.examples))[:studies]
+    examples = [prepared.examples[number] for number in order]
+    if len(examples) < 2:
+        raise InputError("fewer than two studies have a report", file=data, field=f"split {split}", got=len(examples))
+    started = time.perf_counter()
+    total = 2 + (len(EXCHANGES) + drafts) * len(run.model.inputs)
+    done = 0
+
+    def step() -> None:
+        nonlocal done
+        done += 1
+        if progress is not None:
+            progress(done, total)
+
+    with torch.inference_mode():
+        batches = list(encoded_batches(run.model, examples, int(run.tokenizer.pad_token_id)))
+        inputs, nats, own = _inputs(run, batches, examples, drafts=drafts, step=step)
+    losses = _losses(run, examples)
+    step()
+    return Probe(
+        method=run.card.method, split=split, studies=len(examples), nats=float(nats.mean()),
+        f1=None if own is None else own.f1, cider=None if own is None else own.cider,
+        inputs=tuple(inputs), losses=tuple(losses), seconds=time.perf_counter() - started,
+    )  # fmt: skip
+
+
+def encoded_batches(model: ReportModel, examples: Sequence[Example], pad_id: int) -> Iterator[Batch]:
+    """Batches whose images are encoded once. A last batch of one study joins the one before: it has no other study."""
+    edges = list(range(0, len(examples), BATCH))
+    if len(examples) % BATCH == 1 and len(edges) > 1:
+        edges.pop()
+    for start, end in zip(edges, [*edges[1:], len(examples)], strict=True):
+        batch = collate(examples[start:end], pad_id=pad_id).to(device_of(model))
+        views = encode_views(model.encoder, batch)
+        yield replace(batch, vision_tokens=views.tokens, vision_grid=views.grid)
+
+
+def _inputs(
+    run: Run, batches: Sequence[Batch], examples: Sequence[Example], *, drafts: bool, step: Callable[[], None]
+) -> tuple[list[InputResult], Floats, _Scored | None]:
+    """Results of every input; nats per token of each study, and its own drafts."""
+    model = run.model
+    clusters = cluster_index([example.patient_id for example in examples])
+    spreads = {name: Spread() for name in model.inputs}
+    own_nats = []
+    for batch in batches:
+        with model.reading_by(recording := Recording()):
+            own_nats.append(model.report_nats(batch))
+        for name, slot in recording.slots.items():
+            spreads[name].add(slot)
+    nats = torch.cat(own_nats).double().cpu().numpy()
+    scored = _Scored.of(run, examples, _texts(run, batches)) if drafts else None
+    step()
+    results = []
+    for name, declared in model.inputs.items():
+        costs: dict[Exchange, Cost] = {}
+        for how in EXCHANGES:
+            with model.reading_by(Exchanging(name, how)):
+                after = torch.cat([model.report_nats(batch) for batch in batches]).double().cpu().numpy()
+            costs[how] = Cost.of(mean_statistic(after - nats), clusters)
+            step()
+        written = None
+        if scored is not None:
+            with model.reading_by(Exchanging(name, "another")):
+                texts = _texts(run, batches)
+            written = scored.compared(_Scored.of(run, examples, texts), clusters)
+            step()
+        results.append(InputResult(name, declared.part, declared.silent, spreads[name].share, costs, written))
+    return results, nats, scored
+
+
+def _texts(run: Run, batches: Sequence[Batch]) -> list[str]:
+    """Drafts of the method's own decoder, greedily, without their evidence."""
+    model: Any = run.model
+    decoding = DecodingConfig(max_new_tokens=run.experiment.decoding.max_new_tokens)
+
+    def prefixes() -> Iterator[Prefixes]:
+        for batch in batches:
+            yield model.to_write(batch).prefixes
+
+    written = model.language_model.write(prefixes(), decoding)
+    return [decode(run.tokenizer, ids) for all_ids, _ in written for ids in all_ids]
+
+
+@dataclass(frozen=True, slots=True)
+class _Scored:
+    """Drafts with confusion rows (N, 3 K) of the findings, their micro F1, and CIDEr."""
+
+    texts: list[str]
+    rows: NDArray[np.int8]
+    f1: float
+    cider: float
+
+    @classmethod
+    def of(cls, run: Run, examples: Sequence[Example], texts: list[str]) -> _Scored:
+        labeler = get_labeler(LABELER_OF[run.experiment.data.modality])
+        references = [example.report or "" for example in examples]
+        kept = [place for place, name in enumerate(labeler.classes) if name != NO_FINDING]
+        states = [is_positive(states_of(some, labeler), "negative")[:, kept] for some in (texts, references)]
+        rows = confusion_rows(*states)
+        known = [example.study_id for example in examples]
+        scores = corpus_scores(dict(zip(known, texts, strict=True)), dict(zip(known, references, strict=True)))
+        return cls(texts, rows, float(_micro_f1(rows.sum(0, dtype=np.float64))), float(scores["CIDEr"]))
+
+    def compared(self, after: _Scored, clusters: NDArray[np.int64]) -> Drafts:
+        """Drafts after an exchange, beside these."""
+        both = np.concatenate([after.rows, self.rows], axis=1)
+        half = self.rows.shape[1]
+
+        def change(sums: Floats) -> Floats:
+            return np.asarray(_micro_f1(sums[..., :half]) - _micro_f1(sums[..., half:]))
+
+        changed = float(np.mean([a != b for a, b in zip(after.texts, self.texts, strict=True)]))
+        statistic = Statistic(both, change, np.full(len(both), np.nan))
+        return Drafts(changed, after.f1, Cost.of(statistic, clusters), after.cider)
+
+
+def _micro_f1(sums: Floats) -> Floats:
+    """F1 of summed confusion rows (..., 3 K); 0 where nothing is positive on either side."""
+    tp, fp, fn = (part.sum(axis=-1) for part in np.split(sums, 3, axis=-1))
+    return np.asarray(2 * tp / np.maximum(2 * tp + fp + fn, 1))
+
+
+# Steps on losses.
+
+
+def _losses(run: Run, examples: Sequence[Example]) -> list[LossResult]:
+    """Results of every loss of every stage that trains, on the first studies."""
+    model, pad_id = run.model, int(run.tokenizer.pad_token_id)
+    some = examples[:STEP_STUDIES]
+    batch = collate(some, pad_id=pad_id).to(device_of(model))
+    results = []
+    for name, stage in run.experiment.named_stages().items():
+        weighed = [term for term, weight in stage.losses.items() if weight]
+        if not stage.epochs or not stage.trained or not weighed:
+            continue
+        results += _steps(model, batch, name, stage, weighed)
+    return results
+
+
+def _steps(model: ReportModel, batch: Batch, name: str, stage: StageConfig, weighed: Sequence[str]) -> list[LossResult]:
+    """A step on each loss of one stage."""
+    with _restored(model):
+        apply_finetune(model, stage.finetune)
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        gradients = {term: _gradient(model, batch, term, trained) for term in weighed}
+        norms = {term: stage.losses[term] * _norm(gradients[term]) for term in weighed}
+        with torch.no_grad():
+            before, nats = _read(model, batch)
+        results = []
+        for term in weighed:
+            known = model.terms.get(term)
+            with _restored(model), torch.no_grad():
+                _step(trained, gradients[term])
+                after, moved_nats = _read(model, batch)
+            decoders = {part for part, module in named_parts(model).items() if isinstance(module, Writes)}
+            results.append(
+                LossResult(
+                    stage=name,
+                    name=term,
+                    silent=known.silent if isinstance(known, Term) else "",
+                    gradient=norms[term] / max(sum(norms.values()), 1e-30),
+                    moved=_relative_change(before, after),
+                    nats=moved_nats - nats,
+                    decoder=known is not None and bool(decoders & set(known.reads) & set(stage.trained)),
+                )
+            )
+    return results
+
+
+def _gradient(model: ReportModel, batch: Batch, term: str, trained: Sequence[nn.Parameter]) -> list[Tensor | None]:
+    with torch.enable_grad(), _batch_statistics(model):
+        torch.manual_seed(0)
+        (loss,) = model.loss(batch, (term,)).values()
+        if not loss.requires_grad:
+            return [None] * len(trained)
+        return list(torch.autograd.grad(loss, trained, allow_unused=True))
+
+
+def _norm(gradient: Sequence[Tensor | None]) -> float:
+    return math.sqrt(sum(float(one.double().square().sum()) for one in gradient if one is not None))
+
+
+def _step(trained: Sequence[nn.Parameter], gradient: Sequence[Tensor | None]) -> None:
+    """Move down the gradient by ``STEP`` of the norm of the weights that have one."""
+    size = _norm(gradient)
+    if not size:
+        return
+    moved = [(own, slope) for own, slope in zip(trained, gradient, strict=True) if slope is not None and slope.any()]
+    length = STEP * _norm([own for own, _ in moved])
+    for own, slope in moved:
+        own.sub_(slope, alpha=length / size)
+
+
+def _read(model: ReportModel, batch: Batch) -> tuple[dict[str, Slot], float]:
+    """Inputs of the decoder, with the statistics of this batch in every normalisation, and the report's loss.
+
+    Statistics of the batch, since a normalisation that is fitted anew takes out again what a loss has scaled.
+    """
+    with model.reading_by(recording := Recording()), _batch_statistics(model):
+        torch.manual_seed(0)
+        nats = float(model.report_nats(batch).mean())
+    return recording.slots, nats
+
+
+def _relative_change(before: Mapping[str, Slot], after: Mapping[str, Slot]) -> float:
+    """Root mean square change of all inputs, relative to the deviation of each position between studies."""
+    changed = spread = 0.0
+    for name, (tokens, mask) in before.items():
+        moved, present = after[name]
+        width = min(tokens.shape[1], moved.shape[1])
+        both = (mask[:, :width] & present[:, :width])[:, :, None].float()
+        own = tokens[:, :width] * both
+        mean = own.sum(0) / both.sum(0).clamp(min=1)
+        changed += float(((moved[:, :width] - tokens[:, :width]) * both).square().sum())
+        spread += float(((own - mean) * both).square().sum())
+    return (changed / spread) ** 0.5 if spread else 0.0
+
+
+@contextmanager
+def _batch_statistics(model: nn.Module) -> Iterator[None]:
+    """Batch normalisation by the batch within the block, without keeping its statistics."""
+    norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    modes = [(norm.training, norm.track_running_stats) for norm in norms]
+    for norm in norms:
+        norm.training, norm.track_running_stats = True, False
+    try:
+        yield
+    finally:
+        for norm, (training, tracks) in zip(norms, modes, strict=True):
+            norm.training, norm.track_running_stats = training, tracks
+
+
+@contextmanager
+def _restored(model: nn.Module) -> Iterator[None]:
+    """Restore parameters, buffers and what may be trained after the block."""
+    tensors = [(tensor, tensor.detach().clone()) for tensor in (*model.parameters(), *model.buffers())]
+    trains = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, before in tensors:
+                tensor.copy_(before)
+        for parameter, train in trains:
+            parameter.requires_grad_(train)
