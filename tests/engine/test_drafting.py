@@ -31,7 +31,7 @@ from radweave.methods.am_mrg.model import AmMrgModel
 from radweave.methods.dast.model import DastModel
 from radweave.methods.diffrgennet.model import DiffRGenNetModel
 from radweave.methods.diffvp.model import DiffvpModel
-from radweave.methods.model import Classifying, EvidenceSource, ReportModel
+from radweave.methods.model import Classifying, EvidenceSource, ReportModel, generations
 from toys import TOY_CT_OVERRIDES, TOY_OVERRIDES, TOY_SIZES
 
 UTILITY = ["kind=expected_utility"]
@@ -102,11 +102,11 @@ def test_calibrated_probabilities_stand_in_place_of_the_method_s_own(
     baseline: Path, toy_dataset: Dataset, monkeypatch: pytest.MonkeyPatch, calibrated: bool
 ) -> None:
     """In a draft that the method's own decoder writes; its other evidence stays."""
-    run, written = restore(baseline), drafts_module.generations
+    run = restore(baseline)
     raw, better = ({"class_probabilities": dict.fromkeys(run.card.classes, value)} for value in (0.75, 0.25))
 
     def with_raw(*arguments: Any) -> Iterator[Generation]:
-        for generation in written(*arguments):
+        for generation in generations(*arguments):
             evidence = [{**values, **raw, "routing": [1.0]} for values in generation.intermediates]
             yield replace(generation, intermediates=evidence)
 

@@ -190,7 +190,7 @@ def test_padding_is_black_and_ignored(tmp_path: Path, value: int, limit: int | N
     image = chest() * 0.2
     values = np.rint(image * 4095).astype(np.int64)
     padded = np.pad(values, 8, constant_values=4095 if limit is None else 4050)
-    tags = {"PixelPaddingValue": value} | ({} if limit is None else {"PixelPaddingRangeLimit": limit})
+    tags: dict[str, Any] = {"PixelPaddingValue": value} | ({} if limit is None else {"PixelPaddingRangeLimit": limit})
     one = read_radiograph(save(dataset(values, bits=12), tmp_path / "a.dcm")).pixels
     two = read_radiograph(save(dataset(padded, bits=12, **tags), tmp_path / "b.dcm")).pixels
     np.testing.assert_allclose(two[8:-8, 8:-8], one, atol=1e-6)
