@@ -265,7 +265,7 @@ def test_scores_with_floors_stand_in_the_card(toy_run: Path, toy_dataset: Datase
     page = (tmp_path / "a/README.md").read_text()
     assert "| BLEU_4 |" in page
     assert "| constant_report |" in page
-    assert "6 studies; 95 % intervals" in page
+    assert "6 studies, " in page and "; 95 % intervals" in page
     assert "None were given" not in page
     assert "None were given" in (export(toy_run, tmp_path / "b") / "README.md").read_text()
 
