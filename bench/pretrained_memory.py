@@ -15,6 +15,7 @@ from pathlib import Path
 
 from radweave.core.errors import InputError
 from radweave.engine.estimate import Estimate, estimate
+from radweave.methods import resolve
 
 PEAK_FLOPS = 312e12
 REACHED = 0.4
@@ -36,15 +37,15 @@ TODAY = [
     "model.vision_encoder=transformers", "model.vision_encoder.path={rad_dino}", "data.image_size=224",
     f"{LM}.path={{qwen}}", f"{LM}.dtype=bfloat16",
 ]  # fmt: skip
-# Label -> method, tokens before the report (of two views, and the prompt), overrides.
-COMMANDS: dict[str, tuple[str, int, list[str]]] = {
-    "baseline": ("baseline", 128, []),
-    "vdgen": ("vdgen", 160, []),
-    "am_mrg": ("am_mrg", 500, []),
-    "dast": ("dast", 300, []),
-    "diffrgennet": ("diffrgennet", 128, []),
-    "diffvp": ("diffvp", 100, []),
-    "RAD-DINO and Qwen2.5-7B": ("baseline", 320, TODAY),
+# Label -> method, overrides.
+COMMANDS: dict[str, tuple[str, list[str]]] = {
+    "baseline": ("baseline", []),
+    "vdgen": ("vdgen", []),
+    "am_mrg": ("am_mrg", []),
+    "dast": ("dast", []),
+    "diffrgennet": ("diffrgennet", []),
+    "diffvp": ("diffvp", []),
+    "RAD-DINO and Qwen2.5-7B": ("baseline", TODAY),
 }
 
 
@@ -57,7 +58,7 @@ def rows(folder: Path) -> None:
     columns = ("tokens before the report", "as written", "LoRA", "LoRA in 4 bit", "full", "writing reports")
     print(f"| all figures estimated | {' | '.join(columns)} |")
     print("|---|---|---|---|---|---|---|")
-    for label, (method, tokens, changes) in COMMANDS.items():
+    for label, (method, changes) in COMMANDS.items():
         base = [change.format(**{name: folder / name for name in paths}) for change in changes]
         lora = LORA.get(method, LORA[""])
         ways = {
@@ -69,12 +70,13 @@ def rows(folder: Path) -> None:
         cells = []
         for way, more in ways.items():
             try:
-                found = estimate(method, "paper", [*base, *more], prompt_tokens=tokens)
+                found = estimate(method, "paper", [*base, *more])
                 cells.append(shown(found, full=way == "full"))
             except InputError:  # BERT has no 4 bits
                 cells.append("-")
-        generation = estimate(method, "paper", base, prompt_tokens=tokens).generation
-        print(f"| {label} | {tokens} | {' | '.join(cells)} | {generation / 1e9:.0f} GB |", flush=True)
+        written = estimate(method, "paper", base)
+        tokens = written.tokens - resolve(method, "paper", base).data.max_tokens
+        print(f"| {label} | {tokens} | {' | '.join(cells)} | {written.generation / 1e9:.0f} GB |", flush=True)
 
 
 def shown(found: Estimate, *, full: bool) -> str:

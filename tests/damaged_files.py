@@ -141,27 +141,27 @@ _KINDS: Final = (_flip, _flip, _flip_some, _flip_early, _set, _cut, _cut_end, _l
 
 def digest(*parts: Any) -> str:
     """Hash of arrays and of what JSON can write."""
-    found = hashlib.sha256()
+    result = hashlib.sha256()
     for part in parts:
         if isinstance(part, np.ndarray):
-            found.update(f"{part.dtype}{part.shape}".encode() + np.ascontiguousarray(part).tobytes())
+            result.update(f"{part.dtype}{part.shape}".encode() + np.ascontiguousarray(part).tobytes())
         else:
-            found.update(json.dumps(part, default=str, sort_keys=True).encode())
-    return found.hexdigest()
+            result.update(json.dumps(part, default=str, sort_keys=True).encode())
+    return result.hexdigest()
 
 
 def look_at_radiograph(path: Path) -> tuple[str, bool]:
     """What a model and a page see of a radiograph: warnings of other kinds do not count as doubt."""
-    found = read_radiograph(path)
-    seen = digest(found.pixels, str(found.view), found.spacing_mm, found.patient_key, found.study_key)
-    return seen, any(text.startswith(DOUBTFUL) for text in found.warnings)
+    result = read_radiograph(path)
+    observed = digest(result.pixels, str(result.view), result.spacing_mm, result.patient_key, result.study_key)
+    return observed, any(text.startswith(DOUBTFUL) for text in result.warnings)
 
 
 def look_at_volume(path: Path) -> tuple[str, bool]:
-    found = read_stored(path)
-    where = found.geometry
-    seen = digest(found.values, where.spacing_xyz_mm, where.origin_lps, where.direction)
-    return seen, any(text.startswith(DOUBTFUL) for text in found.warnings)
+    result = read_stored(path)
+    where = result.geometry
+    observed = digest(result.values, where.spacing_xyz_mm, where.origin_lps, where.direction)
+    return observed, any(text.startswith(DOUBTFUL) for text in result.warnings)
 
 
 def _raster(path: Path, **options: Any) -> Path:

@@ -92,13 +92,13 @@ def _is_parameter(tensor: Tensor) -> bool:
 def _computed(op: Any, *args: Any, **kwargs: Any) -> Any:
     """What the CPU makes of it, as tensors of the device."""
     name = op.name().partition(".")[0] if hasattr(op, "name") else str(op)
-    given = [*_tensors(args), *_tensors(tuple(kwargs.values()))]
-    _refuse_mixture(name, args, given)
+    tensors = [*_tensors(args), *_tensors(tuple(kwargs.values()))]
+    _refuse_mixture(name, args, tensors)
     _refuse_other_generator(name, kwargs)
-    there = {id(tensor.inner): tensor for tensor in given if isinstance(tensor, StandinTensor)}
-    plain = {id(tensor) for tensor in given if not isinstance(tensor, StandinTensor)}
-    asked = kwargs.get("device")
-    leaves = asked is not None and torch.device(asked).type == "cpu"
+    standins = {id(tensor.inner): tensor for tensor in tensors if isinstance(tensor, StandinTensor)}
+    plain = {id(tensor) for tensor in tensors if not isinstance(tensor, StandinTensor)}
+    target_device = kwargs.get("device")
+    leaves = target_device is not None and torch.device(target_device).type == "cpu"
     if (name in _MOVES and (leaves or plain)) or name in _READS:
         crossings[name] += 1
 
@@ -110,7 +110,7 @@ def _computed(op: Any, *args: Any, **kwargs: Any) -> Any:
     def outside(value: Any) -> Any:
         if not isinstance(value, Tensor) or leaves or id(value) in plain:
             return value
-        known = there.get(id(value))
+        known = standins.get(id(value))
         if known is None:
             return StandinTensor(value)
         assert known.shape == value.shape, f"{name} gave a tensor another shape in place, which the stand-in cannot"
@@ -139,13 +139,13 @@ def _tensors(value: Any) -> Iterator[Tensor]:
             yield from _tensors(item)
 
 
-def _refuse_mixture(name: str, args: tuple[Any, ...], given: list[Tensor]) -> None:
-    if name in _MOVES or not any(isinstance(tensor, StandinTensor) for tensor in given):
+def _refuse_mixture(name: str, args: tuple[Any, ...], tensors: list[Tensor]) -> None:
+    if name in _MOVES or not any(isinstance(tensor, StandinTensor) for tensor in tensors):
         return
     if name in _TAKES_INDICES and isinstance(args[0], StandinTensor):
-        given = [tensor for tensor in (args[0], *args[2:3]) if isinstance(tensor, Tensor)]
+        tensors = [tensor for tensor in (args[0], *args[2:3]) if isinstance(tensor, Tensor)]
     written = args[0] if name.endswith("_") and args else None
-    for tensor in given:
+    for tensor in tensors:
         if isinstance(tensor, StandinTensor) or tensor.device.type != "cpu":
             continue
         if tensor.dim() or name in _JOINS or tensor is written:

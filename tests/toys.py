@@ -19,6 +19,8 @@ TOY_OVERRIDES = (
     "data.image_size=32",
     "data.max_tokens=40",
     "data.tokenizer.vocab_size=300",
+    "stages.report.patience=null",
+    "stages.report.abnormal_weight=1",
     "stages.report.batch_size=4",
     "stages.report.optimizer.warmup_steps=2",
     "decoding.max_new_tokens=40",
@@ -220,6 +222,6 @@ def rewrite_card(folder: Path, **changes: Any) -> None:
     if "files" in changes:
         banks = {name.split("/")[1] for name in changes["files"] if name.startswith("memories/")}
         rows = {name: (folder / "memories" / name / "rows.jsonl").read_text().count("\n") for name in banks}
-        kept = {name: count for name, count in card.memories.items() if name == "drafting"}
-        changes.setdefault("memories", {**kept, **rows})
+        retained = {name: count for name, count in card.memories.items() if name == "drafting"}
+        changes.setdefault("memories", {**retained, **rows})
     write_card(folder, RunCard.model_validate({**card.model_dump(mode="json"), **changes}))

@@ -22,17 +22,17 @@ class ReachedError(Exception):
     """The model was asked; nothing after that matters here."""
 
 
-def path_to(monkeypatch: pytest.MonkeyPatch, where: Any, asked: str, *command: str | Path) -> list[str]:
+def path_to(monkeypatch: pytest.MonkeyPatch, where: Any, last_call: str, *command: str | Path) -> list[str]:
     """Our functions from the command's on, up to what calls ``where.asked``."""
     path: list[str] = []
 
-    def stop(*given: Any) -> None:
+    def stop(*arguments: Any) -> None:
         for frame in inspect.stack(context=0)[1:]:
             if Path(frame.filename).is_relative_to(SOURCE):
                 path.insert(0, f"{Path(frame.filename).relative_to(SOURCE)}:{frame.function}")
         raise ReachedError
 
-    monkeypatch.setattr(where, asked, stop)
+    monkeypatch.setattr(where, last_call, stop)
     with pytest.raises(ReachedError):
         radweave(*command)
     assert path[0] == "cli/__init__.py:main"
@@ -50,9 +50,9 @@ def test_a_report_is_five_calls_away(
     monkeypatch: pytest.MonkeyPatch, toy_run: Path, toy_dataset: Dataset, tmp_path: Path
 ) -> None:
     """Up to the seam that batches stream through to the model: several are under way at once there."""
-    for given in (
+    for arguments in (
         (toy_dataset.image_path("images/1_0.png"),),
         ("--data", toy_dataset.path, "--out", tmp_path / "predictions.jsonl"),
     ):
-        path = path_to(monkeypatch, drafts, "generations", "generate", toy_run, *given)
+        path = path_to(monkeypatch, drafts, "generations", "generate", toy_run, *arguments)
         assert len(path) <= 5, path

@@ -132,9 +132,9 @@ def test_an_untrained_run_needs_the_flag(toy_dataset: Dataset, tmp_path: Path) -
     refused = radweave("generate", tmp_path / "run", image)
     assert refused.returncode == 2
     assert "--untrained" in refused.stderr
-    told = radweave("generate", tmp_path / "run", image, "--untrained")
-    assert told.returncode == 0
-    assert "UNTRAINED WEIGHTS" in told.stderr
+    untrained = radweave("generate", tmp_path / "run", image, "--untrained")
+    assert untrained.returncode == 0
+    assert "UNTRAINED WEIGHTS" in untrained.stderr
 
 
 def test_a_planted_leak_stops_training(toy_dataset: Dataset, tmp_path: Path) -> None:

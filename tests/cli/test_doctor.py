@@ -16,13 +16,13 @@ from radweave.core.extras import EXTRAS
 def test_doctor_describes_the_installation(monkeypatch: pytest.MonkeyPatch) -> None:
     done = radweave("doctor", "--no-self-test", "--json")
     assert done.returncode == 0, done.stdout
-    found = json.loads(done.stdout)
-    assert found["packages"]["torch"].startswith("2.")
-    assert found["devices"][0].startswith("cpu")
-    assert found["cores"] >= 1
-    assert list(found["extras"]) == list(EXTRAS)
-    assert all(free > 0 for free in found["disk_gb"].values())
-    assert found["self_test_s"] is None
+    report = json.loads(done.stdout)
+    assert report["packages"]["torch"].startswith("2.")
+    assert report["devices"][0].startswith("cpu")
+    assert report["cores"] >= 1
+    assert list(report["extras"]) == list(EXTRAS)
+    assert all(free > 0 for free in report["disk_gb"].values())
+    assert report["self_test_s"] is None
     monkeypatch.setattr("radweave.core.extras.find_spec", lambda name: None)
     text = radweave("doctor", "--no-self-test").stdout
     assert "extra ray: not installed (pip install 'radweave[ray]')" in text
@@ -54,7 +54,7 @@ def test_a_failing_self_test_names_its_step(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.slow
 def test_the_self_test_passes() -> None:
-    said: list[str] = []
-    health = examine(say=said.append)
+    printed: list[str] = []
+    health = examine(say=printed.append)
     assert health.problems == []
-    assert list(health.self_test_s or {}) == said == ["load", "draw", "train", "draft", "score"]
+    assert list(health.self_test_s or {}) == printed == ["load", "draw", "train", "draft", "score"]

@@ -42,12 +42,12 @@ REQUESTS: dict[str, tuple[str, str, Any]] = {
     "compare": (
         "radweave.metrics.commands.run_compare",
         "a b --protocol ws --ontology ct18 --weights w --floors --seeds --no-meteor --resamples 7 --seed 3 "
-        "--judge http://x --judge-model m --judge-limit 5 --both-orders --json --out o --overwrite "
-        "--study i --hyp h --ref r",
+        "--judge http://x --judge-model m --judge-limit 5 --both-orders --phrases 3 --json --out o "
+        "--overwrite --study i --hyp h --ref r",
         CompareRequest(
             (P("a"), P("b")), "ws", "ct18", P("w"), Fields("i", "h", "r"), floors=True, seeds=True, meteor=False,
-            resamples=7, seed=3, judge="http://x", judge_model="m", judge_limit=5, both_orders=True, as_json=True,
-            out=P("o"), overwrite=True,
+            resamples=7, seed=3, judge="http://x", judge_model="m", judge_limit=5, both_orders=True, phrases=3,
+            as_json=True, out=P("o"), overwrite=True,
         ),
     ),
     "label": (
@@ -88,16 +88,16 @@ class ArrivedError(Exception):
 
 def given_to(monkeypatch: pytest.MonkeyPatch, place: str, arguments: str) -> tuple[tuple[Any, ...], Any]:
     """What the command line hands to the function at ``place``."""
-    found: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+    calls_made: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
 
     def take(*args: Any, **named: Any) -> None:
-        found.append((args, named))
+        calls_made.append((args, named))
         raise ArrivedError
 
     monkeypatch.setattr(place, take)
     result = CliRunner().invoke(app, arguments.split())
     assert isinstance(result.exception, ArrivedError), result.output
-    return found[0]
+    return calls_made[0]
 
 
 @pytest.mark.parametrize("verb", REQUESTS)
@@ -146,10 +146,10 @@ def test_every_option_of_train(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_option_of_reports_features_pages_and_exports(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: dict[str, Any] = {}
+    calls: dict[str, Any] = {}
 
     def predictor(run: Any, **named: Any) -> Any:
-        asked.update(named)
+        calls.update(named)
         return SimpleNamespace(modality="xray")
 
     run = object()
@@ -158,7 +158,7 @@ def test_every_option_of_reports_features_pages_and_exports(monkeypatch: pytest.
     arguments = "generate r --data d --split val --out o --untrained --batch-size 3 --shard-size 5 --ray 2 --set a=1"
     arguments += " --at-test pairing_seed=3"
     args, named = given_to(monkeypatch, "radweave.inference.bulk.generate_split", arguments)
-    assert asked == {"untrained": True, "decoding": ["a=1"]}
+    assert calls == {"untrained": True, "decoding": ["a=1"]}
     assert args[0] is run
     assert args[2:] == (P("d"), "val", P("o"))
     assert (named["batch_size"], named["shard_size"], named["ray_workers"]) == (3, 5, 2)
@@ -178,10 +178,10 @@ def test_every_option_of_reports_features_pages_and_exports(monkeypatch: pytest.
     assert {name: named[name] for name in ("batch_size", "shard_size", "ray_workers", "overwrite")} == {
         "batch_size": 3, "shard_size": 5, "ray_workers": 2, "overwrite": True,
     }  # fmt: skip
-    asked.clear()
+    calls.clear()
     arguments = "explain r --data d --study s --out o --threshold 0.3 --force --untrained --set a=1 --overwrite"
     args, named = given_to(monkeypatch, "radweave.inference.explain.explain_study", arguments)
-    assert asked == {"untrained": True, "decoding": ["a=1"]}
+    assert calls == {"untrained": True, "decoding": ["a=1"]}
     assert args[2:] == (P("d"), "s", P("o"))
     assert named == {"threshold": 0.3, "force": True, "overwrite": True}
     args, named = given_to(
@@ -246,10 +246,10 @@ def test_a_log_names_stage_epoch_and_total(
 
 
 def test_progress_lines_are_rare(capsys: pytest.CaptureFixture[str]) -> None:
-    with options.bar("reading") as told:
+    with options.bar("reading") as progress:
         for done in range(1, 1001):
-            told(done, 1000)
-        told(1000, 1000)
+            progress(done, 1000)
+        progress(1000, 1000)
     assert capsys.readouterr().err.splitlines() == ["reading: 1 of 1000 (0 %)", "reading: 1000 of 1000 (100 %)"]
 
 

@@ -172,13 +172,13 @@ def _refused(encoder: Path, words: Path, dataset: Dataset, out: Path) -> str:
         "model.vision_encoder=transformers", f"model.vision_encoder.path={encoder}",
         "model.language_model=pretrained", f"model.language_model.path={words}", *OVERRIDES,
     ]  # fmt: skip
-    asked = ["train", "baseline", str(dataset.path), *overrides, "--out", str(out)]
-    dry, real = radweave(*asked, "--dry-run"), radweave(*asked)
+    train_arguments = ["train", "baseline", str(dataset.path), *overrides, "--out", str(out)]
+    dry, real = radweave(*train_arguments, "--dry-run"), radweave(*train_arguments)
     assert (dry.returncode, real.returncode) == (2, 2)
-    said = [done.stderr.strip().splitlines()[-1] for done in (dry, real)]
-    assert said[0] == said[1]
+    output = [done.stderr.strip().splitlines()[-1] for done in (dry, real)]
+    assert output[0] == output[1]
     assert not out.exists()
-    return said[0]
+    return output[0]
 
 
 def test_dry_run_and_training_refuse_another_kind_of_model(
@@ -202,7 +202,7 @@ def test_a_web_page_instead_of_weights_is_refused(toy_ct_dataset: Dataset, tmp_p
 
 
 def test_a_dry_run_checks_the_run_folder(toy_dataset: Dataset, toy_run: Path, tmp_path: Path) -> None:
-    def said(out: Path, *more: str) -> str:
+    def output(out: Path, *more: str) -> str:
         options = [
             "train",
             "baseline",
@@ -222,12 +222,12 @@ def test_a_dry_run_checks_the_run_folder(toy_dataset: Dataset, toy_run: Path, tm
 
     shutil.copytree(toy_run, tmp_path / "run")
     (tmp_path / "file").write_text("mine")
-    assert said(tmp_path / "new") == ""
-    assert "exists already; give --overwrite" in said(tmp_path / "run")
-    assert said(tmp_path / "run", "--overwrite") == ""
-    assert "is no folder" in said(tmp_path / "file")
-    assert "nothing can be written there" in said(tmp_path / "file" / "run")
-    assert "lies in the folder of a data set" in said(toy_dataset.path / "run")
+    assert output(tmp_path / "new") == ""
+    assert "exists already; give --overwrite" in output(tmp_path / "run")
+    assert output(tmp_path / "run", "--overwrite") == ""
+    assert "is no folder" in output(tmp_path / "file")
+    assert "nothing can be written there" in output(tmp_path / "file" / "run")
+    assert "lies in the folder of a data set" in output(toy_dataset.path / "run")
     assert not (toy_dataset.path / "run").exists()
 
 
@@ -272,7 +272,7 @@ def _killed_between_two_names(out: Path) -> None:
 def test_dry_run_and_training_refuse_the_same_folders(
     made: Callable[[Path], None], option: str, tmp_path: Path
 ) -> None:
-    said = []
+    output = []
     for name, asks in (("dry", refuse_place), ("real", _claim)):
         folder = tmp_path / name
         folder.mkdir()
@@ -280,11 +280,11 @@ def test_dry_run_and_training_refuse_the_same_folders(
         try:
             asks(folder / "run", overwrite=option == "overwrite", resume=option == "resume")
         except InputError as error:
-            said.append(str(error).replace(str(folder), ""))
+            output.append(str(error).replace(str(folder), ""))
         else:
-            said.append("")
-    assert said[0] == said[1]
-    assert bool(said[0]) == ((made.__name__, option) in REFUSED)
+            output.append("")
+    assert output[0] == output[1]
+    assert bool(output[0]) == ((made.__name__, option) in REFUSED)
 
 
 REFUSED = {

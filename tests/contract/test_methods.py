@@ -30,6 +30,7 @@ from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example, collate
 from radweave.data.tokenizer import encode
+from radweave.engine.estimate import longest_prompt
 from radweave.engine.loop import AveragedWeights
 from radweave.engine.plan import refuse_unread_context
 from radweave.engine.prepare import prepare
@@ -41,12 +42,23 @@ from radweave.inference.features import build_feature_bank
 from radweave.inference.predictor import Predictor
 from radweave.methods import load_method, method_names, method_summary, resolve
 from radweave.methods.experiment import BuildContext, Experiment
-from radweave.methods.model import Classifying, ReportModel, TrainingView, encoder_name, named_parts
+from radweave.methods.model import (
+    Classifying,
+    Prompting,
+    ReportModel,
+    StudySize,
+    TrainingView,
+    encoder_name,
+    named_parts,
+)
 from radweave.methods.stage import apply_finetune, build_optimizer, set_train_mode, total_loss
 from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.decoding import DecodingConfig, Prefixes, Written
+from radweave.nn.encoder_decoder import CrossAttentionLanguageModel
 from radweave.nn.heads import NEGATIVE, POSITIVE, UNCERTAIN, UNLABELED, UncertainPolicy
+from radweave.nn.language_model import CausalLanguageModel
 from radweave.nn.memory.bank import Bank, load_bank, save_bank, write_tensors
+from radweave.nn.vision import InputSize, tokens_of
 from toys import TOY_CT_OVERRIDES, TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
 
 SEVENTH = "seventh"
@@ -250,7 +262,7 @@ def test_a_term_reads_exactly_the_parts_it_names(
     for name, part in named_parts(model).items():
         if not list(part.parameters()):
             continue
-        kept = {key: value.clone() for key, value in part.state_dict().items()}
+        saved = {key: value.clone() for key, value in part.state_dict().items()}
         with torch.no_grad():
             for parameter in part.parameters():
                 parameter.add_(0.5 * torch.randn_like(parameter))
@@ -261,9 +273,9 @@ def test_a_term_reads_exactly_the_parts_it_names(
         named -= {term for term in named if name in BY_THRESHOLD.get((experiment.method, term), ())}
         if not named <= changed:
             remember(experiment, model, context)
-            again = values_of(model, batch)
-            assert {term for term in named if again[term] != before[term]} == named, f"{name} is not read"
-        part.load_state_dict(kept)
+            repeated = values_of(model, batch)
+            assert {term for term in named if repeated[term] != before[term]} == named, f"{name} is not read"
+        part.load_state_dict(saved)
         if not named <= changed:
             remember(experiment, model, context)
 
@@ -308,11 +320,11 @@ def outputs(model: ReportModel, batch: Batch, decoding: DecodingConfig) -> dict[
     """Every term, the words that come first, and all evidence."""
     model.eval()
     drafts = model.generate(batch, decoding.model_copy(update={"max_new_tokens": 2, "num_beams": 1}))
-    found = leaves_of({"terms": values_of(model, batch), "ids": drafts.token_ids, "evidence": drafts.intermediates})
+    result = leaves_of({"terms": values_of(model, batch), "ids": drafts.token_ids, "evidence": drafts.intermediates})
     if isinstance(model, Classifying):
         with torch.no_grad():
-            found["logits"] = model.class_logits(batch).double().numpy()
-    return found
+            result["logits"] = model.class_logits(batch).double().numpy()
+    return result
 
 
 def differ(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
@@ -326,14 +338,14 @@ def differ(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
     return [key for key in one.keys() | other.keys() if not same(one.get(key), other.get(key))]
 
 
-def test_what_a_batch_carries_counts_and_what_is_absent_does_not(
+def test_present_inputs_change_the_result_and_absent_ones_do_not(
     experiment: Experiment, model: ReportModel, context: BuildContext
 ) -> None:
     """One study has two views and is told much, one has one view and is told less."""
     remember(experiment, roused(model), context)
     studies = [example(context, 1, views=2), example(context, 2), example(context, 4)]
     texts = ("Indication: fall and cough.\n", "Indication: fall.\n", "")
-    batch = batch_of(context, *(told(context, study, text) for study, text in zip(studies, texts, strict=True)))
+    batch = batch_of(context, *(with_context(context, study, text) for study, text in zip(studies, texts, strict=True)))
     before = outputs(model, batch, experiment.decoding)
     assert differ(before, outputs(model, padded_more(batch), experiment.decoding)) == []
     changes: dict[str, Any] = {}
@@ -374,46 +386,48 @@ def test_an_uncertain_label_counts_as_the_option_says(experiment: Experiment, co
     def losses(policy: UncertainPolicy, labels: torch.Tensor) -> dict[str, float]:
         torch.manual_seed(0)
         model = experiment.model.model_copy(update={"uncertain": policy}).build(context).eval()
-        found = {}
+        result = {}
         for term in model.terms:
             torch.manual_seed(0)
-            found[term] = float(model.loss(replace(batch, class_labels=labels), (term,))[term].detach())
-        return found
+            result[term] = float(model.loss(replace(batch, class_labels=labels), (term,))[term].detach())
+        return result
 
-    given = {policy: losses(policy, batch.class_labels) for policy in states}
-    ruled = [term for term in given["positive"] if len({given[policy][term] for policy in states}) > 1]
-    assert {"disease", "diagnosis"} & set(given["positive"]) <= set(ruled) != set()
+    losses_by_policy = {policy: losses(policy, batch.class_labels) for policy in states}
+    ruled = [
+        term for term in losses_by_policy["positive"] if len({losses_by_policy[policy][term] for policy in states}) > 1
+    ]
+    assert {"disease", "diagnosis"} & set(losses_by_policy["positive"]) <= set(ruled) != set()
     for policy, state in states.items():
-        said = batch.class_labels.masked_fill(batch.class_labels == UNCERTAIN, state)
-        meant = losses("positive", said)
+        stated_labels = batch.class_labels.masked_fill(batch.class_labels == UNCERTAIN, state)
+        meant = losses("positive", stated_labels)
         for term in ruled:
-            assert given[policy][term] == pytest.approx(meant[term], abs=1e-6), f"{policy}: {term}"
+            assert losses_by_policy[policy][term] == pytest.approx(meant[term], abs=1e-6), f"{policy}: {term}"
 
 
 TWO_PARTS = "FINDINGS: No effusion. IMPRESSION: The heart is normal."
 
 
-def told(context: BuildContext, study: Example, text: str) -> Example:
+def with_context(context: BuildContext, study: Example, text: str) -> Example:
     """The study as its model is told of it; of "" it is told nothing."""
     return replace(study, context_ids=tuple(encode(context.tokenizer, text)))
 
 
-def test_it_overfits_studies_and_says_what_it_saw_and_was_told(
+def test_a_method_overfits_and_shows_its_evidence_and_context(
     experiment: Experiment, model: ReportModel, context: BuildContext
 ) -> None:
     """The first and the last study are one image: what it is told alone says that two parts are wanted."""
     refuse_nothing_to_train(model)
     tokens = (*encode(context.tokenizer, TWO_PARTS), int(context.tokenizer.eos_token_id))
     other = replace(example(context, 0), study_id="told", report=TWO_PARTS, token_ids=tokens)
-    plain = (told(context, example(context, index), "") for index in range(2))
-    batch = batch_of(context, *plain, told(context, other, "Indication: fall.\n"))
+    plain = (with_context(context, example(context, index), "") for index in range(2))
+    batch = batch_of(context, *plain, with_context(context, other, "Indication: fall.\n"))
     stage = list(experiment.named_stages().values())[-1]
     apply_finetune(model, stage.finetune)
     optimizer = build_optimizer(model, stage.optimizer)
     for group in optimizer.param_groups:
         group["lr"] = 3e-3
     model.train()
-    for _ in range(150):
+    for _ in range(300):
         loss = total_loss(model.loss(batch, tuple(stage.losses)), stage.losses)
         optimizer.zero_grad()
         loss.backward()
@@ -424,14 +438,14 @@ def test_it_overfits_studies_and_says_what_it_saw_and_was_told(
     assert texts == [TOY_REPORTS["right"], TOY_REPORTS["left"], TWO_PARTS]
 
 
-def test_what_is_told_stands_in_its_prompt_and_nothing_where_nothing_is(
+def test_context_stands_in_the_prompt_only_where_a_study_has_it(
     experiment: Experiment, model: ReportModel, context: BuildContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run that is told nothing, and a study of which nothing is, have the prompt that they always had."""
-    asked = resolve(experiment.method, "tiny", ["data.input_sections=[indication]"])
-    refuse_unread_context(asked, model)
+    requested = resolve(experiment.method, "tiny", ["data.input_sections=[indication]"])
+    refuse_unread_context(requested, model)
     with pytest.raises(InputError, match=r"field 'data.input_sections': this model reads images alone"):
-        refuse_unread_context(asked, torch.nn.Linear(1, 1))  # type: ignore[arg-type]
+        refuse_unread_context(requested, torch.nn.Linear(1, 1))  # type: ignore[arg-type]
     writer = named_parts(model.eval()).get("language_model")
     if writer is None:
         pytest.skip("nothing is written; what it makes of it: tests/methods/test_context_words.py")
@@ -439,25 +453,25 @@ def test_what_is_told_stands_in_its_prompt_and_nothing_where_nothing_is(
     write = writer.write
 
     def watched(batches: Iterator[Prefixes], decoding: DecodingConfig) -> Iterator[Written]:
-        def seen() -> Iterator[Prefixes]:
+        def recording_prefixes() -> Iterator[Prefixes]:
             for one in batches:
                 prompts.extend(one.embeds[row][one.mask[row]] for row in range(len(one)))
                 yield one
 
-        return write(seen(), decoding)
+        return write(recording_prefixes(), decoding)
 
     monkeypatch.setattr(writer, "write", watched)
     brief = experiment.decoding.model_copy(update={"max_new_tokens": 1, "num_beams": 1})
     study = example(context, 0)
-    said = told(context, study, "Indication: fall.\n")
-    assert said.context_ids
-    for batch in ([study], [told(context, study, "")], [told(context, study, ""), said]):
+    stated_labels = with_context(context, study, "Indication: fall.\n")
+    assert stated_labels.context_ids
+    for batch in ([study], [with_context(context, study, "")], [with_context(context, study, ""), stated_labels]):
         model.generate(batch_of(context, *batch), brief)
-    plain, nothing, beside, more = prompts
+    plain, nothing, in_batch, more = prompts
     torch.testing.assert_close(nothing, plain)
-    torch.testing.assert_close(beside, plain)
-    assert len(more) == len(plain) + len(said.context_ids)
-    words = writer.embed(torch.tensor(said.context_ids))
+    torch.testing.assert_close(in_batch, plain)
+    assert len(more) == len(plain) + len(stated_labels.context_ids)
+    words = writer.embed(torch.tensor(stated_labels.context_ids))
     places = [start for start in range(len(plain)) if torch.equal(more[start : start + len(words)], words)]
     assert places, "as tokens, one after the other"
 
@@ -512,9 +526,7 @@ def test_features_come_of_every_encoder(dataset: Dataset, run: Path, tmp_path: P
     assert torch.isfinite(bank.tensors["features"]).all()
 
 
-def test_an_export_recalls_what_its_run_does_and_never_the_query_itself(
-    dataset: Dataset, run: Path, tmp_path: Path
-) -> None:
+def test_an_export_recalls_like_its_run_and_never_the_query_itself(dataset: Dataset, run: Path, tmp_path: Path) -> None:
     """On the training split, asked by its own ids, by its patient alone, by its study alone, and unknown."""
     first, second = restore(run), restore(export(run, tmp_path / "export"))
     names = {
@@ -529,22 +541,22 @@ def test_an_export_recalls_what_its_run_does_and_never_the_query_itself(
     cache = build_cache(dataset, size=data.image_size, ct=data.ct)
     examples = prepare(dataset, "train", first.experiment, first.tokenizer, cache, need_text=False).examples[:6]
     brief = ["max_new_tokens=3", "num_beams=1"]
-    for asked in (
+    for requested in (
         examples,
         [replace(example, study_id=f"other-{example.study_id}") for example in examples],
         [replace(example, patient_id=f"other-{example.patient_id}") for example in examples],
         [replace(example, study_id="file", patient_id="file") for example in examples],
     ):
-        reports = [list(Predictor.of(restored, decoding=brief).reports(asked)) for restored in (first, second)]
-        for example, query, ours, theirs in zip(examples, asked, *reports, strict=True):
-            assert renamed(ours.evidence, names) == theirs.evidence
-            assert ours.text == theirs.text
+        reports = [list(Predictor.of(restored, decoding=brief).reports(requested)) for restored in (first, second)]
+        for example, query, actual, reference in zip(examples, requested, *reports, strict=True):
+            assert renamed(actual.evidence, names) == reference.evidence
+            assert actual.text == reference.text
             if query.patient_id == example.patient_id:
-                assert example.study_id not in studies_in(ours.evidence)
-                assert names.get(example.study_id) not in studies_in(theirs.evidence)
+                assert example.study_id not in studies_in(actual.evidence)
+                assert names.get(example.study_id) not in studies_in(reference.evidence)
     if names:
-        assert studies_in(theirs.evidence) <= set(names.values())
-        assert studies_in(theirs.evidence)
+        assert studies_in(reference.evidence) <= set(names.values())
+        assert studies_in(reference.evidence)
 
 
 def renamed(value: Any, names: dict[str, str]) -> Any:
@@ -584,15 +596,15 @@ NEED_A_FAULT = {"StageConfig.max_skipped_steps", "BpeTokenizerConfig.force"}
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> Read:
     """The fields of records that code reads, with the record's class, as long as the test runs."""
-    found: Read = set()
+    result: Read = set()
 
     def recorded(record: Config, name: str) -> Any:
         if name in type(record).__pydantic_fields__:
-            found.add((type(record), name))
+            result.add((type(record), name))
         return object.__getattribute__(record, name)
 
     monkeypatch.setattr(Config, "__getattribute__", recorded, raising=False)
-    return found
+    return result
 
 
 def records_in(record: Config) -> Iterator[Config]:
@@ -640,8 +652,8 @@ def test_it_trains_remembers_and_writes_on_a_device_of_its_own(
         moved = batch.to(device)
         for name, stage in experiment.named_stages().items():
             with contextlib.suppress(InputError):  # a memory that so few studies cannot make
-                for kept, bank in model.eval().build_memories(name, view_of(context, examples)).items():
-                    save_bank(bank, tmp_path / name / "memories" / kept)
+                for saved, bank in model.eval().build_memories(name, view_of(context, examples)).items():
+                    save_bank(bank, tmp_path / name / "memories" / saved)
                 set_memories(model, tmp_path / name)
             if not stage.losses:
                 continue
@@ -741,10 +753,10 @@ def test_a_run_whose_memories_were_left_out_is_refused(run: Path, tmp_path: Path
     card = json.loads((run / "run.json").read_text())
     named = dict(card.get("memories", {}))
     for name in sorted(path.name for path in (run / "memories").glob("*")):
-        for said in (named, {other: rows for other, rows in named.items() if other != name}):
-            copy = Path(shutil.copytree(run, tmp_path / f"{name}{len(said)}"))
+        for stated_labels in (named, {other: rows for other, rows in named.items() if other != name}):
+            copy = Path(shutil.copytree(run, tmp_path / f"{name}{len(stated_labels)}"))
             shutil.rmtree(copy / "memories" / name)
-            (copy / "run.json").write_text(json.dumps({**card, "memories": said, "files": hash_files(copy)}))
+            (copy / "run.json").write_text(json.dumps({**card, "memories": stated_labels, "files": hash_files(copy)}))
             with pytest.raises(InputError, match=rf"names memory {name}|reads its memory '{name}'"):
                 tamper(copy)
                 restore(copy)
@@ -766,13 +778,13 @@ def test_a_bank_that_does_not_fit_is_refused(run: Path, tmp_path: Path) -> None:
             faulty = broken_bank(bank, tensor, how)
             save_bank(bank if how == "not finite" else faulty, tmp_path / "memories" / name)
             write_tensors(tmp_path / "memories" / name / "bank.safetensors", faulty.tensors)
-            said = {name: len(bank if how == "fewer rows" else faulty)}
+            stated_labels = {name: len(bank if how == "fewer rows" else faulty)}
             others = {other: None for other in model.memory_layouts() if other != name}
             for other in others:
                 save_bank(load_bank(run / "memories" / other), tmp_path / "memories" / other)
-                said[other] = len(load_bank(run / "memories" / other))
+                stated_labels[other] = len(load_bank(run / "memories" / other))
             with pytest.raises(InputError, match=r"memories: .*(bank|memory) '|memories.*(bank|memory) '"):
-                set_memories(model, tmp_path, named=said)
+                set_memories(model, tmp_path, named=stated_labels)
 
 
 def tamper(folder: Path) -> None:
@@ -807,11 +819,11 @@ def test_an_export_without_its_bank_says_so_or_is_refused(dataset: Dataset, run:
         assert lost in (out / "README.md").read_text()
     whole = export(run, tmp_path / "whole")
     assert f"holds {training_content(whole).reports} training reports of " in (whole / "README.md").read_text()
-    again = export(out, tmp_path / "again")
-    assert restore(again).card.without == bare.card.without, "an export of an export still says it"
+    repeated = export(out, tmp_path / "again")
+    assert restore(repeated).card.without == bare.card.without, "an export of an export still says it"
 
 
-def test_every_decoder_shows_what_the_heads_say_as_it_was_calibrated(dataset: Dataset, run: Path) -> None:
+def test_every_decoder_shows_calibrated_probabilities(dataset: Dataset, run: Path) -> None:
     """A method may note the probabilities of its own heads alone; those were not what was calibrated."""
     restored = restore(run)
     assert restored.drafting is not None
@@ -824,3 +836,44 @@ def test_every_decoder_shows_what_the_heads_say_as_it_was_calibrated(dataset: Da
     ]
     chosen, decoded = ([evidence[name] for name in ("class_probabilities", "calibration")] for evidence in shown)
     assert decoded == chosen
+
+
+def test_the_prompt_has_the_length_that_the_shape_says(
+    experiment: Experiment, context: BuildContext, model: ReportModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the decoder is given before the report, once everything that may stand there stands there."""
+    if not isinstance(model, Prompting):
+        assert experiment.method in ("kernels", SEVENTH)
+        return
+    long = " ".join(TOY_REPORTS.values()) * 20
+    studies = [replace(example(context, index, views=2), report=long, context_ids=(5, 6, 7)) for index in range(6)]
+    view = view_of(context, studies)
+    for stage in experiment.named_stages():
+        model.set_memories(model.build_memories(stage, view))
+    if experiment.method == "diffvp":  # every class is found
+        model.diagnosis.thresholds.zero_()
+    elif experiment.method == "weave":
+        everything = torch.ones(2, len(context.classes), dtype=torch.bool)
+        monkeypatch.setattr("radweave.methods.weave.model.Forward.asserted", lambda *_: everything)
+    given: list[int] = []
+
+    logits_of = {decoder: decoder.logits for decoder in (CausalLanguageModel, CrossAttentionLanguageModel)}
+
+    def counted(decoder: Any, *parts: torch.Tensor) -> torch.Tensor:
+        # The prompt, or a memory and what stands before the words.
+        prompts = parts[:1] if isinstance(decoder, CausalLanguageModel) else (parts[0], parts[2])
+        given.append(sum(prompt.shape[1] for prompt in prompts))
+        logits: torch.Tensor = logits_of[type(decoder)](decoder, *parts)
+        return logits
+
+    for decoder in logits_of:
+        monkeypatch.setattr(decoder, "logits", counted)
+    with torch.no_grad():
+        model.eval().loss(batch_of(context, *studies[:2]), ("report",))
+    views = 2 if context.volume_size is None else 1
+    tokens = tokens_of(model.encoder, InputSize(context.image_size, context.volume_size))
+    size = StudySize(views, tokens, context=3)
+    assert given == [model.prompt_tokens(size)]
+    assert longest_prompt(model, experiment.data) == model.prompt_tokens(
+        StudySize(1 if context.volume_size else experiment.data.max_views, tokens)
+    )

@@ -38,7 +38,7 @@ def test_records_stand_once_under_their_heading(page: str) -> None:
     assert {name for name in records if records.count(name) > 1} <= shared
 
 
-def test_every_field_of_every_preset_stands_there(page: str) -> None:
+def test_every_field_of_every_preset_is_in_the_reference(page: str) -> None:
     named = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
     for method in method_names():
         for make in load_method(method).PRESETS.values():
@@ -57,7 +57,7 @@ class _Inner(Config):
     rate: float = Field(default=0.1, gt=0, lt=1)
     share: float = Field(default=0.5, ge=0, le=1)
     below: int = Field(default=-3, le=0)
-    beside: float = Field(default=-0.5, ge=-1, lt=0)
+    compared: float = Field(default=-0.5, ge=-1, lt=0)
 
 
 class _Model(ModelConfig):
@@ -83,7 +83,7 @@ def test_a_field_says_its_bounds_its_default_and_its_component() -> None:
     assert "| `rate` | number, above 0 below 1 | `0.1` |" in page
     assert "| `share` | number, from 0 to 1 | `0.5` |" in page
     assert "| `below` | integer, to 0 | `-3` |" in page
-    assert "| `beside` | number, from -1 below 0 | `-0.5` |" in page
+    assert "| `compared` | number, from -1 below 0 | `-0.5` |" in page
     assert "Takes `widths`.\n\nThey are \\<b>bounded\\</b>." in page
 
 

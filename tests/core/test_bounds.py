@@ -51,16 +51,16 @@ def bounded(bounds: tuple[Any, ...]) -> bool:
 
 def test_every_integer_and_ratio_field_has_bounds() -> None:
     import_all()
-    seen, open_ended = 0, []
+    observed, open_ended = 0, []
     for config in (kind for kind in configs(Config) if kind.__module__.startswith("radweave.")):
         for name, field in config.model_fields.items():
             for kind, bounds in numbers(field.annotation, flat(tuple(field.metadata))):
                 if kind is float and not any(word in name for word in SIZES):
                     continue
-                seen += 1
+                observed += 1
                 if not bounded(bounds) and name not in UNBOUNDED:
                     open_ended.append(f"{config.__module__}.{config.__name__}.{name}")
-    assert seen > 100
+    assert observed > 100
     assert sorted(open_ended) == []
 
 

@@ -46,25 +46,25 @@ def test_a_device_of_another_package_has_its_own_arithmetic(monkeypatch: pytest.
 def test_the_stand_in_device_refuses_mixed_devices_like_cuda() -> None:
     """Else what passes on it would say nothing."""
     with standing_in() as device:
-        there, here = torch.arange(4.0, device=device), torch.ones(4)
+        present, here = torch.arange(4.0, device=device), torch.ones(4)
         for wrong in (
-            lambda: there + here,
-            lambda: here.add_(there),
-            lambda: here[there.long()],
-            lambda: there.index_put_((torch.tensor([1]),), torch.ones(1)),
-            lambda: torch.stack([there.sum(), here.sum()]),
-            lambda: torch.cat([there, here]),
+            lambda: present + here,
+            lambda: here.add_(present),
+            lambda: here[present.long()],
+            lambda: present.index_put_((torch.tensor([1]),), torch.ones(1)),
+            lambda: torch.stack([present.sum(), here.sum()]),
+            lambda: torch.cat([present, here]),
             lambda: torch.rand(2, device=device, generator=torch.Generator()),
-            lambda: there.index_select(0, torch.tensor([1])),
+            lambda: present.index_select(0, torch.tensor([1])),
         ):
             with pytest.raises(RuntimeError, match=r"device"):
                 wrong()
         with pytest.raises(TypeError, match="numpy"):
-            there.numpy()
+            present.numpy()
         crossings.clear()
-        assert (there * torch.tensor(2.0))[torch.tensor([0, 3])].tolist() == [0.0, 6.0]
-        assert there[[1, 2]].cpu().equal(torch.tensor([1.0, 2.0]))
-        assert float(there.sum()) == 6
+        assert (present * torch.tensor(2.0))[torch.tensor([0, 3])].tolist() == [0.0, 6.0]
+        assert present[[1, 2]].cpu().equal(torch.tensor([1.0, 2.0]))
+        assert float(present.sum()) == 6
         assert crossings["aten::_local_scalar_dense"] == 1
 
 
@@ -94,13 +94,13 @@ def page_faults(way: str) -> tuple[str, int]:
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(128 << 10)}
     line = [sys.executable, "-c", FAULTS, way]
     done = subprocess.run(line, capture_output=True, text=True, check=True, env=environment)
-    kept, faults = done.stdout.split()
-    return kept, int(faults)
+    retained, faults = done.stdout.split()
+    return retained, int(faults)
 
 
 def test_keep_freed_pages_avoids_page_faults() -> None:
-    kept, faults = page_faults("kept")
-    if kept == "False":
+    retained, faults = page_faults("kept")
+    if retained == "False":
         pytest.skip("this system's libc has no mallopt")
     _, without = page_faults("given back")
     assert without >= 10 * 12 * 4, "each block of 8 MB anew, in pages of 2 MB at most"

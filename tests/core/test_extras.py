@@ -51,13 +51,13 @@ def module(name: str) -> str:
 
 def imported() -> dict[str, set[str]]:
     """Top-level module of others -> the files of ours that import it."""
-    found: dict[str, set[str]] = {}
+    result: dict[str, set[str]] = {}
     for path in (ROOT / "src/radweave").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             for name in names_of(node):
                 if name not in sys.stdlib_module_names and name != "radweave":
-                    found.setdefault(name, set()).add(str(path.relative_to(ROOT)))
-    return found
+                    result.setdefault(name, set()).add(str(path.relative_to(ROOT)))
+    return result
 
 
 def names_of(node: ast.AST) -> Iterable[str]:
@@ -69,15 +69,15 @@ def names_of(node: ast.AST) -> Iterable[str]:
 
 
 def test_imports_and_declared_dependencies_agree() -> None:
-    found = imported()
+    result = imported()
     needed = {package(line) for line in PROJECT["dependencies"]}
     extras = {package(line) for extra, lines in PROJECT["optional-dependencies"].items() for line in lines
               if extra not in FOR_DEVELOPERS}  # fmt: skip
     declared = {module(name) for name in needed | extras} | set(BROUGHT)
-    assert {name: files for name, files in found.items() if name not in declared} == {}
-    unused = {name for name in needed if module(name) not in found and name not in BY_NAME}
+    assert {name: files for name, files in result.items() if name not in declared} == {}
+    unused = {name for name in needed if module(name) not in result and name not in BY_NAME}
     assert unused == set()
-    assert not set(BY_NAME) & {name for name in needed | extras if module(name) in found}, (
+    assert not set(BY_NAME) & {name for name in needed | extras if module(name) in result}, (
         "these are imported after all"
     )
 
@@ -97,8 +97,8 @@ def test_a_missing_extra_is_refused_with_its_install_command(extra: str, monkeyp
     assert missing(extra) == EXTRAS[extra][-1:]
     with pytest.raises(InputError) as refused:
         refuse_without(extra, "the thing", field="--thing")
-    said = f"the thing needs {EXTRAS[extra][-1]}, which is not installed: pip install 'radweave[{extra}]'"
-    assert str(refused.value) == f"field '--thing': {said}"
+    message = f"the thing needs {EXTRAS[extra][-1]}, which is not installed: pip install 'radweave[{extra}]'"
+    assert str(refused.value) == f"field '--thing': {message}"
     assert install_line(extra) in str(refused.value)
     monkeypatch.setattr("radweave.core.extras.find_spec", lambda name: object())
     refuse_without(extra, "the thing")
@@ -106,7 +106,7 @@ def test_a_missing_extra_is_refused_with_its_install_command(extra: str, monkeyp
 
 def test_every_extra_has_a_refusal() -> None:
     asks = {"refuse_without", "not_installed", "install_line"}
-    said = {
+    message = {
         node.args[0].value
         for path in (ROOT / "src/radweave").rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
@@ -114,7 +114,7 @@ def test_every_extra_has_a_refusal() -> None:
         and isinstance(node.args[0], ast.Constant)
     }  # fmt: skip
     # A board asks by its own name: tests/engine/test_board.py.
-    assert said | set(get_args(BoardKind)) == set(EXTRAS)
+    assert message | set(get_args(BoardKind)) == set(EXTRAS)
 
 
 def test_postgres_without_its_driver_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

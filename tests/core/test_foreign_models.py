@@ -26,8 +26,8 @@ def test_unused_weights_are_ignored_silently(
         logging.disable_propagation()
     assert model.num_parameters() > 0
     assert not new
-    said = capfd.readouterr()
-    assert said.out + said.err == ""
+    output = capfd.readouterr()
+    assert output.out + output.err == ""
     assert caplog.text == ""
     assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before, "others hear what they asked for"
 

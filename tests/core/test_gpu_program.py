@@ -45,11 +45,11 @@ def test_a_failing_part_is_recorded_and_the_others_run(
         monkeypatch.setattr(program, name, lambda job: {"done": True})
     arguments = ["--device", "standin", "--smallest", "--methods", "kernels", "--out", str(tmp_path)]
     assert program.main(arguments) == 1
-    found = rows(tmp_path)
-    assert found["selective scan"]["failed"] == "ZeroDivisionError: by nought"
-    assert found["nearest"] == found["nearest"] | {"failed": "too far", "figures": {"apart": 2.0}}
-    assert found["train kernels"]["figures"] == {"method": "kernels"}
-    assert [name for name, row in found.items() if row["failed"]] == ["selective scan", "nearest"]
+    result = rows(tmp_path)
+    assert result["selective scan"]["failed"] == "ZeroDivisionError: by nought"
+    assert result["nearest"] == result["nearest"] | {"failed": "too far", "figures": {"apart": 2.0}}
+    assert result["train kernels"]["figures"] == {"method": "kernels"}
+    assert [name for name, row in result.items() if row["failed"]] == ["selective scan", "nearest"]
     assert "too far" in (tmp_path / "gpu.md").read_text()
 
 

@@ -26,15 +26,15 @@ def graph() -> grimp.ImportGraph:
 def reached(graph: grimp.ImportGraph, entries: tuple[str, ...]) -> set[str]:
     """Modules that are imported when these, and all below them, are; packages run when a module in them is."""
     todo = [name for entry in entries for name in (entry, *graph.find_descendants(entry))]
-    found: set[str] = set()
+    result: set[str] = set()
     while todo:
         name = todo.pop()
-        if name not in found:
-            found.add(name)
+        if name not in result:
+            result.add(name)
             todo += graph.find_modules_directly_imported_by(name)
             # Not the package itself: what it imports, it imports inside of functions.
             todo += [name.rpartition(".")[0]] if name.count(".") > 1 else []
-    return found
+    return result
 
 
 def rooms_of(name: str) -> set[str]:

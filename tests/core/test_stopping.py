@@ -35,30 +35,30 @@ def test_stopped_error_is_no_exception() -> None:
     assert not issubclass(StoppedError, Exception)
 
 
-def test_asked_to_stop_returns_the_signal_and_a_second_interrupt_raises() -> None:
-    with asked_to_stop() as asked:
-        assert asked() == 0
+def test_a_stop_request_returns_the_signal_and_a_second_interrupt_raises() -> None:
+    with asked_to_stop() as received:
+        assert received() == 0
         send(signal.SIGTERM)
         send(signal.SIGTERM)
-        assert asked() == signal.SIGTERM
-    with asked_to_stop() as asked:
+        assert received() == signal.SIGTERM
+    with asked_to_stop() as received:
         send(signal.SIGTERM)
         send(signal.SIGINT)  # a launcher's terminal after the scheduler: the exit code is that of the first
-        assert asked() == signal.SIGTERM
-    with pytest.raises(StoppedError), asked_to_stop() as asked:
+        assert received() == signal.SIGTERM
+    with pytest.raises(StoppedError), asked_to_stop() as received:
         send(signal.SIGINT)
-        assert asked() == signal.SIGINT
+        assert received() == signal.SIGINT
         send(signal.SIGINT)
 
 
 def test_other_threads_leave_signal_handlers_unchanged() -> None:
-    before, seen = signal.getsignal(signal.SIGTERM), []
+    before, signals = signal.getsignal(signal.SIGTERM), []
 
     def work() -> None:
-        with asked_to_stop() as asked, stopped_at_once():
-            seen.append((asked(), signal.getsignal(signal.SIGTERM) is before))
+        with asked_to_stop() as received, stopped_at_once():
+            signals.append((received(), signal.getsignal(signal.SIGTERM) is before))
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert seen == [(0, True)]
+    assert signals == [(0, True)]

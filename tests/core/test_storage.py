@@ -65,12 +65,12 @@ def test_hashes_cover_every_byte(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     (folder / "inner").mkdir(parents=True)
     (folder / "inner" / "a").write_text("1")
-    seen = {sha256_folder(folder)}
+    observed = {sha256_folder(folder)}
     (folder / "inner" / "a").write_text("2")
-    seen.add(sha256_folder(folder))
+    observed.add(sha256_folder(folder))
     (folder / "inner" / "a").rename(folder / "a")
-    seen.add(sha256_folder(folder))
-    assert len(seen) == 3
+    observed.add(sha256_folder(folder))
+    assert len(observed) == 3
     assert sha256_folder(folder) == sha256_folder(folder)
     assert sha256_folder(tmp_path / "missing") == sha256_json({})
 

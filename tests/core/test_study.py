@@ -86,7 +86,7 @@ def test_rows_by_section() -> None:
     assert rows_by_section(known) == known
 
 
-def test_a_report_says_its_sections_by_what_its_run_writes() -> None:
+def test_the_target_of_a_run_decides_the_sections_of_a_report() -> None:
     assert Report(BOTH, "s", target="both").sections == PARTS
     assert Report("Normal.", "s", target="impression").sections == {"impression": "Normal."}
     assert Report("Normal.", "s").sections == {"findings": "Normal."}

@@ -16,7 +16,7 @@ PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 CODE = [*SOURCE.rglob("*.py"), *(ROOT / "bench").glob("*.py")]
 DOTTED = re.compile(r"\bradweave((?:\.[A-Za-z]\w*)+)")
 FILE = re.compile(r"(?<![\w./*{<-])(?:[a-z_]\w*/)+\w+\.(?:py|toml|md)\b")
-ROOM = re.compile(r"`([a-z_]+)/(?:NAME/)?`")
+PACKAGE = re.compile(r"`([a-z_]+)/(?:NAME/)?`")
 LINK = re.compile(r"\]\(([^()\s]+)\)")
 ELSEWHERE = ("scripts/data.py", "modules/data_ct.py")
 """Files of other projects, from which we deviate."""
@@ -43,20 +43,20 @@ def exists(dotted: str) -> bool:
 
 
 def test_named_modules_exist() -> None:
-    found = [(where, name) for where, line in lines([*PAGES, *CODE]) for name in DOTTED.findall(line)]
-    assert len(found) > 1000
-    assert [(where, name) for where, name in found if name not in ENTRY_POINTS and not exists(name)] == []
+    result = [(where, name) for where, line in lines([*PAGES, *CODE]) for name in DOTTED.findall(line)]
+    assert len(result) > 1000
+    assert [(where, name) for where, name in result if name not in ENTRY_POINTS and not exists(name)] == []
     assert not exists(".core.storage.sha256_files")
     assert not exists(".inference.no_such_module")
 
 
 def test_named_files_exist() -> None:
     tops = (ROOT, SOURCE, SOURCE.parent, ROOT / "docs")
-    found = [(where, name) for where, line in lines([*PAGES, *CODE]) for name in FILE.findall(line)]
-    assert len(found) > 100
+    result = [(where, name) for where, line in lines([*PAGES, *CODE]) for name in FILE.findall(line)]
+    assert len(result) > 100
     missing = [
         (where, name)
-        for where, name in found
+        for where, name in result
         if not any((top / name).is_file() for top in (*tops, (ROOT / where.partition(":")[0]).parent))
     ]
     assert {name for _, name in missing} == set(ELSEWHERE), missing
@@ -64,7 +64,7 @@ def test_named_files_exist() -> None:
 
 def test_the_architecture_page_lists_every_package() -> None:
     table = [line for line in (ROOT / "docs" / "architecture.md").read_text().splitlines() if line.startswith("|")]
-    named = [room for line in table for room in ROOM.findall(line)]
+    named = [room for line in table for room in PACKAGE.findall(line)]
     rooms = {path.name for path in SOURCE.iterdir() if path.is_dir() and list(path.glob("*.py"))}
     assert sorted(named) == sorted(rooms)
 

@@ -496,7 +496,7 @@ def test_parallel_and_sequential_checks_agree(dataset: Path, monkeypatch: pytest
 
     plant(dataset, change)
     result, threads, called = [], [], []
-    monkeypatch.setattr("radweave.data.check.in_order", lambda *given: called.append(1) or in_order(*given))
+    monkeypatch.setattr("radweave.data.check.in_order", lambda *inputs: called.append(1) or in_order(*inputs))
     for cores in (1, 7):
         monkeypatch.setattr("radweave.data.cache.arrays.usable_cores", lambda cores=cores: cores)
         monkeypatch.setattr("radweave.data.check.LARGE_BYTES", 1 << 20 if cores == 1 else 1)

@@ -69,7 +69,7 @@ def test_resize_equals_scipy(size: tuple[int, int, int]) -> None:
     np.testing.assert_allclose(resize_linear(hu, size), expected, atol=0.51)
 
 
-def test_resampling_keeps_what_is_where() -> None:
+def test_resampling_keeps_positions() -> None:
     hu = preprocess(volume(thorax_hu()), CtPreprocessing(spacing_mm=(1.0, 1.0, 1.0)))
     assert hu.shape == (48, 60, 60)
     # The interpolated volume has the same mean, but for its edges, which are air with a noise of 8 HU.

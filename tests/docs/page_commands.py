@@ -75,10 +75,10 @@ def _in_blocks(page: Path) -> Iterator[Command]:
 
 def _in_prose(page: Path) -> Iterator[Command]:
     text = re.sub(r"```.*?```", lambda block: "\n" * block[0].count("\n"), text_of(page), flags=re.DOTALL)
-    for found in _SPAN.finditer(text):
-        command = found[1].replace("\n", " ")
+    for span in _SPAN.finditer(text):
+        command = span[1].replace("\n", " ")
         if "VERB" not in command and " ... " not in command and len(command.split()) > 2:
-            yield Command(page, text[: found.start()].count("\n") + 1, _words(command), in_prose=True)
+            yield Command(page, text[: span.start()].count("\n") + 1, _words(command), in_prose=True)
 
 
 def _words(text: str) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ def _mounts(service: dict[str, Any]) -> dict[str, list[str]]:
     return {(parts := text.split(":"))[1]: [parts[0], *parts[2:]] for text in service["volumes"]}
 
 
-def test_images_are_pinned_and_ours_is_of_this_version() -> None:
+def test_images_are_pinned_and_radweave_has_this_version() -> None:
     for service in SERVICES.values():
         assert re.fullmatch(r"[a-z0-9./-]+:\d+\.\d+\.\d+", service["image"])
     assert SERVICES["radweave"]["image"] == f"radweave:{radweave.__version__}"
@@ -51,12 +51,12 @@ def test_every_service_runs_without_rights_on_a_root_that_it_cannot_write() -> N
     assert "useradd --uid 1000" in (ROOT / "Dockerfile").read_text("utf-8")
 
 
-def test_secrets_are_files_and_all_that_is_mounted_is_there_or_said_to_be_made() -> None:
-    said = (DEPLOY / "compose.yaml").read_text("utf-8").split("name: radweave")[0]
+def test_secrets_are_files_and_mounts_exist_or_are_documented() -> None:
+    compose_text = (DEPLOY / "compose.yaml").read_text("utf-8").split("name: radweave")[0]
     sources = [source for service in SERVICES.values() for source, *_ in _mounts(service).values()]
     sources += [secret["file"] for secret in COMPOSE["secrets"].values()]
     for source in sources:
-        made = source.removeprefix("./") in said or source == "./run"
+        made = source.removeprefix("./") in compose_text or source == "./run"
         assert (DEPLOY / source).exists() or made, source
     for service in SERVICES.values():
         for source, *how in _mounts(service).values():
@@ -67,12 +67,12 @@ def test_secrets_are_files_and_all_that_is_mounted_is_there_or_said_to_be_made()
     assert {"/deploy/secrets/", "/deploy/data/", "/deploy/run"} <= set(ignored)
 
 
-def test_whoever_makes_the_folders_gives_them_to_the_user_of_the_containers() -> None:
-    said = (DEPLOY / "compose.yaml").read_text("utf-8").split("name: radweave")[0]
-    (given,) = re.findall(r"chown -R 1000:1000 (.+?);", said)
+def test_folders_belong_to_the_user_of_the_containers() -> None:
+    compose_text = (DEPLOY / "compose.yaml").read_text("utf-8").split("name: radweave")[0]
+    (inputs,) = re.findall(r"chown -R 1000:1000 (.+?);", compose_text)
     mounted = {source.split("/")[1] for service in SERVICES.values() for source, *_ in _mounts(service).values()}
     # A run's weights may be read by their owner alone: without this the workstation refuses its run.
-    assert set(given.split()) == {name for name in mounted if not (DEPLOY / name).exists()} | {"secrets"}
+    assert set(inputs.split()) == {name for name in mounted if not (DEPLOY / name).exists()} | {"secrets"}
     assert {service["user"] for service in SERVICES.values()} == {"1000:1000"}
 
 
@@ -83,11 +83,11 @@ def test_the_image_of_the_workstation_asks_itself_whether_it_answers() -> None:
     assert named[target].startswith("verbs AS ")
     assert stages[-1].splitlines()[0] == "verbs", "without a target every verb"
     (check,) = re.findall(r"^HEALTHCHECK .*?CMD (\[.*\])$", named[target], re.M)
-    asked = json.loads(check)
-    assert asked == SERVICES["radweave"]["healthcheck"]["test"][1:]
-    compile(asked[-1], "healthcheck", "exec")
+    health = json.loads(check)
+    assert health == SERVICES["radweave"]["healthcheck"]["test"][1:]
+    compile(health[-1], "healthcheck", "exec")
     assert f"EXPOSE {Settings.model_fields['port'].default}\n" in named[target]
-    place = urlsplit(re.findall(r"http://[^']+", asked[-1])[0])
+    place = urlsplit(re.findall(r"http://[^']+", health[-1])[0])
     assert place.port == Settings.model_fields["port"].default
     assert place.path in {route.path for route in probes.routes if isinstance(route, APIRoute)}
     (start,) = re.findall(r"^CMD (\[.*\])$", named[target], re.M)
@@ -95,7 +95,7 @@ def test_the_image_of_the_workstation_asks_itself_whether_it_answers() -> None:
     assert not re.search(r"^(USER|COPY|RUN|ADD)", named[target] + stages[-1], re.M), "nothing is changed as root"
 
 
-def test_the_workstation_is_started_with_options_that_there_are_and_can_write_its_state() -> None:
+def test_the_workstation_starts_with_existing_options_and_a_writable_state() -> None:
     service = SERVICES["radweave"]
     verb, values = parsed(tuple(service["command"]))
     assert verb == "serve start"
@@ -110,8 +110,8 @@ def test_the_workstation_is_started_with_options_that_there_are_and_can_write_it
 def test_plan_and_archive_know_each_other() -> None:
     archive = json.loads((DEPLOY / "archive" / "orthanc.json").read_text("utf-8"))
     assert PLAN.receive is not None
-    ours = archive["DicomModalities"]["radweave"]
-    assert (ours["AET"], ours["Host"], ours["Port"]) == (PLAN.receive.ae_title, "radweave", PLAN.receive.port)
+    own = archive["DicomModalities"]["radweave"]
+    assert (own["AET"], own["Host"], own["Port"]) == (PLAN.receive.ae_title, "radweave", PLAN.receive.port)
     assert dict(PLAN.receive.peers) == {archive["DicomAet"]: "archive"}
     (target,) = PLAN.send
     assert target.web is not None

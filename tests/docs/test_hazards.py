@@ -22,7 +22,7 @@ def known() -> frozenset[str]:
 
 
 @pytest.mark.parametrize("hazard", HAZARDS, ids=lambda row: row[0])
-def test_every_hazard_names_tests_that_there_are(hazard: list[str]) -> None:
+def test_every_hazard_names_existing_tests(hazard: list[str]) -> None:
     what, against, tests = hazard
     assert what
     assert against

@@ -21,8 +21,8 @@ MAGIC = re.compile(r"%%(bash -e|writefile [\w./]+)\n")
 
 
 def cells(notebook: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    return found
+    result: list[dict[str, Any]] = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return result
 
 
 def python(notebook: Path) -> Iterator[str]:
@@ -44,13 +44,13 @@ def unknown(code: str) -> list[str]:
             if find_spec(module) is None:
                 missing.append(module)
             elif module.startswith("radweave"):
-                there = importlib.import_module(module)
-                missing += [name.name for name in node.names if not hasattr(there, name.name)]
+                present = importlib.import_module(module)
+                missing += [name.name for name in node.names if not hasattr(present, name.name)]
     return missing
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
-def test_its_cells_parse_and_what_they_import_is_there(notebook: Path) -> None:
+def test_cells_parse_and_their_imports_exist(notebook: Path) -> None:
     code = list(python(notebook))
     assert code or commands(notebook)
     assert [name for part in code for name in unknown(part)] == []
@@ -61,14 +61,14 @@ def test_its_cells_parse_and_what_they_import_is_there(notebook: Path) -> None:
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
-def test_it_keeps_no_output_and_says_what_it_is(notebook: Path) -> None:
-    kept = [cell for cell in cells(notebook) if cell.get("outputs") or cell.get("execution_count")]
-    assert kept == []
+def test_notebooks_have_no_output_and_a_title(notebook: Path) -> None:
+    retained = [cell for cell in cells(notebook) if cell.get("outputs") or cell.get("execution_count")]
+    assert retained == []
     assert notebook.stat().st_size < MOST_BYTES
     assert "Research software, not a medical device" in as_markdown(notebook)
 
 
-def test_a_name_that_is_not_there_is_found() -> None:
+def test_a_missing_name_is_detected() -> None:
     assert unknown("from radweave.engine.train import train, trian") == ["trian"]
     assert unknown("import json, no_such_module") == ["no_such_module"]
 

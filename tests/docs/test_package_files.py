@@ -49,20 +49,20 @@ def test_every_file_of_the_package_is_python_or_goes_into_the_wheel() -> None:
 
 
 def test_the_sdist_holds_what_the_tests_read() -> None:
-    kept = {name for line in (ROOT / "MANIFEST.in").read_text("utf-8").splitlines() for name in line.split()[1:]
+    included = {name for line in (ROOT / "MANIFEST.in").read_text("utf-8").splitlines() for name in line.split()[1:]
             if line.startswith(("graft ", "include "))}  # fmt: skip
-    assert [name for name in kept if not (ROOT / name).exists()] == []
-    kept |= {"src", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"}
+    assert [name for name in included if not (ROOT / name).exists()] == []
+    included |= {"src", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"}
     read = {
         name
         for path in (ROOT / "tests").rglob("*.py")
         for name in re.findall(r"\bROOT / f?[\"']([^\"'/{]+)", path.read_text("utf-8"))
     }
     assert {"src", "docs", "CITATION.cff"} <= read
-    assert read - kept == {"build"}, "which is made"
+    assert read - included == {"build"}, "which is made"
 
 
 def test_the_versions_of_python_that_are_declared_begin_with_the_least() -> None:
-    found = [line.rpartition(" ")[2] for line in PROJECT["project"]["classifiers"] if re.search(r":: 3\.\d+$", line)]
-    assert found == ["3.11", "3.12", "3.13"]
-    assert PROJECT["project"]["requires-python"] == f">={found[0]}"
+    result = [line.rpartition(" ")[2] for line in PROJECT["project"]["classifiers"] if re.search(r":: 3\.\d+$", line)]
+    assert result == ["3.11", "3.12", "3.13"]
+    assert PROJECT["project"]["requires-python"] == f">={result[0]}"

@@ -39,28 +39,28 @@ def test_the_page_runs_and_its_model_learns_to_write(
     exec(compile(sections, "docs/python.md", "exec"), names)
     assert any("the indication is not looked at" in warning for warning in names["report"].warnings)
     assert names["scores"].sections["impression"].corpus["BLEU_1"].value > 0.99
-    asked = inspect.signature(train)
-    monkeypatch.setattr("radweave.engine.train.train", asked.bind)
+    requested = inspect.signature(train)
+    monkeypatch.setattr("radweave.engine.train.train", requested.bind)
     exec(compile(training, "docs/python.md", "exec"), names)
     assert names["run"].arguments["dataset_path"] == Path("data")
     assert len([line for line in loop.splitlines() if line.strip()]) <= LINES_OF_THE_LOOP
-    found: dict[str, Any] = {}
-    exec(compile(loop, "docs/python.md", "exec"), found)
-    assert found["loss"].item() < 3.0, "untrained it is the logarithm of the number of words, 3.3 or more"
-    assert set(found["drafts"]) == {study.study_id for study in toy_dataset.studies("test")}
-    assert found["evaluation"].corpus["BLEU_1"].value is not None
+    result: dict[str, Any] = {}
+    exec(compile(loop, "docs/python.md", "exec"), result)
+    assert result["loss"].item() < 3.0, "untrained it is the logarithm of the number of words, 3.3 or more"
+    assert set(result["drafts"]) == {study.study_id for study in toy_dataset.studies("test")}
+    assert result["evaluation"].corpus["BLEU_1"].value is not None
 
 
-def test_a_run_is_opened_as_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
-    monkeypatch.setattr("radweave.engine.restore.restore", lambda run, device: asked.append((run, device)) or "run")
+def test_a_run_opens_by_the_documented_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    requested: list[Any] = []
+    monkeypatch.setattr("radweave.engine.restore.restore", lambda run, device: requested.append((run, device)) or "run")
     monkeypatch.setattr(Predictor, "of", lambda run, **options: (run, options))
     plain = {"untrained": False, "decoding": ()}
     assert radweave.load("folder") == ("run", plain)
     assert radweave.load("folder", device="cpu", decoding=["num_beams=3"], untrained=True) == (
         "run", {"untrained": True, "decoding": ["num_beams=3"]},
     )  # fmt: skip
-    assert asked == [(Path("folder"), None), (Path("folder"), torch.device("cpu"))]
+    assert requested == [(Path("folder"), None), (Path("folder"), torch.device("cpu"))]
     for wrong in ({"run": 3}, {"run": "folder", "decoding": "num_beams=3"}, {"run": "folder", "device": "tpu"}):
         with pytest.raises(InputError):
             radweave.load(**wrong)  # type: ignore[arg-type]

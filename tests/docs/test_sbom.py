@@ -30,7 +30,7 @@ def test_the_parts_list_is_the_lock() -> None:
         assert (plain(name), version) == (plain(part["name"]), part["version"])
 
 
-def test_the_parts_list_is_of_this_version_and_hangs_together() -> None:
+def test_the_parts_list_is_current_and_consistent() -> None:
     root = LIST["metadata"]["component"]
     assert (LIST["bomFormat"], LIST["specVersion"]) == ("CycloneDX", "1.6")
     assert (root["name"], root["version"]) == ("radweave", radweave.__version__)

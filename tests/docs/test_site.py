@@ -33,18 +33,18 @@ class _Loads(HTMLParser):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.loaded: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         values = {name: value or "" for name, value in attrs}
         if tag in LOADED:
-            self.found.append(values.get(LOADED[tag], ""))
-            self.found += values.get("srcset", "").split(",")
+            self.loaded.append(values.get(LOADED[tag], ""))
+            self.loaded += values.get("srcset", "").split(",")
         if tag == "link" and set(values.get("rel", "").split()) & LINKS:
-            self.found.append(values.get("href", ""))
+            self.loaded.append(values.get("href", ""))
         if "mermaid" in values.get("class", "").split():
-            self.found.append("//mermaid, which the theme would fetch")
-        self.found += IN_STYLES.findall(values.get("style", ""))
+            self.loaded.append("//mermaid, which the theme would fetch")
+        self.loaded += IN_STYLES.findall(values.get("style", ""))
 
 
 def foreign(page: str) -> list[str]:
@@ -52,7 +52,7 @@ def foreign(page: str) -> list[str]:
     loads = _Loads()
     loads.feed(page)
     styles = re.findall(r"<style[^>]*>(.*?)</style>", page, re.DOTALL)
-    return [address for address in loads.found if FOREIGN.match(address)] + IN_STYLES.findall(" ".join(styles))
+    return [address for address in loads.loaded if FOREIGN.match(address)] + IN_STYLES.findall(" ".join(styles))
 
 
 def named(nav: Any) -> Iterator[str]:
@@ -65,9 +65,9 @@ def named(nav: Any) -> Iterator[str]:
 
 def test_every_page_and_notebook_has_its_place_in_the_navigation() -> None:
     docs = ROOT / "docs"
-    there = {str(path.relative_to(docs)) for kind in ("*.md", "*.ipynb") for path in docs.rglob(kind)}
+    page_names = {str(path.relative_to(docs)) for kind in ("*.md", "*.ipynb") for path in docs.rglob(kind)}
     listed = list(named(CONFIG["nav"]))
-    assert sorted(listed) == sorted(there)
+    assert sorted(listed) == sorted(page_names)
 
 
 def test_the_foot_of_every_page_has_the_notice_and_the_version() -> None:
@@ -91,7 +91,7 @@ def test_a_warning_is_an_error_where_the_site_is_built() -> None:
         '<p style="background: url(https://a.org/x.png)">', '<pre class="mermaid">', '<object data="//a.org/x.svg">',
     ],
 )  # fmt: skip
-def test_what_is_loaded_from_elsewhere_is_found(page: str) -> None:
+def test_external_resources_are_detected(page: str) -> None:
     assert foreign(page)
     assert not foreign('<a href="https://a.org"></a><img src="x.png"><link rel="canonical" href="https://a.org">')
 
@@ -105,9 +105,9 @@ def site() -> Path:
 def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
     pages = sorted(site.rglob("*.html"))
     assert len(pages) > 50
-    assert {page.name: found for page in pages if (found := foreign(page.read_text("utf-8")))} == {}
+    assert {page.name: loaded for page in pages if (loaded := foreign(page.read_text("utf-8")))} == {}
     styles = {page.name: IN_STYLES.findall(page.read_text("utf-8")) for page in site.rglob("*.css")}
-    assert {name: found for name, found in styles.items() if found} == {}
+    assert {name: loaded for name, loaded in styles.items() if loaded} == {}
 
 
 @pytest.mark.site
@@ -115,7 +115,7 @@ def test_every_page_has_the_notice_and_its_notebook(site: Path) -> None:
     lacking = [page.name for page in site.rglob("*.html") if NOTICE not in page.read_text("utf-8")]
     assert lacking == []
     for name in named(CONFIG["nav"]):
-        page = re.sub(r"(README)?\.(md|ipynb)$", lambda found: "index.html" if found[1] else ".html", name)
+        page = re.sub(r"(README)?\.(md|ipynb)$", lambda loaded: "index.html" if loaded[1] else ".html", name)
         assert (site / page).is_file(), name
         assert not name.endswith(".ipynb") or (site / name).is_file(), name
 
@@ -126,5 +126,5 @@ def test_it_can_be_searched_from_the_disk(site: Path) -> None:
     entries = json.loads(index.partition("=")[2])["docs"]
     assert any(entry["location"].startswith("faq.html#") for entry in entries)
     for page in ("index.html", "api/radweave.html"):
-        (found,) = re.findall(r'<script src="([^"]*worker\.js)">', (site / page).read_text("utf-8"))
-        assert (site / page).parent.joinpath(found).resolve() == (site / "site/worker.js").resolve()
+        (loaded,) = re.findall(r'<script src="([^"]*worker\.js)">', (site / page).read_text("utf-8"))
+        assert (site / page).parent.joinpath(loaded).resolve() == (site / "site/worker.js").resolve()

@@ -32,12 +32,12 @@ def site(folder: Path, words: str) -> Path:
 def test_versions_stand_beside_each_other_newest_first(versions: Any, tmp_path: Path) -> None:
     out = tmp_path / "out"
     for version in ("0.9.0", "0.10.0", "0.2.0"):
-        found = versions.keep(site(tmp_path / version, version), out, version)
-    assert found == ["0.10.0", "0.9.0", "0.2.0"]
+        result = versions.keep(site(tmp_path / version, version), out, version)
+    assert result == ["0.10.0", "0.9.0", "0.2.0"]
     page = (out / "index.html").read_text()
-    assert re.findall(r'href="([^"]*)"', page) == [f"{version}/index.html" for version in found]
+    assert re.findall(r'href="([^"]*)"', page) == [f"{version}/index.html" for version in result]
     assert "not a medical device" in page
-    for version in found:
+    for version in result:
         assert (out / version / "api" / "page.html").read_text() == version
 
 

@@ -22,6 +22,7 @@ from radweave.drafting.calibration import (
     load_calibration,
     rescaled,
     save_calibration,
+    stated_log_odds,
 )
 from radweave.metrics.heads import expected_calibration_error, reliability
 from radweave.metrics.statistics import wilson_interval
@@ -33,17 +34,17 @@ def test_scores_become_calibrated_probabilities() -> None:
     labels = (rng.random(logits.shape) < 1 / (1 + np.exp(-logits))).astype(float)
     # The scores are the true logits, bent by a line of their own for each class.
     scores = logits * [0.2, 5.0] + [3.0, -7.0]
-    said = PlattCalibration.fit(scores, labels)(scores)
+    probabilities = PlattCalibration.fit(scores, labels)(scores)
     # 0.02: the share of 2,000 studies has a standard error of at most 0.011.
-    assert all(expected_calibration_error(said[:, k], labels[:, k]) < 0.02 for k in range(2))
+    assert all(expected_calibration_error(probabilities[:, k], labels[:, k]) < 0.02 for k in range(2))
     assert expected_calibration_error(1 / (1 + np.exp(-scores[:, 0])), labels[:, 0]) > 0.1
 
 
 def test_a_rare_class_gets_its_frequency() -> None:
     labels = np.zeros((50, 2))
     labels[0, 0] = 1
-    said = PlattCalibration.fit(np.random.default_rng(1).normal(size=(50, 2)), labels)(np.array([[9.0, 9.0]]))
-    np.testing.assert_allclose(said, [[1.5 / 51, 0.5 / 51]])
+    probabilities = PlattCalibration.fit(np.random.default_rng(1).normal(size=(50, 2)), labels)(np.array([[9.0, 9.0]]))
+    np.testing.assert_allclose(probabilities, [[1.5 / 51, 0.5 / 51]])
 
 
 def test_an_inverse_score_gets_slope_zero() -> None:
@@ -60,8 +61,8 @@ def held_out(rng: np.random.Generator, slope: float, offset: float) -> tuple[flo
     scores = (logits - offset) / slope
 
     def loss(calibration: PlattCalibration) -> float:
-        said = calibration(scores[120:])
-        return float(-np.mean(np.where(labels[120:] > 0, np.log(said), np.log1p(-said))))
+        probabilities = calibration(scores[120:])
+        return float(-np.mean(np.where(labels[120:] > 0, np.log(probabilities), np.log1p(-probabilities))))
 
     own, together = PlattCalibration.fit, PlattCalibration.of_log_odds
     return loss(own(scores[:120], labels[:120])), loss(together(scores[:120], labels[:120]))
@@ -79,9 +80,9 @@ def test_many_studies_of_a_class_outweigh_the_others() -> None:
     logits = rng.normal(-1, 2, (20_000, 3))
     labels = (rng.random(logits.shape) < 1 / (1 + np.exp(-logits))).astype(float)
     scores = logits * [1.0, 1.0, 0.5] + [0.0, 0.0, 1.0]
-    found = PlattCalibration.of_log_odds(scores, labels)
-    np.testing.assert_allclose(found.slope, [1, 1, 2], atol=0.1)
-    np.testing.assert_allclose(found.offset, [0, 0, -2], atol=0.1)
+    result = PlattCalibration.of_log_odds(scores, labels)
+    np.testing.assert_allclose(result.slope, [1, 1, 2], atol=0.1)
+    np.testing.assert_allclose(result.offset, [0, 0, -2], atol=0.1)
 
 
 def test_without_any_calibrated_class_each_gets_its_frequency() -> None:
@@ -92,8 +93,8 @@ def test_without_any_calibrated_class_each_gets_its_frequency() -> None:
 
 
 def test_bins_count_every_case_once_and_ties_stay_together() -> None:
-    said = np.array([0.1] * 6 + [0.3, 0.4, 0.8, 0.9])
-    bins = reliability(said, (said > 0.35).astype(float), num_bins=5)
+    probabilities = np.array([0.1] * 6 + [0.3, 0.4, 0.8, 0.9])
+    bins = reliability(probabilities, (probabilities > 0.35).astype(float), num_bins=5)
     assert sum(one.count for one in bins) == 10
     assert bins[0].count >= 6
     assert bins[0].frequency == 0
@@ -102,25 +103,25 @@ def test_bins_count_every_case_once_and_ties_stay_together() -> None:
 
 
 def test_the_best_threshold_is_found_among_all() -> None:
-    said = np.array([[0.9, 0.2], [0.7, 0.7], [0.1, 0.4]])
+    probabilities = np.array([[0.9, 0.2], [0.7, 0.7], [0.1, 0.4]])
     labels = np.array([[1, 0], [1, 0], [0, 1]])
-    threshold, score = best_threshold(said, labels)
+    threshold, score = best_threshold(probabilities, labels)
 
     def f1(cut: float) -> float:
-        asserted = said >= cut
+        asserted = probabilities >= cut
         return float(2 * (asserted & (labels > 0)).sum() / (asserted.sum() + labels.sum()))
 
-    assert score == max(f1(cut) for cut in said.ravel()) == f1(threshold)
-    assert best_threshold(said, np.zeros_like(labels)) == (1.0, 0.0)
+    assert score == max(f1(cut) for cut in probabilities.ravel()) == f1(threshold)
+    assert best_threshold(probabilities, np.zeros_like(labels)) == (1.0, 0.0)
 
 
 def test_the_targets_of_a_rare_class_are_smoothed_by_the_number_of_its_own_side() -> None:
     """Platt's targets: (P + 1) / (P + 2) and 1 / (N + 2). At the optimum the probabilities have their mean."""
     labels = np.repeat([1.0, 0.0], [6, 30])[:, None]
     scores = np.random.default_rng(2).normal(size=(36, 1)) + labels
-    said = PlattCalibration.fit(scores, labels)(scores)
+    probabilities = PlattCalibration.fit(scores, labels)(scores)
     # 1e-4: what the search for the optimum leaves.
-    assert abs(said.mean() - (6 * 7 / 8 + 30 / 32) / 36) < 1e-4
+    assert abs(probabilities.mean() - (6 * 7 / 8 + 30 / 32) / 36) < 1e-4
 
 
 def test_a_rare_class_does_not_shift_the_common_curve() -> None:
@@ -135,10 +136,10 @@ def test_a_rare_class_does_not_shift_the_common_curve() -> None:
 
 
 def test_asserting_pays_off_from_half_of_the_best_f1_and_never_where_nothing_is_positive() -> None:
-    said, labels = np.array([0.9, 0.6, 0.4, 0.1]), np.array([1.0, 0.0, 1.0, 0.0])
-    assert best_threshold(said, labels) == (0.4, 0.8)
-    assert f1_threshold(said, labels) == 0.4
-    assert f1_threshold(said, np.zeros(4)) == 1.0
+    probabilities, labels = np.array([0.9, 0.6, 0.4, 0.1]), np.array([1.0, 0.0, 1.0, 0.0])
+    assert best_threshold(probabilities, labels) == (0.4, 0.8)
+    assert f1_threshold(probabilities, labels) == 0.4
+    assert f1_threshold(probabilities, np.zeros(4)) == 1.0
 
 
 def studies() -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
@@ -150,36 +151,38 @@ def studies() -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
 
 
 def test_a_threshold_lies_between_those_of_both_means_and_a_rare_class_counts_more() -> None:
-    said, labels = studies()
+    probabilities, labels = studies()
     calibrated = np.array([True, True, False])
-    found = Balance.fit(said, labels, calibrated)
-    pooled = best_threshold(said, labels)[1] / 2
+    result = Balance.fit(probabilities, labels, calibrated)
+    pooled = best_threshold(probabilities, labels)[1] / 2
     for k in (0, 1):
-        own = expected_best(said[:, k]) / 2
-        n = (said >= pooled).sum() + labels.sum()
-        of_own = MACRO / (2 * ((said[:, k] >= own).sum() + labels[:, k].sum()))
+        own = expected_best(probabilities[:, k]) / 2
+        n = (probabilities >= pooled).sum() + labels.sum()
+        of_own = MACRO / (2 * ((probabilities[:, k] >= own).sum() + labels[:, k].sum()))
         fair = (pooled / n + of_own * own) / (1 / n + of_own)
-        assert found.thresholds[k] == pytest.approx(max(fair, np.quantile(said[:, k], 1 - MOST * labels[:, k].mean())))
-        assert found.weights[k] == pytest.approx(1 + of_own * n)
-    assert found.weights[1] > found.weights[0] > 1
-    assert (found.thresholds[2], found.weights[2]) == (pooled, 1.0)
+        assert result.thresholds[k] == pytest.approx(
+            max(fair, np.quantile(probabilities[:, k], 1 - MOST * labels[:, k].mean()))
+        )
+        assert result.weights[k] == pytest.approx(1 + of_own * n)
+    assert result.weights[1] > result.weights[0] > 1
+    assert (result.thresholds[2], result.weights[2]) == (pooled, 1.0)
 
 
 def test_no_class_is_stated_of_many_more_studies_than_have_it() -> None:
-    said, labels = studies()
-    said[:, 1] = 0.5 + said[:, 1] / 2
-    found = Balance.fit(said, labels, np.array([True, True, False]))
-    assert (said[:, 1] >= found.thresholds[1]).sum() <= MOST * labels[:, 1].sum() + 1
+    probabilities, labels = studies()
+    probabilities[:, 1] = 0.5 + probabilities[:, 1] / 2
+    result = Balance.fit(probabilities, labels, np.array([True, True, False]))
+    assert (probabilities[:, 1] >= result.thresholds[1]).sum() <= MOST * labels[:, 1].sum() + 1
 
 
 def test_nothing_positive_is_no_fault() -> None:
-    found = Balance.fit(np.full((4, 2), 0.1), np.zeros((4, 2)), np.zeros(2, dtype=bool))
-    assert found.thresholds.tolist() == [1.0, 1.0]
+    result = Balance.fit(np.full((4, 2), 0.1), np.zeros((4, 2)), np.zeros(2, dtype=bool))
+    assert result.thresholds.tolist() == [1.0, 1.0]
 
 
 def test_a_run_s_calibration_has_it_for_findings_and_reads_older_ones_without() -> None:
-    said, labels = studies()
-    scores = np.log(said / (1 - said))
+    probabilities, labels = studies()
+    scores = np.log(probabilities / (1 - probabilities))
     calibration = RunCalibration.fit("heads", "val", ["No Finding", "Edema", "Fracture"], scores, labels)
     assert calibration.weights("pooled").tolist() == [1, 1, 1]
     assert calibration.weights("balanced")[0] == 1
@@ -195,29 +198,31 @@ def test_a_run_s_calibration_has_it_for_findings_and_reads_older_ones_without() 
 def test_the_expected_best_f1_is_reached_by_calibrated_probabilities() -> None:
     """The best that a handful of labels shows lies above it: of many thresholds the luckiest is taken."""
     rng = np.random.default_rng(1)
-    said = 1 / (1 + np.exp(-rng.normal(-4.0, 1.5, size=300)))
-    shown = np.array([best_threshold(said, (rng.random(300) < said).astype(float))[1] for _ in range(200)])
-    many = np.repeat(said, 400)
+    probabilities = 1 / (1 + np.exp(-rng.normal(-4.0, 1.5, size=300)))
+    shown = np.array(
+        [best_threshold(probabilities, (rng.random(300) < probabilities).astype(float))[1] for _ in range(200)]
+    )
+    many = np.repeat(probabilities, 400)
     reached = best_threshold(many, (rng.random(len(many)) < many).astype(float))[1]
-    assert expected_best(said) == pytest.approx(reached, abs=0.01)
+    assert expected_best(probabilities) == pytest.approx(reached, abs=0.01)
     assert shown.mean() > reached + 0.05
     assert expected_best(np.array([1.0, 1.0, 0.0])) == pytest.approx(1.0)
 
 
 def test_macro_f1_may_count_more_than_it_was_fitted_for() -> None:
-    said, labels = studies()
+    probabilities, labels = studies()
     calibrated = np.array([True, True, False])
-    found, pooled = Balance.fit(said, labels, calibrated), best_threshold(said, labels)[1] / 2
-    same = rescaled(found.thresholds, found.weights, pooled, 1.0)
-    assert same[0] == pytest.approx(found.thresholds)
-    assert same[1] == pytest.approx(found.weights)
-    micro = rescaled(found.thresholds, found.weights, pooled, 0.0)
+    result, pooled = Balance.fit(probabilities, labels, calibrated), best_threshold(probabilities, labels)[1] / 2
+    same = rescaled(result.thresholds, result.weights, pooled, 1.0)
+    assert same[0] == pytest.approx(result.thresholds)
+    assert same[1] == pytest.approx(result.weights)
+    micro = rescaled(result.thresholds, result.weights, pooled, 0.0)
     assert micro[0] == pytest.approx(pooled)
     assert micro[1].tolist() == [1, 1, 1]
-    n = (said >= pooled).sum() + labels.sum()
-    more, weights = rescaled(found.thresholds, found.weights, pooled, 3.0)
-    own = expected_best(said[:, 0]) / 2
-    of_own = 3 * MACRO / (2 * ((said[:, 0] >= own).sum() + labels[:, 0].sum()))
+    n = (probabilities >= pooled).sum() + labels.sum()
+    more, weights = rescaled(result.thresholds, result.weights, pooled, 3.0)
+    own = expected_best(probabilities[:, 0]) / 2
+    of_own = 3 * MACRO / (2 * ((probabilities[:, 0] >= own).sum() + labels[:, 0].sum()))
     assert weights[0] == pytest.approx(1 + of_own * n)
     assert more[0] == pytest.approx((pooled / n + of_own * own) / (1 / n + of_own))
     assert (more[2], weights[2]) == (pooled, 1.0)
@@ -251,10 +256,10 @@ def test_an_uncalibrated_class_shows_its_plain_score() -> None:
 
 def test_similar_studies_are_counted_in_the_calibration_split() -> None:
     calibration, scores, labels = fitted()
-    said = calibration(scores)
+    probabilities = calibration(scores)
     shown = calibration.evidence(scores[11], "pooled")["calibration"]
     had, count = shown["alike"]["Edema"]
-    near = np.argsort(np.abs(said[:, 1] - said[11, 1]))[:count]
+    near = np.argsort(np.abs(probabilities[:, 1] - probabilities[11, 1]))[:count]
     assert count == 40, "a tenth of the studies"
     assert abs(labels[near, 1].sum() - had) <= 6, "the bin, which need not lie around the study"
     lowest = calibration.evidence(np.full(4, -50.0), "pooled")["calibration"]["alike"]["Edema"]
@@ -264,16 +269,16 @@ def test_similar_studies_are_counted_in_the_calibration_split() -> None:
 
 def test_thresholds_are_half_of_the_best_pooled_or_class_f1() -> None:
     calibration, scores, labels = fitted()
-    said = calibration(scores)
+    probabilities = calibration(scores)
 
     def best(columns: list[int]) -> float:
         """By trying every threshold."""
-        found = 0.0
-        for cut in np.unique(said[:, columns]):
-            asserted = said[:, columns] >= cut
+        result = 0.0
+        for cut in np.unique(probabilities[:, columns]):
+            asserted = probabilities[:, columns] >= cut
             both = (asserted & (labels[:, columns] > 0)).sum()
-            found = max(found, 2 * both / (asserted.sum() + labels[:, columns].sum()))
-        return float(found)
+            result = max(result, 2 * both / (asserted.sum() + labels[:, columns].sum()))
+        return float(result)
 
     assert set(calibration.thresholds("pooled")[1:]) == {best([1, 2, 3]) / 2}, "No Finding has no part in it"
     assert calibration.thresholds("pooled")[0] == pytest.approx(best([0]) / 2), "nor does that one say when it is there"
@@ -308,3 +313,23 @@ def test_the_calibration_file_is_read_back_or_refused(tmp_path: Path) -> None:
         (tmp_path / FILE).write_text(json.dumps({**whole, **change}))
         with pytest.raises(InputError, match=r"calibration\.json"):
             load_calibration(tmp_path, CLASSES)
+
+
+def test_reports_that_say_nothing_of_a_class_weigh_nothing_and_good_ones_sharpen_it() -> None:
+    rng = np.random.default_rng(0)
+    labels = (rng.random((4000, 3)) < 0.3).astype(float)
+    scores = labels + rng.normal(size=(4000, 3))
+    reports = 9
+    useless, useful = rng.binomial(reports, 0.3, size=(4000, 3)), rng.binomial(reports, 0.1 + 0.7 * labels)
+    names = ("Edema", "Cardiomegaly", "Atelectasis")
+
+    def fitted(counts: np.ndarray) -> RunCalibration:  # type: ignore[type-arg]
+        stated = stated_log_odds(counts.astype(float), reports)
+        return RunCalibration.fit("heads", "val", names, scores, labels, stated)
+
+    assert max(one.own for one in fitted(useless).classes.values()) < 0.15
+    assert min(one.own for one in fitted(useful).classes.values()) > 0.8
+    stated = stated_log_odds(np.array([[9.0, 0.0, 4.5]]), reports)
+    surely, hardly, _ = fitted(useful)(np.zeros((1, 3)), stated)[0]
+    assert surely > 0.9
+    assert hardly < 0.1

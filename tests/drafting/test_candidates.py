@@ -75,7 +75,7 @@ def test_a_finding_replaces_the_sentence_that_denies_it() -> None:
     assert "The heart is normal in size. The lungs are clear. There is a small right pleural effusion." in composed
 
 
-def test_deidentification_marks_stand_in_a_candidate_only_when_asked_for() -> None:
+def test_deidentification_marks_are_in_candidates_only_by_option() -> None:
     def marked(marks: bool) -> bool:
         options = CandidateOptions(marks=marks)
         return any("XXXX" in candidate.text for candidate in build_candidates(REPORTS, LABELER, options=options))
@@ -108,8 +108,8 @@ def test_a_consistent_draft_neither_contradicts_itself_nor_says_that_all_is_well
     )
     assert torn in {candidate.text for candidate in plain}
     assert torn not in {candidate.text for candidate in consistent}
-    beside = "There is a left basilar opacity. The heart is normal in size. The lungs are clear."
-    assert any(candidate.text.startswith(beside) for candidate in plain)
+    neighbouring = "There is a left basilar opacity. The heart is normal in size. The lungs are clear."
+    assert any(candidate.text.startswith(neighbouring) for candidate in plain)
     for candidate in consistent:
         if candidate.is_composed and "opacity" in candidate.text:
             assert "lungs are clear" not in candidate.text
@@ -130,12 +130,12 @@ def phantom_reports(modality: Literal["xray", "ct"]) -> list[str]:
     return reports
 
 
-def test_what_denies_a_finding_is_left_out_of_a_report_and_the_rest_stays() -> None:
+def test_negations_of_a_finding_are_dropped_from_a_report() -> None:
     torn = "There is a left basilar opacity. The heart is normal in size. The lungs are clear. No acute disease."
     (one,) = build_candidates([torn], LABELER)
     assert one.text == "There is a left basilar opacity. The heart is normal in size."
-    (kept,) = build_candidates([torn], LABELER, options=CandidateOptions(consistent=False))
-    assert kept.text == torn
+    (retained,) = build_candidates([torn], LABELER, options=CandidateOptions(consistent=False))
+    assert retained.text == torn
 
 
 def test_a_sentence_with_otherwise_needs_one_before_it() -> None:
@@ -158,8 +158,8 @@ def test_no_candidate_of_phantom_reports_contradicts_itself(modality: Literal["x
     assert torn[False] > 20
     assert torn[True] == 0
     assert len(pool[True].candidates) > 0.5 * len(pool[False].candidates), "findings take the place of what denies them"
-    said = [sentence.text for one in pool[True].candidates for sentence in one.sentences]
-    assert not any(names_place(text) and states_something(text) for text in said)
+    sentences_of_pool = [sentence.text for one in pool[True].candidates for sentence in one.sentences]
+    assert not any(names_place(text) and states_something(text) for text in sentences_of_pool)
     stated = pool[True].asserts.any(axis=0)
     assert (stated == pool[False].asserts.any(axis=0)).all(), "no finding is lost"
 
@@ -168,9 +168,9 @@ def test_without_consistency_candidates_are_those_of_earlier_versions() -> None:
     torn = "There is a small left pleural effusion. No pleural effusion or pneumothorax. No acute disease."
     more = [*REPORTS, torn, "The lungs are otherwise clear. Stable right lower lobe opacity. PICC in place."]
     pool = CandidatePool.build(more, LABELER, ExpectedUtilityConfig(consistent=False))
-    told = "\n".join("|".join(f"{s.kind}{s.row} {s.text}" for s in c.sentences) for c in pool.candidates)
+    listing = "\n".join("|".join(f"{s.kind}{s.row} {s.text}" for s in c.sentences) for c in pool.candidates)
     # Of the version before consistency was the default.
-    assert hashlib.sha256(told.encode()).hexdigest().startswith("75a96f93bea15e78")
+    assert hashlib.sha256(listing.encode()).hexdigest().startswith("75a96f93bea15e78")
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 import pytest
 
+from radweave.core.evidence import OwnReports
 from radweave.drafting.calibration import ClassCalibration, Reliability, RunCalibration
 from radweave.drafting.candidates import (
     Candidate,
@@ -65,7 +66,7 @@ def writer() -> UtilityWriter:
     return writer_of(CONFIG)
 
 
-def seen(effusion: float, **states: float) -> Evidence:
+def evidence_of(effusion: float, **states: float) -> Evidence:
     """Log-odds of an effusion, and probabilities of what became of it, if any are given."""
     scores = np.full(len(CLASSES), -4.0)
     scores[EFFUSION] = effusion
@@ -78,19 +79,19 @@ def seen(effusion: float, **states: float) -> Evidence:
 
 
 def test_a_likely_change_is_stated_in_words_of_a_training_report(writer: UtilityWriter) -> None:
-    draft = writer.write(seen(2.0, worse=0.9), NONE)
+    draft = writer.write(evidence_of(2.0, worse=0.9), NONE)
     assert "Small left pleural effusion, larger than before." in draft.text
     assert draft.text.count("effusion") == 1, "it takes the place of what was said of the class"
-    (said,) = [row for row in draft.evidence["sentences"] if "larger" in row["text"]]
-    assert said["source"] == {"kind": "comparison", "study_id": "s1"}
+    (statement,) = [row for row in draft.evidence["sentences"] if "larger" in row["text"]]
+    assert statement["source"] == {"kind": "comparison", "study_id": "s1"}
     utility = draft.evidence["expected_utility"]
     assert utility["compared"] == [["Pleural Effusion", "worse"]]
     assert utility["changes"] == pytest.approx(6.0 * 0.6)
 
 
 def test_without_a_prior_or_a_likely_change_nothing_is_compared(writer: UtilityWriter) -> None:
-    plain = writer.write(seen(2.0), NONE)
-    unsure = writer.write(seen(2.0, worse=0.25, unchanged=0.25, improved=0.25, new=0.25), NONE)
+    plain = writer.write(evidence_of(2.0), NONE)
+    unsure = writer.write(evidence_of(2.0, worse=0.25, unchanged=0.25, improved=0.25, new=0.25), NONE)
     for draft in (plain, unsure):
         assert "effusion" in draft.text
         assert not compares_with_prior(draft.text)
@@ -99,7 +100,7 @@ def test_without_a_prior_or_a_likely_change_nothing_is_compared(writer: UtilityW
 
 
 def test_a_resolved_finding_replaces_its_denial(writer: UtilityWriter) -> None:
-    draft = writer.write(seen(-4.0, resolved=0.9, absent=0.1), NONE)
+    draft = writer.write(evidence_of(-4.0, resolved=0.9, absent=0.1), NONE)
     assert "The right pleural effusion has resolved." in draft.text
     assert "No pleural effusion" not in draft.text
     assert draft.evidence["expected_utility"]["asserted"] == []
@@ -107,7 +108,7 @@ def test_a_resolved_finding_replaces_its_denial(writer: UtilityWriter) -> None:
 
 def test_a_sentence_of_the_patient_s_own_report_is_not_lent(writer: UtilityWriter) -> None:
     own = np.array([False, True, False, False, False, False])
-    assert not compares_with_prior(writer.write(seen(2.0, worse=0.9), own).text)
+    assert not compares_with_prior(writer.write(evidence_of(2.0, worse=0.9), own).text)
 
 
 def test_changes_of_a_written_report_count_by_their_probability(writer: UtilityWriter) -> None:
@@ -116,7 +117,7 @@ def test_changes_of_a_written_report_count_by_their_probability(writer: UtilityW
     )
 
     def written(**states: float) -> UtilityDraft:
-        return writer.write(seen(2.0, **states), NONE, [better, worse])
+        return writer.write(evidence_of(2.0, **states), NONE, OwnReports((better, worse)))
 
     assert "improved" in written(improved=0.95).text
     assert "improved" not in written(worse=0.95).text
@@ -145,15 +146,15 @@ def test_comparisons_and_written_reports_are_edited_as_the_options_say(
 
 def test_sentences_that_compare_state_one_change_of_one_class() -> None:
     comparing = ComparisonPool(REPORTS, LABELER, marks=False, consistent=True)
-    found = {key: [one.text for one in sentences] for key, sentences in comparing.sentences.items()}
-    assert found == {
+    result = {key: [one.text for one in sentences] for key, sentences in comparing.sentences.items()}
+    assert result == {
         ("Pleural Effusion", "worse"): ["Small left pleural effusion, larger than before."],
         ("Pleural Effusion", "resolved"): ["The right pleural effusion has resolved."],
         ("Pleural Effusion", "new"): ["There is a new right pleural effusion."],
     }, "neither two classes in one sentence nor a mark of de-identification"
 
 
-def test_a_sentence_with_another_finding_is_kept_and_nothing_is_said_twice() -> None:
+def test_a_sentence_with_another_finding_stays_without_repetition() -> None:
     comparing = ComparisonPool(REPORTS, LABELER, marks=False, consistent=True)
     each = np.zeros((len(CLASSES), 6))
     each[EFFUSION, STATES.index("worse")] = 1.0

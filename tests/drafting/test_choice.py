@@ -32,24 +32,24 @@ def choose(
         thresholds=np.array([0.2, 0.2]),
         beta=beta,
     )
-    found = chooser.choose(
+    result = chooser.choose(
         np.array(probabilities), np.array(weights), np.arange(3) == (-1 if barred is None else barred)
     )
-    assert found is not None
-    return found
+    assert result is not None
+    return result
 
 
 def test_without_findings_the_most_common_wording_wins() -> None:
     assert choose(0.9, 0.9, beta=0).asserted == ()
 
 
-def test_a_finding_is_said_when_it_pays_off() -> None:
+def test_a_finding_is_stated_if_its_expected_utility_is_positive() -> None:
     # Wording prefers "normal" by 0.6 x 1 - 0.2 x 1 + 0.2 x 1 = 0.6: 6 (p - 0.2) has to be more.
     assert choose(0.29, 0.1).asserted == ()
-    found = choose(0.31, 0.1)
-    assert found.asserted == ("Pleural Effusion",)
-    assert found.findings == pytest.approx(6 * 0.11)
-    assert found.wording == pytest.approx(0.6 * 1 + 0.2 * 2)
+    result = choose(0.31, 0.1)
+    assert result.asserted == ("Pleural Effusion",)
+    assert result.findings == pytest.approx(6 * 0.11)
+    assert result.wording == pytest.approx(0.6 * 1 + 0.2 * 2)
 
 
 def test_a_patient_never_gets_words_of_their_own_reports() -> None:
@@ -67,8 +67,8 @@ def test_one_sentence_of_the_patients_own_bars_the_whole_composite() -> None:
     chooser = ExpectedUtility(mixed, asserts, wording, classes=("Pleural Effusion",), thresholds=np.array([0.2]))
 
     def text(barred: tuple[bool, bool]) -> str | None:
-        found = chooser.choose(np.array([0.9]), np.array([0.5, 0.5]), np.array(barred))
-        return None if found is None else found.candidate.text
+        result = chooser.choose(np.array([0.9]), np.array([0.5, 0.5]), np.array(barred))
+        return None if result is None else result.candidate.text
 
     assert text((False, False)) == "normal effusion"
     assert text((False, True)) == "normal"
@@ -114,17 +114,17 @@ def paired(pool: CandidatePool) -> ExpectedUtility:
 
 
 def test_with_all_neighbours_the_choice_is_that_of_all_pairs(pool: CandidatePool) -> None:
-    ours, theirs = nearby(pool, nearest=len(REPORTS), composites=len(pool.candidates)), paired(pool)
+    own, reference = nearby(pool, nearest=len(REPORTS), composites=len(pool.candidates)), paired(pool)
     for study in range(12):
         weights = RNG.normal(1 / 40, 0.03, size=40)
         probabilities = RNG.random(len(LABELER.classes)) * 0.5
         barred = np.arange(40) % 13 == study
-        found = ours.choose(probabilities, weights, barred)
-        wanted = theirs.choose(probabilities, weights, barred)
-        assert found is not None
+        result = own.choose(probabilities, weights, barred)
+        wanted = reference.choose(probabilities, weights, barred)
+        assert result is not None
         assert wanted is not None
-        assert found.wording + found.findings == pytest.approx(wanted.wording + wanted.findings, abs=1e-4)
-        assert found.candidate.text == wanted.candidate.text
+        assert result.wording + result.findings == pytest.approx(wanted.wording + wanted.findings, abs=1e-4)
+        assert result.candidate.text == wanted.candidate.text
 
 
 @pytest.mark.parametrize("make", [nearby, paired])
@@ -158,10 +158,10 @@ def test_utilities_of_a_few_are_those_of_all_pairs(pool: CandidatePool) -> None:
     """Document frequencies are the whole bank's, whichever reports are looked at."""
     words = [text.lower().split() for text in REPORTS]
     bank = ReportStatistics.of(words, MAX_ORDER)
-    said = [["a", "word", "no", "report", "has", *words[3]], words[5]]
+    statement = [["a", "word", "no", "report", "has", *words[3]], words[5]]
     rows = [2, 7, 30]
-    few = PairwiseWording.within([bank.encode(text) for text in said], [bank.words_of(row) for row in rows], bank)
-    full = PairwiseWording(said, words)
+    few = PairwiseWording.within([bank.encode(text) for text in statement], [bank.words_of(row) for row in rows], bank)
+    full = PairwiseWording(statement, words)
     both = slice(0, 2)
     assert few.cider(both) == pytest.approx(full.cider(both)[:, rows], abs=1e-9)
     assert few.rouge_l(both) == pytest.approx(full.rouge_l(both)[:, rows], abs=1e-9)
@@ -174,11 +174,11 @@ def test_the_nearest_are_exact_and_of_equals_the_first() -> None:
     assert nearest_rows(weights, barred, 9).tolist() == [0, 1, 2, 3, 4]
 
 
-def test_a_few_of_many_draft_without_what_is_barred(pool: CandidatePool) -> None:
+def test_nearby_candidates_exclude_barred_reports(pool: CandidatePool) -> None:
     chooser = nearby(pool, nearest=5, composites=10)
     weights, barred = np.full(40, 1 / 40), np.arange(40) < 20
     weights[25] = 0.4
-    found = chooser.choose(np.zeros(len(LABELER.classes)), weights, barred)
-    assert found is not None
-    assert all(sentence.row >= 20 for sentence in found.candidate.sentences)
+    result = chooser.choose(np.zeros(len(LABELER.classes)), weights, barred)
+    assert result is not None
+    assert all(sentence.row >= 20 for sentence in result.candidate.sentences)
     assert chooser.choose(np.zeros(len(LABELER.classes)), weights, np.ones(40, dtype=bool)) is None

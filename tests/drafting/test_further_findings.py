@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from radweave.core.evidence import OwnReports
 from radweave.core.study import LabelState, has_both_sections
 from radweave.drafting.calibration import ClassCalibration, Reliability, RunCalibration
 from radweave.drafting.candidates import (
@@ -69,7 +70,7 @@ def drafted(
     *likely: str, most: int, barred: NDArray[np.bool_] = NONE, proposed: Sequence[str] = (), **options: object
 ) -> UtilityDraft:
     config = ExpectedUtilityConfig.model_validate({"further_findings": most, "unsupported_places": "keep", **options})
-    return UtilityWriter(store(), CALIBRATION, config).write(evidence(*likely), barred, proposed)
+    return UtilityWriter(store(), CALIBRATION, config).write(evidence(*likely), barred, OwnReports(tuple(proposed)))
 
 
 def asserted(draft: UtilityDraft) -> set[str]:
@@ -106,7 +107,7 @@ def both_said(draft: UtilityDraft) -> set[LabelState]:
 
 
 @pytest.mark.parametrize(("most", "proposed"), [(6, ()), (0, (f"{DENYING[2]} {DENYING[4]}",))])
-def test_nothing_is_taken_up_that_a_kept_sentence_denies(most: int, proposed: tuple[str, ...]) -> None:
+def test_no_added_sentence_contradicts_the_draft(most: int, proposed: tuple[str, ...]) -> None:
     def draft(*, consistent: bool) -> UtilityDraft:
         config = ExpectedUtilityConfig(
             further_findings=most, consistent=consistent, findings=100.0, cider=0.0, rouge_l=0.0, bleu=0.0
@@ -114,7 +115,7 @@ def test_nothing_is_taken_up_that_a_kept_sentence_denies(most: int, proposed: tu
         writer = UtilityWriter(store(DENYING), CALIBRATION, config)
         likely = evidence("Pleural Effusion", "Pneumothorax")
         likely.scores[CLASSES.index("Pleural Effusion")] = 4.0  # The other is stated first.
-        return writer.write(likely, NONE, proposed)
+        return writer.write(likely, NONE, OwnReports(proposed))
 
     assert len(both_said(draft(consistent=False))) == 2
     assert len(both_said(draft(consistent=True))) == 1
@@ -143,31 +144,31 @@ def test_written_reports_get_further_findings_with_their_sources() -> None:
     text = "The heart is enlarged with a right effusion. A left basilar opacity is seen. The bones are intact."
     draft = drafted(*FOUR, most=6, proposed=[text], cider=0.0, rouge_l=0.0, bleu=0.0)
     assert asserted(draft) == {*FOUR}
-    told = drafted(*FOUR, most=0, proposed=[text], cider=0.0, rouge_l=0.0, bleu=0.0)
-    assert {row["source"]["kind"] for row in told.evidence["sentences"]} == {"language_model"}
+    proposed_draft = drafted(*FOUR, most=0, proposed=[text], cider=0.0, rouge_l=0.0, bleu=0.0)
+    assert {row["source"]["kind"] for row in proposed_draft.evidence["sentences"]} == {"decoder"}
     chooser = UtilityWriter(store(), CALIBRATION, ExpectedUtilityConfig(further_findings=2))
-    growing = FindingSentences(chooser.chooser.candidates, LABELER, consistent=True)
+    additions = FindingSentences(chooser.chooser.candidates, LABELER, consistent=True)
     written = Choice(
         build_candidates(["The heart is enlarged. No pneumothorax. The lungs are clear."], LABELER)[0], (), 0.0, 0.0
     )
-    sentences = tuple(dataclasses.replace(one, kind="language_model", row=-1) for one in written.candidate.sentences)
+    sentences = tuple(dataclasses.replace(one, kind="decoder", row=-1) for one in written.candidate.sentences)
     written = dataclasses.replace(written, candidate=dataclasses.replace(written.candidate, sentences=sentences))
-    (grown,) = growing.variants(written, ["Pneumothorax"], NONE)
+    (grown,) = additions.variants(written, ["Pneumothorax"], NONE)
     assert [(one.kind, one.row) for one in grown.sentences] == [
-        ("language_model", -1), ("finding", 4), ("language_model", -1)
+        ("decoder", -1), ("finding", 4), ("decoder", -1)
     ]  # fmt: skip
-    (opaque,) = growing.variants(written, ["Lung Opacity"], NONE)
+    (opaque,) = additions.variants(written, ["Lung Opacity"], NONE)
     assert "lungs are clear" not in opaque.text, "that all is well gives way"
 
 
 @pytest.mark.parametrize("most", [0, 1])
-def test_a_chosen_proposal_takes_up_what_it_does_not_state(most: int) -> None:
+def test_a_chosen_proposal_gets_its_missing_findings(most: int) -> None:
     """It states a finding that no training report has, so that it is chosen over any draft of theirs."""
     five = (*FOUR, "Fracture")
     text = "The heart is enlarged with a right effusion. A left basilar opacity is seen. There is a rib fracture."
     draft = drafted(*five, most=most, proposed=[text], cider=0.0, rouge_l=0.0, bleu=0.0)
     kinds = [row["source"]["kind"] for row in draft.evidence["sentences"]]
-    assert kinds.count("language_model") == 3
+    assert kinds.count("decoder") == 3
     assert asserted(draft) == ({*five} if most else {*five} - {"Pneumothorax"})
     assert kinds.count("finding") == (1 if most else 0)
 
@@ -177,9 +178,9 @@ def test_a_large_bank_grows_the_same_drafts(monkeypatch: pytest.MonkeyPatch) -> 
 
     wanted = drafted(*FOUR, most=6)
     monkeypatch.setattr(module, "MOST_IN_PAIRS", 3)
-    found = drafted(*FOUR, most=6)
-    assert found.text == wanted.text
-    assert found.evidence["sentences"] == wanted.evidence["sentences"]
+    result = drafted(*FOUR, most=6)
+    assert result.text == wanted.text
+    assert result.evidence["sentences"] == wanted.evidence["sentences"]
 
 
 def test_a_draft_is_the_same_whatever_was_drafted_before() -> None:
@@ -199,10 +200,10 @@ def test_a_finding_goes_into_both_parts() -> None:
         "FINDINGS: The heart is normal. There is a left pneumothorax. IMPRESSION: A left pneumothorax.",
     ]
     candidates = build_candidates(parted, LABELER, options=CandidateOptions(consistent=True))
-    growing = FindingSentences(candidates, LABELER, consistent=True)
+    additions = FindingSentences(candidates, LABELER, consistent=True)
     both = next(one for one in candidates if {s.row for s in one.sentences if s.kind == "finding"} == {1, 2})
     draft = Choice(both, ("Cardiomegaly", "Pleural Effusion"), 0.0, 0.0)
-    (grown,) = growing.variants(draft, CLASSES, np.zeros(4, dtype=bool))
+    (grown,) = additions.variants(draft, CLASSES, np.zeros(4, dtype=bool))
     assert has_both_sections(grown.text)
     new = {(one.part, one.text) for one in grown.sentences if one.kind == "finding" and one.row == 3}
     assert new == {("findings", "There is a left pneumothorax."), ("impression", "A left pneumothorax.")}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from radweave.core.evidence import OwnReports, RecalledText
 from radweave.drafting.candidates import Candidate, Sentence
 from radweave.drafting.choice import Choice
 from radweave.drafting.smoothers import Changes
@@ -42,12 +43,12 @@ def chosen(
 ) -> Choice:
     names = get_labeler("chexpert14").classes
     probabilities = np.array([0.9 if name == likely else 0.05 for name in names])
-    return proposals().choose(NORMAL, texts, probabilities, np.array(weights), barred, changes)
+    return proposals().choose(NORMAL, OwnReports(tuple(texts)), probabilities, np.array(weights), barred, changes)
 
 
-def test_a_report_that_states_what_is_likely_is_chosen_and_named() -> None:
+def test_a_report_of_the_likely_findings_is_chosen_and_named() -> None:
     choice = chosen([REPORTS[1]], [0.2, 0.6, 0.2], likely="Pleural Effusion")
-    assert {sentence.kind for sentence in choice.candidate.sentences} == {"language_model"}
+    assert {sentence.kind for sentence in choice.candidate.sentences} == {"decoder"}
     assert {sentence.row for sentence in choice.candidate.sentences} == {NO_ROW}
     assert "Pleural Effusion" in choice.asserted
 
@@ -65,10 +66,10 @@ def test_comparisons_need_a_prior_that_was_compared_with_and_marks_are_left_out(
     text = "The heart is enlarged. The effusion has increased since the prior study. XXXX of a line."
     alone = chosen([text], [0.0, 1.0, 0.0], likely="Cardiomegaly")
     absent = np.tile(np.eye(len(STATES))[0], (len(get_labeler("chexpert14").classes), 1))
-    beside = chosen([text], [0.0, 1.0, 0.0], likely="Cardiomegaly", changes=Changes(absent, 0.0))
+    with_change = chosen([text], [0.0, 1.0, 0.0], likely="Cardiomegaly", changes=Changes(absent, 0.0))
     assert "increased" not in alone.candidate.text
-    assert "increased" in beside.candidate.text
-    assert "XXXX" not in beside.candidate.text
+    assert "increased" in with_change.candidate.text
+    assert "XXXX" not in with_change.candidate.text
 
 
 def test_a_finding_that_is_taken_up_has_to_be_worth_its_words_with_half() -> None:
@@ -92,7 +93,7 @@ def test_a_finding_that_is_taken_up_has_to_be_worth_its_words_with_half() -> Non
     assert least(20.0, further=True) == least(1.0, further=True), "a rare one counts as any other"
 
 
-def test_the_patients_own_report_does_not_speak_for_what_was_written() -> None:
+def test_the_patients_own_report_does_not_support_a_proposal() -> None:
     own = np.arange(3) == 1
     heard = chosen([REPORTS[1]], [0.1, 0.8, 0.1], likely="Pleural Effusion")
     deaf = chosen([REPORTS[1]], [0.1, 0.8, 0.1], likely="Pleural Effusion", barred=own)
@@ -100,3 +101,41 @@ def test_the_patients_own_report_does_not_speak_for_what_was_written() -> None:
     assert {one.candidate.text for one in (heard, deaf, without)} == {REPORTS[1]}
     assert deaf.wording == pytest.approx(without.wording)
     assert deaf.wording < heard.wording
+
+
+def test_a_recalled_report_is_chosen_and_names_its_study() -> None:
+    own = OwnReports((), (RecalledText(REPORTS[1], "s1", is_sentence=False),))
+    names = get_labeler("chexpert14").classes
+    probabilities = np.array([0.9 if name == "Pleural Effusion" else 0.05 for name in names])
+    choice = proposals().choose(NORMAL, own, probabilities, np.array([0.2, 0.6, 0.2]), NONE_BARRED)
+    assert {(sentence.kind, sentence.study_id) for sentence in choice.candidate.sentences} == {("recalled", "s1")}
+
+
+def test_a_recalled_sentence_joins_a_draft_that_does_not_state_its_finding() -> None:
+    sentence = RecalledText("There is a small left pleural effusion.", "s1", is_sentence=True)
+    names = get_labeler("chexpert14").classes
+
+    def choice(probability: float) -> Choice:
+        probabilities = np.array([probability if name == "Pleural Effusion" else 0.05 for name in names])
+        own = OwnReports((), (sentence,))
+        return proposals().choose(NORMAL, own, probabilities, np.array([0.2, 0.1, 0.1]), NONE_BARRED)
+
+    (joined,) = (one for one in choice(0.95).candidate.sentences if one.kind == "recalled")
+    assert (joined.text, joined.study_id) == (sentence.text, "s1")
+    assert choice(0.1) is NORMAL
+
+
+def test_own_reports_speak_for_the_wording_but_none_for_itself() -> None:
+    held = proposals()
+    one, other = "The lungs are clear. There is no effusion.", "There is a small effusion."
+    nothing = held.between([one], [other])[0, 0]
+    wording = held.own_wording(OwnReports((one, other, other)), 0.5)
+    assert wording is not None
+    given = np.array([2.0, 2.0, 2.0], dtype=np.float32)
+    by_both = wording([one, other, "The heart is normal in size."], given)
+    assert by_both[0] == pytest.approx(1 + 0.5 * nothing)
+    assert by_both[1] == pytest.approx(1 + 0.25 * (held.between([other], [other, one]).sum()))
+    assert held.own_wording(OwnReports((one,)), 0.0) is None
+    alone = held.own_wording(OwnReports((one,)), 0.5)
+    assert alone is not None
+    assert alone([one], given[:1]) == pytest.approx(given[:1]), "the only report says nothing of itself"

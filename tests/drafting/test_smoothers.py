@@ -27,8 +27,8 @@ def test_leaving_out_a_row_is_fitting_without_it() -> None:
     inverse = WORDING.inverse(DISTANCE)
     raw = WORDING(DISTANCE[row]) @ inverse
     left = np.where(others, raw, 0) / (1 - raw[row])
-    again = WORDING(DISTANCE[row, others]) @ WORDING.inverse(DISTANCE[np.ix_(others, others)])
-    assert left[others] == pytest.approx(again)
+    repeated = WORDING(DISTANCE[row, others]) @ WORDING.inverse(DISTANCE[np.ix_(others, others)])
+    assert left[others] == pytest.approx(repeated)
 
 
 def test_weights_sum_to_one_with_and_without_barred_rows() -> None:
@@ -44,23 +44,23 @@ def test_weights_sum_to_one_with_and_without_barred_rows() -> None:
 def test_near_studies_raise_the_scores_of_their_findings() -> None:
     smoothers = Smoothers.fit(DISTANCE / typical(DISTANCE), DISTANCE / typical(DISTANCE), LABELS)
     distance = squared_distances(POINTS[:1] + 0.01, POINTS)[0] / typical(DISTANCE)
-    said = smoothers.evidence_for(distance, distance, np.zeros(12, dtype=bool))
-    assert (said.scores > 0.5).tolist() == (LABELS[0] > 0).tolist()
-    assert int(said.weights.argmax()) == 0
+    evidence = smoothers.evidence_for(distance, distance, np.zeros(12, dtype=bool))
+    assert (evidence.scores > 0.5).tolist() == (LABELS[0] > 0).tolist()
+    assert int(evidence.weights.argmax()) == 0
 
 
 def test_one_training_study_is_enough() -> None:
     only = EmbeddedStudies.fit(POINTS[:1], LABELS[:1])
-    said = only.evidence_for(POINTS[1], np.zeros(1, dtype=bool))
-    assert said.weights == pytest.approx([1.0])
-    assert said.scores == pytest.approx(LABELS[0])
+    evidence = only.evidence_for(POINTS[1], np.zeros(1, dtype=bool))
+    assert evidence.weights == pytest.approx([1.0])
+    assert evidence.scores == pytest.approx(LABELS[0])
 
 
 def test_barred_studies_have_no_weight() -> None:
     distance, barred = DISTANCE / typical(DISTANCE), np.arange(12) < 2
     flipped = np.where(barred[:, None], 1 - LABELS, LABELS)
     one, other = (Smoothers.fit(distance, distance, labels) for labels in (LABELS, flipped))
-    said = one.evidence_for(distance[0], distance[0], barred)
-    assert said.scores == pytest.approx(other.evidence_for(distance[0], distance[0], barred).scores)
-    assert not said.weights[barred].any()
-    assert said.weights.sum() == pytest.approx(1)
+    evidence = one.evidence_for(distance[0], distance[0], barred)
+    assert evidence.scores == pytest.approx(other.evidence_for(distance[0], distance[0], barred).scores)
+    assert not evidence.weights[barred].any()
+    assert evidence.weights.sum() == pytest.approx(1)

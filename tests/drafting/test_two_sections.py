@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from radweave.core.errors import InputError
+from radweave.core.evidence import OwnReports
 from radweave.core.study import has_both_sections, split_sections
 from radweave.drafting.candidates import (
     Candidate,
@@ -69,8 +70,8 @@ def test_a_composite_says_a_finding_in_both_parts_and_denies_it_in_none() -> Non
         ("impression", "Small pleural effusion."),
     }
     assert effusion in new
-    for candidate, said in zip(composed, new, strict=True):
-        if said == effusion:
+    for candidate, statement in zip(composed, new, strict=True):
+        if statement == effusion:
             assert not {"No pleural effusion.", "No effusion or pneumothorax."} & {s.text for s in candidate.sentences}
     text = "FINDINGS: The heart is normal in size. The lungs are clear. There is a small right pleural effusion."
     assert f"{text} IMPRESSION: Small pleural effusion. Normal chest." in [c.text for c in composed]
@@ -104,7 +105,7 @@ def test_a_text_of_a_language_model_is_a_draft_only_with_both_parts() -> None:
     one = "FINDINGS: There is a small right pleural effusion."
     text = "findings : There is a small right pleural effusion. impression : Small pleural effusion. XXXX."
     for texts, wanted in (([one], draft.candidate.text), ([one, text], f"{one} IMPRESSION: Small pleural effusion.")):
-        assert proposals.choose(draft, texts, likely, weights, barred).candidate.text == wanted
+        assert proposals.choose(draft, OwnReports(tuple(texts)), likely, weights, barred).candidate.text == wanted
 
 
 def test_a_sentence_on_change_goes_into_its_own_part() -> None:
@@ -122,11 +123,11 @@ def test_a_sentence_on_change_goes_into_its_own_part() -> None:
 
     heart, normal = Sentence("The heart is normal.", "report", 0, "findings"), "impression"
     effusion = Sentence("There is a pleural effusion.", "report", 3, "findings")
-    said = Sentence("Small pleural effusion.", "report", 3, normal)
-    assert variants(effusion, heart, Sentence("Stable lines.", "report", 3, normal), said) == [
+    statement = Sentence("Small pleural effusion.", "report", 3, normal)
+    assert variants(effusion, heart, Sentence("Stable lines.", "report", 3, normal), statement) == [
         "FINDINGS: The heart is normal. IMPRESSION: Stable lines. The pleural effusion is larger than before."
     ]
-    assert variants(effusion, said) == [], "its findings would be empty"
+    assert variants(effusion, statement) == [], "its findings would be empty"
 
 
 def made() -> DraftingStore:
@@ -142,7 +143,7 @@ def made() -> DraftingStore:
     )
 
 
-def test_parts_are_kept_with_a_run_and_a_part_that_there_is_not_is_refused(tmp_path: Path) -> None:
+def test_parts_are_saved_with_a_run_and_unknown_parts_are_refused(tmp_path: Path) -> None:
     store = made()
     save_drafting(store, tmp_path / "drafting")
     assert list(load_drafting(tmp_path / "drafting").candidates) == list(store.candidates)

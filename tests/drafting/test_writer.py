@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from radweave.core.errors import InputError
+from radweave.core.evidence import OwnReports
 from radweave.drafting.calibration import ClassCalibration, Reliability, RunCalibration
 from radweave.drafting.candidates import CandidatePool, affirmed_classes, candidate_options, utilities, utility_options
 from radweave.drafting.choice import Choice
@@ -65,7 +66,7 @@ CALIBRATION = RunCalibration(
 )
 
 
-def said(**scores: float) -> Evidence:
+def evidence_of(**scores: float) -> Evidence:
     values = np.zeros(len(CLASSES))
     for name, score in scores.items():
         values[{"heart": HEART, "effusion": EFFUSION}[name]] = score
@@ -73,7 +74,7 @@ def said(**scores: float) -> Evidence:
 
 
 def test_a_likely_finding_is_stated_and_every_sentence_has_its_source() -> None:
-    draft = UtilityWriter(made(), CALIBRATION, CONFIG).write(said(heart=1.0), NONE)
+    draft = UtilityWriter(made(), CALIBRATION, CONFIG).write(evidence_of(heart=1.0), NONE)
     assert draft.evidence["expected_utility"]["asserted"] == ["Cardiomegaly"]
     assert draft.text == " ".join(row["text"] for row in draft.evidence["sentences"])
     for row in draft.evidence["sentences"]:
@@ -81,15 +82,15 @@ def test_a_likely_finding_is_stated_and_every_sentence_has_its_source() -> None:
     assert draft.evidence["class_probabilities"]["Cardiomegaly"] == pytest.approx(1 / (1 + np.exp(-2)))
 
 
-def test_neither_comparisons_nor_marks_are_candidates_unless_marks_are_asked_for() -> None:
+def test_comparisons_are_no_candidates_and_marks_only_by_option() -> None:
     store = made()
     assert not [c.text for c in store.candidates if "prior" in c.text or "XXXX" in c.text]
-    kept = UtilityWriter(store, CALIBRATION, CONFIG, marks=True)
-    assert [c.text for c in kept.chooser.candidates if "XXXX" in c.text]
+    retained = UtilityWriter(store, CALIBRATION, CONFIG, marks=True)
+    assert [c.text for c in retained.chooser.candidates if "XXXX" in c.text]
 
 
-def test_options_say_what_counts() -> None:
-    both = said(heart=1.0, effusion=1.0)
+def test_options_weight_the_utility() -> None:
+    both = evidence_of(heart=1.0, effusion=1.0)
 
     def asserted(**options: object) -> set[str]:
         config = ExpectedUtilityConfig.model_validate(options)
@@ -106,34 +107,34 @@ def test_options_say_what_counts() -> None:
 def test_the_patients_own_rows_lend_nothing() -> None:
     writer = UtilityWriter(made(), CALIBRATION, CONFIG)
     own = np.arange(len(REPORTS)) == 1
-    draft = writer.write(said(heart=1.0), own)
+    draft = writer.write(evidence_of(heart=1.0), own)
     assert "Cardiomegaly" not in draft.evidence["expected_utility"]["asserted"], "the only one to say it is the own"
     assert "s1" not in {row["source"]["study_id"] for row in draft.evidence["sentences"]}
     assert "s1" not in {row["study_id"] for row in draft.evidence["recalled"]}
-    nothing = writer.write(said(), np.ones(len(REPORTS), dtype=bool))
+    nothing = writer.write(evidence_of(), np.ones(len(REPORTS), dtype=bool))
     assert nothing.text == ""
     assert nothing.warnings == (NOTHING_LEFT,)
 
 
-def test_a_bank_without_a_finding_and_one_of_a_single_report_draft_what_they_have() -> None:
+def test_banks_without_findings_or_with_one_report_still_draft() -> None:
     only = UtilityWriter(made(REPORTS[:1]), CALIBRATION, CONFIG)
-    testimony = Evidence(np.ones(len(CLASSES)), np.ones(1))
-    assert only.write(testimony, np.zeros(1, dtype=bool)).text == REPORTS[0]
+    flat = Evidence(np.ones(len(CLASSES)), np.ones(1))
+    assert only.write(flat, np.zeros(1, dtype=bool)).text == REPORTS[0]
 
 
 def test_a_drafting_store_is_read_as_written(tmp_path: Path) -> None:
     store = made()
     save_drafting(store, tmp_path / "drafting")
-    again = load_drafting(tmp_path / "drafting")
-    assert again.facts == store.facts
-    assert list(again.candidates) == list(store.candidates)
-    assert np.array_equal(again.asserts, store.asserts)
+    repeated = load_drafting(tmp_path / "drafting")
+    assert repeated.facts == store.facts
+    assert list(repeated.candidates) == list(store.candidates)
+    assert np.array_equal(repeated.asserts, store.asserts)
     assert store.utilities is not None
-    assert again.utilities is not None
-    assert np.array_equal(again.utilities, store.utilities)
+    assert repeated.utilities is not None
+    assert np.array_equal(repeated.utilities, store.utilities)
     drafts = [
-        UtilityWriter(one, CALIBRATION, CONFIG).write(said(heart=1.0), NONE)
-        for one in (store, again, made(ready=False))
+        UtilityWriter(one, CALIBRATION, CONFIG).write(evidence_of(heart=1.0), NONE)
+        for one in (store, repeated, made(ready=False))
     ]
     assert drafts[0] == drafts[1] == drafts[2]
 
@@ -159,18 +160,19 @@ def test_labels_of_other_studies_or_classes_are_refused(tmp_path: Path) -> None:
 
 
 def test_changes_join_a_written_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[object] = []
+    messages: list[object] = []
 
-    def choose(self: Proposals, draft: Choice, *given: object, devices: bool) -> Choice:
-        told.append(given[-1])
+    def choose(self: Proposals, draft: Choice, *arguments: object, **options: object) -> Choice:
+        messages.append(arguments[-1])
         return draft
 
     monkeypatch.setattr(Proposals, "choose", choose)
     writer = UtilityWriter(made(), CALIBRATION, CONFIG)
     changes = Changes(np.eye(6)[np.zeros(len(CLASSES), dtype=int)], 0.3)
-    for found in (None, changes):
-        writer.write(dataclasses.replace(said(heart=1.0), changes=found), NONE, ["There is cardiomegaly."])
-    assert told == [None, changes]
+    own = OwnReports(("There is cardiomegaly.",))
+    for result in (None, changes):
+        writer.write(dataclasses.replace(evidence_of(heart=1.0), changes=result), NONE, own)
+    assert messages == [None, changes]
 
 
 def test_an_uncertain_mention_affirms_nothing() -> None:
@@ -201,12 +203,12 @@ def test_a_bank_that_is_too_large_for_all_pairs_drafts_from_the_nearest(monkeypa
     import radweave.drafting.writer as module
 
     store = made()
-    said = Evidence(np.eye(len(CLASSES))[EFFUSION], np.array([0.4, 0.2, 0.3, 0.1]))
-    wanted = UtilityWriter(store, CALIBRATION, CONFIG).write(said, NONE)
+    evidence_of = Evidence(np.eye(len(CLASSES))[EFFUSION], np.array([0.4, 0.2, 0.3, 0.1]))
+    wanted = UtilityWriter(store, CALIBRATION, CONFIG).write(evidence_of, NONE)
     monkeypatch.setattr(module, "MOST_IN_PAIRS", 3)
-    found = UtilityWriter(store, CALIBRATION, CONFIG).write(said, NONE)
-    assert found.text == wanted.text
-    assert found.evidence["sentences"] == wanted.evidence["sentences"]
+    result = UtilityWriter(store, CALIBRATION, CONFIG).write(evidence_of, NONE)
+    assert result.text == wanted.text
+    assert result.evidence["sentences"] == wanted.evidence["sentences"]
 
 
 def test_a_rare_finding_counts_for_no_more_than_the_bound() -> None:
@@ -219,13 +221,13 @@ def test_a_rare_finding_counts_for_no_more_than_the_bound() -> None:
     options = {
         name: ExpectedUtilityConfig(thresholds="balanced", heaviest=most) for name, most in (("20", 20.0), ("5", 5.0))
     }
-    found = {
-        name: UtilityWriter(made(), calibration, config).write(said(heart=0.8), NONE)
+    result = {
+        name: UtilityWriter(made(), calibration, config).write(evidence_of(heart=0.8), NONE)
         for name, config in options.items()
     }
-    p = float(calibration(said(heart=0.8).scores[None])[0, HEART])
-    for name, draft in found.items():
+    p = float(calibration(evidence_of(heart=0.8).scores[None])[0, HEART])
+    for name, draft in result.items():
         assert draft.evidence["expected_utility"]["findings"] == pytest.approx(6.0 * float(name) * (p - 0.2))
     assert ExpectedUtilityConfig().heaviest == 20.0
-    unlikely = UtilityWriter(made(), calibration, options["5"]).write(said(heart=0.1), NONE)
+    unlikely = UtilityWriter(made(), calibration, options["5"]).write(evidence_of(heart=0.1), NONE)
     assert "Cardiomegaly" not in unlikely.evidence["expected_utility"]["asserted"]

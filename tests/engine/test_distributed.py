@@ -218,5 +218,5 @@ def test_a_lost_process_ends_the_job_and_the_resumed_one_ends_equal(
 def test_an_error_of_the_first_process_reaches_every_process(two_processes: Path) -> None:
     output = read_json(two_processes / "results.json")["errors"]
     assert len(output) == 2
-    assert all("is not replaced" in text for text in output)
+    assert all("does not replace such a folder" in text for text in output)
     assert (two_processes / "taken" / "file").read_text() == "mine"

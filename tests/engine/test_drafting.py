@@ -181,6 +181,6 @@ def test_a_folder_of_another_method_is_refused(baseline: Path, toy_dataset: Data
     facts = (tmp_path / "drafting" / "facts.json").read_text().replace('"smoothers"', '"heads"')
     (tmp_path / "drafting" / "facts.json").write_text(facts)
     assert run.drafting is not None
-    other = replace(run, drafting=Drafting(tmp_path / "drafting", run.model, run.drafting.calibration))
+    other = replace(run, drafting=replace(run.drafting, folder=tmp_path / "drafting"))
     with pytest.raises(InputError, match="does not fit this model"):
         drafts(other, prepared_examples(run, toy_dataset)[:1])

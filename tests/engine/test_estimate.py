@@ -66,6 +66,17 @@ def test_the_paper_preset_of_vdgen_is_llama_with_adapters() -> None:
     assert checkpointed.weights == result.weights
 
 
+def test_tokens_before_the_report_follow_from_the_configuration() -> None:
+    two = estimate("am_mrg", "paper").tokens
+    # Two views of 14 x 14 tokens, 14 image queries, 14 diseases in two memories, the prompt's words, 100 of the report.
+    assert 20 <= two - (2 * 196 + 14 + 28 + 100) <= 45
+    assert two - estimate("am_mrg", "paper", ["data.max_views=1"]).tokens == 196
+    assert two - estimate("am_mrg", "paper", ["model.report_memory=none"]).tokens == 14
+    told = ["data.input_sections=[indication]", "data.input_tokens=40"]
+    assert estimate("am_mrg", "paper", told).tokens - two == 40
+    assert estimate("am_mrg", "paper", prompt_tokens=128).tokens == 228
+
+
 @pytest.mark.parametrize("method", method_names())
 @pytest.mark.parametrize("preset", ["tiny", "small", "paper"])
 def test_every_preset_can_be_estimated(method: str, preset: str) -> None:

@@ -110,3 +110,15 @@ def test_a_run_with_the_recipe_is_the_same_twice_and_after_a_stop(toy_dataset: D
 def test_two_ways_to_say_how_often_a_study_is_drawn_are_refused() -> None:
     with pytest.raises(InputError, match="balance and mixture"):
         resolve("baseline", "tiny", ["stages.report.balance=0.5", "stages.report.mixture.iu-xray=1.0"])
+
+
+def test_tiny_presets_for_radiographs_learn_to_write_by_one_recipe() -> None:
+    names = {"diffvp": "tiny-xray"}
+    methods = ("baseline", "am_mrg", "dast", "diffrgennet", "diffvp", "vdgen", "weave")
+    recipes = [list(resolve(method, names.get(method, "tiny"), ()).named_stages().values())[-1] for method in methods]
+    own = {"finetune", "losses", "withheld"}
+    assert all(recipe.model_dump(exclude=own) == recipes[0].model_dump(exclude=own) for recipe in recipes)
+    assert all("language_model" in recipe.trained and recipe.losses["report"] == 1 for recipe in recipes)
+    assert recipes[0].abnormal_weight > 1
+    assert recipes[0].patience is not None
+    assert recipes[0].selected_by == "report"

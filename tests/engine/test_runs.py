@@ -180,8 +180,9 @@ def test_a_stopped_run_does_not_go_on_with_other_options(toy_run: Path, toy_data
     shutil.copytree(toy_run, stopped)
     (stopped / "run.json").unlink()
     other = [*OVERRIDES, "stages.report.epochs=6", "seed=5"]
-    with pytest.raises(InputError, match="--resume needs the options the run was started with"):
+    with pytest.raises(InputError, match="--resume needs the options the run was started with") as refused:
         train("baseline", toy_dataset.path, stopped, overrides=other, resume=True)
+    assert (refused.value.field, refused.value.got, refused.value.expected) == ("seed", "5", "seed=0")
 
 
 def test_a_study_has_as_many_views_as_the_model_reads(toy_run: Path, toy_dataset: Dataset) -> None:
@@ -193,9 +194,7 @@ def test_a_study_has_as_many_views_as_the_model_reads(toy_run: Path, toy_dataset
         assert max(len(example.rows) for example in prepared.examples) == most
 
 
-def test_the_model_sees_frontal_views_first_in_whatever_order_the_files_are_given(
-    toy_run: Path, tmp_path: Path
-) -> None:
+def test_frontal_views_come_first_for_any_order_of_files(toy_run: Path, tmp_path: Path) -> None:
     predictor = dataclasses.replace(Predictor.of(restore(toy_run)), max_views=3)
     side, front, other = (toy_image(tmp_path / f"{n}.png", bright_side="left", seed=n) for n in range(3))
     views, _ = predictor.read_views([side, front, other], stated=[View.LATERAL, View.PA, View.AP])
@@ -204,7 +203,7 @@ def test_the_model_sees_frontal_views_first_in_whatever_order_the_files_are_give
     assert [path for path, _ in views] == [front]
 
 
-def test_decoding_options_given_at_use_replace_those_of_the_run(toy_run: Path) -> None:
+def test_decoding_options_of_a_call_replace_those_of_the_run(toy_run: Path) -> None:
     run = restore(toy_run)
     predictor = Predictor.of(run, decoding=["max_new_tokens=3"])
     assert predictor.decoding == run.experiment.decoding.model_copy(update={"max_new_tokens": 3})

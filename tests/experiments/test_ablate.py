@@ -80,7 +80,7 @@ def without_times(record: Any) -> Any:
     return [without_times(value) for value in record] if isinstance(record, list) else record
 
 
-def test_the_table_holds_what_was_measured(finished: Path, toy_dataset: Dataset) -> None:
+def test_the_table_has_the_measured_values(finished: Path, toy_dataset: Dataset) -> None:
     record = read_json(finished / "table.json")
     assert record["runs"] == {"planned": 4, "finished": 4, "failed": 0}
     assert record["dataset"]["fingerprint"] == toy_dataset.fingerprint()
@@ -146,11 +146,11 @@ def test_runs_of_another_table_are_taken_over(
     """Under another row's name, and a row whose configuration differs stays to be trained."""
     shutil.copytree(finished / "runs" / "full", tmp_path / "old" / "ours")
     monkeypatch.setattr(one_run_module, "train", lambda *arguments, **options: pytest.fail("trained again"))
-    said: list[str] = []
+    messages: list[str] = []
     request = replace(request_, train=False, reuse=(tmp_path / "old",))
-    record = run_ablation(request, AblationWatch(say=said.append)).record
-    assert said[0] == "2 of 4 runs are taken over"
-    assert "model.views" in "".join(line for line in said if "not taken over" in line)
+    record = run_ablation(request, AblationWatch(say=messages.append)).record
+    assert messages[0] == "2 of 4 runs are taken over"
+    assert "model.views" in "".join(line for line in messages if "not taken over" in line)
     assert record["runs"] == {"planned": 4, "finished": 2, "failed": 0}
     expected = read_json(finished / "table.json")["rows"][0]["metrics"]["CIDEr"]
     assert record["rows"][0]["metrics"]["CIDEr"] == expected
@@ -169,22 +169,24 @@ def without_judgement(path: Path) -> list[dict[str, Any]]:
 @pytest.mark.long
 def test_parallel_is_serial(finished: Path, request_: AblationRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    said: list[str] = []
-    result = run_ablation(replace(request_, seeds=1, jobs=2), AblationWatch(say=said.append))
+    messages: list[str] = []
+    result = run_ablation(replace(request_, seeds=1, jobs=2), AblationWatch(say=messages.append))
     assert result.failed == 0
-    assert [line[:5] for line in said] == ["[1/2]", "[2/2]"]
+    assert [line[:5] for line in messages] == ["[1/2]", "[2/2]"]
     for row in ("full", "views-averaged"):
-        ours, serial = (folder / "runs" / row / "seed-0" for folder in (request_.out, finished))
-        assert without_times(read_json(ours / "scores.json")) == without_times(read_json(serial / "scores.json"))
-        assert without_judgement(ours / "predictions.jsonl") == without_judgement(serial / "predictions.jsonl")
+        actual, serial = (folder / "runs" / row / "seed-0" for folder in (request_.out, finished))
+        assert without_times(read_json(actual / "scores.json")) == without_times(read_json(serial / "scores.json"))
+        assert without_judgement(actual / "predictions.jsonl") == without_judgement(serial / "predictions.jsonl")
 
 
 def test_a_row_that_fails_is_reported_and_the_others_go_on(finished: Path, request_: AblationRequest) -> None:
     shutil.copytree(finished / "runs", request_.out / "runs")
     (request_.out / "runs" / "full" / "seed-1" / "weights.safetensors").write_bytes(b"changed")
     (request_.out / "runs" / "full" / "seed-1" / "scores.json").unlink()
-    said: list[str] = []
-    result = run_ablation(replace(request_, rows=("full", "views averaged", "broken")), AblationWatch(say=said.append))
+    messages: list[str] = []
+    result = run_ablation(
+        replace(request_, rows=("full", "views averaged", "broken")), AblationWatch(say=messages.append)
+    )
     assert result.failed == 2
     rows = {row["label"]: row for row in result.record["rows"]}
     assert "no field 'no_such_part'" in rows["broken"]["refused"]
@@ -219,10 +221,10 @@ def test_it_goes_on_after_a_kill(request_: AblationRequest) -> None:
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    said = process.communicate(timeout=120)[1]
+    messages = process.communicate(timeout=120)[1]
     assert process.returncode == 128 + signal.SIGTERM
-    assert "the same command goes on" in said
-    assert "--resume" in said
+    assert "the same command goes on" in messages
+    assert "--resume" in messages
     assert not (folder / "run.json").exists()
     assert "NOT COMPLETE: 0 of 1" in (request.out / "table.md").read_text()
     record = run_ablation(replace(request, jobs=1)).record
@@ -323,21 +325,21 @@ def test_every_methods_tables_can_be_planned(toy_dataset: Dataset, tmp_path: Pat
 
 
 @pytest.mark.parametrize("trained", [False, True])
-@pytest.mark.parametrize("again", [False, True])
-def test_test_time_row_has_the_seeds_of_both_rows(request_: AblationRequest, trained: bool, again: bool) -> None:
+@pytest.mark.parametrize("repeated", [False, True])
+def test_test_time_row_has_the_seeds_of_both_rows(request_: AblationRequest, trained: bool, repeated: bool) -> None:
     """There is nothing to report again of a seed that is not trained."""
     table = Table(
         title="Again",
         reference="full",
         rows=(
             Row("full", headline=trained),
-            Row("by utility", run_of="full", decoding=("kind=expected_utility",), headline=again),
+            Row("by utility", run_of="full", decoding=("kind=expected_utility",), headline=repeated),
         ),
     )
     plan = make_plan(replace(request_, rows=(), seeds=2, headline_seeds=3), table)
     seeds = {row.row.label: [task.seed for task in row.tasks] for row in plan.rows}
     assert len(seeds["full"]) == (3 if trained else 2)
-    assert len(seeds["by utility"]) == (3 if trained and again else 2)
+    assert len(seeds["by utility"]) == (3 if trained and repeated else 2)
     assert {*seeds["by utility"]} <= {*seeds["full"]}
 
 
@@ -364,19 +366,19 @@ def test_a_row_that_needs_weights_is_skipped_until_they_are_given(request_: Abla
     # Given for all rows it would stand for any row's weights.
     with pytest.raises(InputError, match="needs Writer"):
         make_plan(replace(request, rows=("Writer-1.5",), overrides=(f"{WRITER}.path=/w",)), WITH_WEIGHTS)
-    given = replace(request, overrides=(*OVERRIDES[:-2], f"writer-1.5:{WRITER}.path=/weights"))
-    rows = {row.row.label: row for row in make_plan(given, WITH_WEIGHTS).rows}
+    changed_request = replace(request, overrides=(*OVERRIDES[:-2], f"writer-1.5:{WRITER}.path=/weights"))
+    rows = {row.row.label: row for row in make_plan(changed_request, WITH_WEIGHTS).rows}
     assert rows["Writer-1.5"].tasks[0].experiment().model.language_model.path == "/weights"
     assert "/weights" not in str(rows["full"].tasks[0].experiment())
 
 
 def test_a_printed_row_shows_the_papers_numbers_alone(request_: AblationRequest) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     request = replace(request_, rows=(), train=False)
-    result = run_ablation(request, AblationWatch(say=said.append), WITH_WEIGHTS)
+    result = run_ablation(request, AblationWatch(say=messages.append), WITH_WEIGHTS)
     assert result.failed == 0
     assert result.record["runs"]["planned"] == 2
-    assert [line for line in said if "skipped" in line] == [
+    assert [line for line in messages if "skipped" in line] == [
         f"Writer-1.5: skipped: needs Writer (writer-1.5:{WRITER}.path=PATH)"
     ]
     scores, paper, runs = result.tables[0], result.tables[-2], result.tables[-1]
@@ -401,6 +403,6 @@ def test_verb_prints_and_exits(finished: Path, request_: AblationRequest) -> Non
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0
     assert "Difference to 'full'" in result.stdout
-    again = CliRunner().invoke(app, [*arguments[:-1], "full,broken", "--json"])
-    assert again.exit_code == 1
-    assert json.loads(again.stdout)["rows"][1]["refused"]
+    repeated = CliRunner().invoke(app, [*arguments[:-1], "full,broken", "--json"])
+    assert repeated.exit_code == 1
+    assert json.loads(repeated.stdout)["rows"][1]["refused"]

@@ -59,8 +59,8 @@ def out(toy_ct_dataset: Dataset, elsewhere: Path, tmp_path_factory: pytest.TempP
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(one_run, "train", counted)
-        given = (*OVERRIDES, f"elsewhere:dataset={elsewhere}")
-        request = AblationRequest("diffvp", toy_ct_dataset.path, "t", folder, seeds=1, overrides=given)
+        inputs = (*OVERRIDES, f"elsewhere:dataset={elsewhere}")
+        request = AblationRequest("diffvp", toy_ct_dataset.path, "t", folder, seeds=1, overrides=inputs)
         assert run_ablation(request, table=TABLE).failed == 0
     assert [path.relative_to(folder).as_posix() for path in trained] == ["runs/ours/seed-0"]
     return folder
@@ -89,16 +89,16 @@ def test_one_run_reports_for_all_rows(out: Path, toy_ct_dataset: Dataset) -> Non
     assert set(own) | set(single) | set(first) <= train
     # The run's own seed is 0, and so is the first draw's.
     assert first == own != second
-    told = [row["warnings"][-1] for _, row in read_jsonl(out / "runs/1/seed-0/predictions.jsonl")]
-    assert all(warning == "not as the run was trained: pool.size=1" for warning in told)
+    warnings = [row["warnings"][-1] for _, row in read_jsonl(out / "runs/1/seed-0/predictions.jsonl")]
+    assert all(warning == "not as the run was trained: pool.size=1" for warning in warnings)
 
 
 def test_draws_and_other_data_are_not_tested_against_trainings(out: Path) -> None:
     rows = {row["label"]: row for row in read_json(out / "table.json")["rows"]}
-    for metric, ours in rows["Ours"]["metrics"].items():
+    for metric, actual in rows["Ours"]["metrics"].items():
         assert rows["pairings"]["metrics"][metric]["p"] is None
         assert rows["elsewhere"]["metrics"][metric]["difference"] is None
-        assert rows["elsewhere"]["metrics"][metric]["mean"] == ours["mean"]
+        assert rows["elsewhere"]["metrics"][metric]["mean"] == actual["mean"]
     assert rows["1"]["metrics"]["BLEU_4"]["difference"] is not None
     assert rows["pairings"]["metrics"]["BLEU_4"]["std"] is not None
     text = (out / "table.md").read_text()
@@ -128,10 +128,10 @@ def test_settings_change_the_model_in_memory_alone(out: Path, toy_ct_dataset: Da
     run = restore(folder)
     model = run.model
     assert isinstance(model, DiffvpModel)
-    kept = model.pool.tensors["values"].clone()
+    retained = model.pool.tensors["values"].clone()
     vary(run, toy_ct_dataset, ["noise=0.5"])
-    assert model.pool.tensors["values"].shape == kept.shape
-    assert not (model.pool.tensors["values"] - kept).abs().max() < 1e-3
+    assert model.pool.tensors["values"].shape == retained.shape
+    assert not (model.pool.tensors["values"] - retained).abs().max() < 1e-3
     vary(run, toy_ct_dataset, ["split=test"])
     tested = {study.study_id for study in toy_ct_dataset.studies("test")}
     assert {row["study_id"] for row in model.pool.rows} <= tested
@@ -143,7 +143,7 @@ def test_settings_change_the_model_in_memory_alone(out: Path, toy_ct_dataset: Da
     assert sha256_folder(folder / "memories") == before
 
 
-def test_what_cannot_be_set_is_refused(
+def test_settings_that_cannot_change_at_test_time_are_refused(
     out: Path, toy_ct_dataset: Dataset, toy_dataset: Dataset, tmp_path: Path
 ) -> None:
     run = restore(out / "runs" / "ours" / "seed-0")

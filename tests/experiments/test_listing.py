@@ -54,15 +54,15 @@ def test_printed_rows_are_of_the_paper(method: str) -> None:
 
 @pytest.mark.parametrize("method", published_tables())
 def test_row_names_occur_in_the_papers(shared_data: Path, method: str) -> None:
-    found = list((shared_data.parent / "papers").glob(f"{PAPERS[method]}_*.txt"))
-    if not found:
+    actual = list((shared_data.parent / "papers").glob(f"{PAPERS[method]}_*.txt"))
+    if not actual:
         pytest.skip("the paper's text is not here")
-    text = _letters(found[0].read_text(encoding="utf-8"))
+    text = _letters(actual[0].read_text(encoding="utf-8"))
     names = {row.name for row in published_rows(method)}
     # Ours in words: marks of columns, the axis of a figure.
-    ours = {"+ global delta (w/o E)", "+ both (w/o E)", "Baseline (mean of five)", "Ours (mean of five)", "0 % (Ours)"}
-    ours |= {name for name in names if name.startswith(UNNAMED)} | BY_FIGURES.get(method, set())
-    ours |= {
+    own = {"+ global delta (w/o E)", "+ both (w/o E)", "Baseline (mean of five)", "Ours (mean of five)", "0 % (Ours)"}
+    own |= {name for name in names if name.startswith(UNNAMED)} | BY_FIGURES.get(method, set())
+    own |= {
         "Baseline (no delta)",
         "In-domain",
         "w/ Feature Difference",
@@ -70,7 +70,7 @@ def test_row_names_occur_in_the_papers(shared_data: Path, method: str) -> None:
         "w/o dot product + cosine",
     }
     assert {
-        name for name in names - ours if _letters(name) not in text and not name.endswith(("layer", "layers"))
+        name for name in names - own if _letters(name) not in text and not name.endswith(("layer", "layers"))
     } == set()
 
 
@@ -126,15 +126,15 @@ def test_listing_separates_kinds_of_rows(monkeypatch: pytest.MonkeyPatch) -> Non
     )
     monkeypatch.setattr(load_method("am_mrg"), "TABLES", {"main": table})
     record = list_tables(["am_mrg"])
-    found = record["methods"]["am_mrg"]["tables"]["main"]
-    assert found["run"] == ["AM-MRG"]
-    assert found["printed"] == ["KiUT", "SILC"]
-    assert found["needs"] == {"CoFE": "needs CoFE's writer (cofe:model.language_model.path=PATH)"}
-    second = [place for place in found["missing"] if place.startswith("Table II,")]
+    actual = record["methods"]["am_mrg"]["tables"]["main"]
+    assert actual["run"] == ["AM-MRG"]
+    assert actual["printed"] == ["KiUT", "SILC"]
+    assert actual["needs"] == {"CoFE": "needs CoFE's writer (cofe:model.language_model.path=PATH)"}
+    second = [place for place in actual["missing"] if place.startswith("Table II,")]
     # SILC has numbers of another data set only.
     assert [place.rpartition(", ")[2] for place in second] == ["R2Gen", "METransformer", "HERGen", "SILC", "OaD"]
     shown = listing_tables(record)[0]
-    assert shown.rows[0][:6] == ("main", "main", str(found["published"]), "1", "1", "2")
+    assert shown.rows[0][:6] == ("main", "main", str(actual["published"]), "1", "1", "2")
     assert any(note.startswith("missing: Table II, MIMIC-CXR: R2Gen, METransformer") for note in shown.notes)
     missing = len(record["methods"]["am_mrg"]["missing"])
     assert shown.notes[-1].startswith(f"{missing} of {record['methods']['am_mrg']['published']} rows")

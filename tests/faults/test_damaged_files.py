@@ -446,7 +446,7 @@ def test_a_fifo_is_never_opened(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sop_class", ["1.2.840.10008.5.1.4.1.1.1", None])
-def test_a_radiograph_tagged_as_ct_is_told_by_its_modality(tmp_path: Path, sop_class: str | None) -> None:
+def test_a_radiograph_tagged_as_ct_is_judged_by_its_modality(tmp_path: Path, sop_class: str | None) -> None:
     path = edit(write_dicom(tmp_path / "a.dcm"), Modality="CT", SOPClassUID=sop_class)
     [record] = inspect(path)
     assert not record.accepted

@@ -49,7 +49,7 @@ def test_one_training_report_is_the_draft() -> None:
     assert drafted(NORMAL[:1])[0] == NORMAL[0]
 
 
-def test_a_class_that_was_never_seen_is_never_asserted() -> None:
+def test_a_class_without_training_positives_is_never_asserted() -> None:
     labels = np.zeros((8, 2))
     labels[:4, 0] = 1
     scores = np.stack([labels[:, 0], np.linspace(0, 1, 8)], axis=1)

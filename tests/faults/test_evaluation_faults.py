@@ -257,7 +257,7 @@ def test_label_goes_on_after_bad_rows_and_counts_them(tmp_path: Path, capsys: py
     assert "3 rows left out" in stderr
 
 
-def test_label_refuses_what_is_no_file_of_reports(tmp_path: Path) -> None:
+def test_label_refuses_files_without_reports(tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     broken = tmp_path / "b.csv"
     broken.write_bytes(b'id,report\n1,"unclosed\n')
@@ -348,7 +348,7 @@ def test_without_java_meteor_says_so_and_nothing_takes_its_place(monkeypatch: py
         evaluate_pairs([Pair("a", "x", ("x",))], "ptb", options=PLAIN)
 
 
-def test_report_too_long_for_meteor_is_said() -> None:
+def test_a_report_too_long_for_meteor_is_reported() -> None:
     if isinstance(find_java_tools(), str):
         pytest.skip("Java or pycocoevalcap is not here")
     result = meteor_statistics(["w " * (MAX_WORDS + 1)], [["x"]])

@@ -120,7 +120,7 @@ VERBS: dict[str, Callable[[Path, Dataset, Path], None]] = {
 def test_a_foreign_folder_is_never_replaced(verb: str, toy_run: Path, toy_dataset: Dataset, tmp_path: Path) -> None:
     (tmp_path / "documents").mkdir()
     (tmp_path / "documents" / "letter.txt").write_text("dear all")
-    with pytest.raises(InputError, match=r"documents: holds no .*it is not replaced"):
+    with pytest.raises(InputError, match=r"documents: holds no .*does not replace such a folder"):
         VERBS[verb](toy_run, toy_dataset, tmp_path / "documents")
     assert [path.name for path in tmp_path.rglob("*")] == ["documents", "letter.txt"]
 

@@ -564,7 +564,7 @@ def test_16_four_dimensions(tmp_path: Path) -> None:
     assert read_stored(single).values.shape == thorax_hu().shape
 
 
-def test_16_strong_anisotropy_is_said(tmp_path: Path) -> None:
+def test_16_strong_anisotropy_is_reported(tmp_path: Path) -> None:
     path = save_nifti(tmp_path / "a.nii", np.ascontiguousarray(thorax_hu().T), np.diag([0.5, 0.5, 10.0, 1.0]))
     assert any("20 times longer" in text for text in read_volume(path).warnings)
 
@@ -602,7 +602,7 @@ def test_19_one_sop_instance_with_different_pixels(tmp_path: Path) -> None:
     assert "claim to be the same image" in volume_refusal(tmp_path / "s")
 
 
-def test_files_that_are_not_there(tmp_path: Path) -> None:
+def test_missing_files_are_reported(tmp_path: Path) -> None:
     (tmp_path / "empty.png").touch()
     assert "missing" in refusal(tmp_path / "nothing.png")
     assert "empty" in refusal(tmp_path / "empty.png")

@@ -309,7 +309,7 @@ def file_size_limit(size: int) -> Iterator[None]:
         signal.signal(signal.SIGXFSZ, handler)
 
 
-def test_resume_does_not_take_a_finished_run_of_other_options_for_the_one_asked_for(
+def test_resume_does_not_accept_a_finished_run_of_other_options(
     toy_dataset: Dataset, good_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = ("train", "baseline", toy_dataset.path, "--out", good_run, *OVERRIDES, "seed=3")

@@ -74,7 +74,7 @@ def test_training_replaces_no_run_with_a_file_of_the_user(
     else:
         (run / name).parent.mkdir(exist_ok=True)
         (run / name).write_text("mine")
-    with pytest.raises(InputError, match=rf"run: holds a file that is not ours.*{name.rstrip('/')}"):
+    with pytest.raises(InputError, match=rf"run: holds a file that radweave does not write.*{name.rstrip('/')}"):
         _train(run)
     assert (run / name).exists()
     assert (run / "weights.safetensors").exists()
@@ -85,7 +85,7 @@ def test_a_file_added_to_the_old_run_during_training_stays(toy_run: Path, tmp_pa
     with claimed(run, overwrite=True, resume=False) as place:
         place.began = True
         (run / "thesis.docx").write_text("mine")
-        with pytest.raises(InputError, match=r"holds a file that is not ours.*thesis"):
+        with pytest.raises(InputError, match=r"holds a file that radweave does not write.*thesis"):
             place.finish()
     assert (run / "thesis.docx").read_text() == "mine"
     assert place.folder.is_dir()  # --resume ends it
@@ -123,7 +123,7 @@ def test_an_export_replaces_by_card_contents(card: str, toy_run: Path, tmp_path:
 def test_an_export_with_a_file_of_the_user_stays(toy_run: Path, tmp_path: Path) -> None:
     out = export(toy_run, tmp_path / "out")
     (out / "tokenizer" / "notes.txt").write_text("mine")
-    with pytest.raises(InputError, match=r"out: holds a file that is not ours.*tokenizer/notes\.txt"):
+    with pytest.raises(InputError, match=r"out: holds a file that radweave does not write.*tokenizer/notes\.txt"):
         export(toy_run, out, overwrite=True)
     assert (out / "tokenizer" / "notes.txt").read_text() == "mine"
 
@@ -147,7 +147,7 @@ def test_a_data_set_with_a_file_of_the_user_stays(tmp_path: Path) -> None:
     (tmp_path / "set" / ".cache" / "images").mkdir(parents=True)
     _import(tmp_path / "set")
     (tmp_path / "set" / "labels.xlsx").write_text("mine")
-    with pytest.raises(InputError, match=r"set: holds a file that is not ours.*labels\.xlsx"):
+    with pytest.raises(InputError, match=r"set: holds a file that radweave does not write.*labels\.xlsx"):
         _import(tmp_path / "set")
     assert (tmp_path / "set" / "labels.xlsx").read_text() == "mine"
 
@@ -200,7 +200,7 @@ def test_labels_replace_labels_only(tmp_path: Path) -> None:
 def test_a_folder_is_checked_again_before_it_is_replaced(tmp_path: Path) -> None:
     _import(tmp_path / "set")
     with (
-        pytest.raises(InputError, match=r"holds a file that is not ours.*late\.txt"),
+        pytest.raises(InputError, match=r"holds a file that radweave does not write.*late\.txt"),
         DatasetWriter(tmp_path / "set", DatasetCard(name="x"), overwrite=True),
     ):
         (tmp_path / "set" / "late.txt").write_text("mine")

@@ -262,7 +262,7 @@ def test_licences_of_a_checkpoint_are_small_files_of_its_own(tmp_path: Path) -> 
     assert licences == {"LICENSE": "free", "LICENSE__.md": "odd"}
 
 
-def test_what_a_card_says_is_text_on_the_pages_of_an_export(run: Path, tmp_path: Path) -> None:
+def test_run_card_values_are_escaped_on_export_pages(run: Path, tmp_path: Path) -> None:
     evil = "</td><script>x</script> | a\n\n# Tested on all patients\n[x](http://evil)"
     card = read_card(run).model_dump(mode="json")
     versions = {**card["versions"], "radweave": evil}

@@ -98,7 +98,7 @@ def test_an_image_that_changed_meanwhile_is_read_again(
 
 
 @pytest.mark.parametrize("harm", ["a torn line", "a changed row", "a cut file", "no rows", "another's line"])
-def test_what_was_damaged_meanwhile_is_read_again(
+def test_rows_damaged_after_opening_are_read_again(
     dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: str
 ) -> None:
     killed(dataset)

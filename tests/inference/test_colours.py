@@ -28,7 +28,7 @@ _XYZ_OF_RGB = [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.07217
 _WHITE = (0.95047, 1.0, 1.08883)
 
 
-def seen(colours: Colours, vision: str) -> Colours:
+def simulated(colours: Colours, vision: str) -> Colours:
     """CIELAB (N, 3) of sRGB colours (N, 3) from 0 to 1 for an eye."""
     linear = np.where(colours <= 0.04045, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4)
     shown = np.clip(linear @ np.array(SIMULATED[vision]).T, 0, 1)
@@ -41,7 +41,7 @@ def seen(colours: Colours, vision: str) -> Colours:
 def is_told_apart(colours: Colours, vision: str) -> bool:
     """Whether ``STEPS`` colours of a ramp grow lighter one by one, each noticeably other than the one before."""
     places = np.linspace(0, len(colours) - 1, STEPS).round().astype(int)
-    steps = np.diff(seen(colours[places], vision), axis=0)
+    steps = np.diff(simulated(colours[places], vision), axis=0)
     return bool((steps[:, 0] > 0).all() and (np.linalg.norm(steps, axis=1) >= NOTICED).all())
 
 
@@ -60,7 +60,7 @@ def test_grey_is_grey_for_every_colour_vision() -> None:
     """The matrices themselves: a typing error in one would colour what has no colour."""
     grey = np.linspace(0, 1, 9)[:, None].repeat(3, axis=1)
     for vision in SIMULATED:
-        np.testing.assert_allclose(seen(grey, vision), seen(grey, "usual"), atol=0.02)
+        np.testing.assert_allclose(simulated(grey, vision), simulated(grey, "usual"), atol=0.02)
 
 
 PLOTTED = {"blue": BLUE, "grey": GREY, **dict(zip(("orange", "green", "pink", "yellow"), OTHERS, strict=True))}
@@ -73,11 +73,11 @@ def rgb(colour: str) -> list[float]:
 @pytest.mark.parametrize("vision", SIMULATED)
 def test_plot_colours_differ_for_every_colour_vision(vision: str) -> None:
     """They differ by their marks too; a pair that hardly differs would still mislead."""
-    colours = seen(np.array([rgb(colour) for colour in PLOTTED.values()]), vision)
+    colours = simulated(np.array([rgb(colour) for colour in PLOTTED.values()]), vision)
     apart = np.linalg.norm(colours[:, None] - colours[None], axis=2)
     closest = np.unravel_index((apart + 1e3 * np.eye(len(colours))).argmin(), apart.shape)
     assert apart[closest] >= 4 * NOTICED, [list(PLOTTED)[place] for place in closest]
-    red_and_green = seen(np.array([rgb("#b02020"), rgb("#6f6a00")]), "deuteranopia")
+    red_and_green = simulated(np.array([rgb("#b02020"), rgb("#6f6a00")]), "deuteranopia")
     assert np.linalg.norm(red_and_green[0] - red_and_green[1]) < 4 * NOTICED, "the measure finds what is alike"
 
 
@@ -89,11 +89,11 @@ def test_comparison_marks_differ_from_plain_text_for_every_colour_vision(vision:
     light, dark = css.split("@media screen", 1)
     own = light if theme == "light" else dark
     names = ("card", "opposite", "invented", "missed")
-    found = [re.search(rf"--{name}: (#[0-9a-f]+)", own) for name in names]
-    values = [match[1] for match in found if match]
+    result = [re.search(rf"--{name}: (#[0-9a-f]+)", own) for name in names]
+    values = [match[1] for match in result if match]
     assert len(values) == len(names)
     full = [value if len(value) == 7 else "#" + "".join(2 * letter for letter in value[1:]) for value in values]
-    lab = seen(np.array([rgb(value) for value in full]), vision)
+    lab = simulated(np.array([rgb(value) for value in full]), vision)
     apart = np.linalg.norm(lab[:, None] - lab[None], axis=2) + 1e3 * np.eye(len(lab))
     assert apart[0].min() >= 3 * NOTICED
     assert apart.min() >= NOTICED, [names[place] for place in np.unravel_index(apart.argmin(), apart.shape)]

@@ -15,9 +15,9 @@ def differences(draft: str, reference: str) -> dict[str, Difference]:
     return {row.name: row.difference for row in compare_texts(draft, reference, LABELER).rows}
 
 
-def marked(beside: TextComparison, which: str) -> list[tuple[str, str, Difference]]:
+def marked(compared_texts: TextComparison, which: str) -> list[tuple[str, str, Difference]]:
     """Text, class and difference of every mark of one of the texts."""
-    lines = getattr(beside, which)
+    lines = getattr(compared_texts, which)
     return [(part.text, *what) for parts in lines for part in parts for what in part.differences]
 
 
@@ -46,39 +46,39 @@ def test_a_denial_that_the_other_text_does_not_have_is_no_difference() -> None:
 
 
 def test_marks_stand_in_both_texts_on_the_words_that_differ() -> None:
-    beside = compare_texts(
+    compared_texts = compare_texts(
         "The heart is enlarged. There is a pneumothorax. No effusion.",
         "Heart size is normal. Pleural effusion.",
         LABELER,
     )
-    assert {(name, difference) for _, name, difference in marked(beside, "draft")} == {
+    assert {(name, difference) for _, name, difference in marked(compared_texts, "draft")} == {
         ("Cardiomegaly", Difference.CONTRADICTED),
         ("Pneumothorax", Difference.INVENTED),
         ("Pleural Effusion", Difference.CONTRADICTED),
     }
-    assert {(name, difference) for _, name, difference in marked(beside, "reference")} == {
+    assert {(name, difference) for _, name, difference in marked(compared_texts, "reference")} == {
         ("Cardiomegaly", Difference.CONTRADICTED),
         ("Pleural Effusion", Difference.CONTRADICTED),
     }
-    assert ("pneumothorax", "Pneumothorax", Difference.INVENTED) in marked(beside, "draft")
-    texts = ["".join(part.text for part in parts) for parts in beside.draft]
+    assert ("pneumothorax", "Pneumothorax", Difference.INVENTED) in marked(compared_texts, "draft")
+    texts = ["".join(part.text for part in parts) for parts in compared_texts.draft]
     assert texts == ["The heart is enlarged.", "There is a pneumothorax.", "No effusion."], "no word is lost"
-    assert beside.count(Difference.CONTRADICTED) == 2
-    assert [row.difference for row in beside.rows] == sorted(
-        (row.difference for row in beside.rows), key=list(Difference).index
+    assert compared_texts.count(Difference.CONTRADICTED) == 2
+    assert [row.difference for row in compared_texts.rows] == sorted(
+        (row.difference for row in compared_texts.rows), key=list(Difference).index
     ), "the gravest first"
 
 
 def test_agreement_has_no_mark() -> None:
-    beside = compare_texts("The heart is enlarged.", "The heart is enlarged.", LABELER)
-    assert marked(beside, "draft") == marked(beside, "reference") == []
-    assert beside.rows[0].draft is beside.rows[0].reference is LabelState.POSITIVE
+    compared_texts = compare_texts("The heart is enlarged.", "The heart is enlarged.", LABELER)
+    assert marked(compared_texts, "draft") == marked(compared_texts, "reference") == []
+    assert compared_texts.rows[0].draft is compared_texts.rows[0].reference is LabelState.POSITIVE
 
 
 def test_sides_are_compared_where_labels_agree() -> None:
-    beside = compare_texts("There is a left pleural effusion.", "Right pleural effusion is seen.", LABELER)
-    assert beside.count(Difference.SIDE) == 1
-    assert {text for text, _, _ in marked(beside, "draft")} == {"left", "effusion"}
-    assert {text for text, _, _ in marked(beside, "reference")} == {"Right", "effusion"}
+    compared_texts = compare_texts("There is a left pleural effusion.", "Right pleural effusion is seen.", LABELER)
+    assert compared_texts.count(Difference.SIDE) == 1
+    assert {text for text, _, _ in marked(compared_texts, "draft")} == {"left", "effusion"}
+    assert {text for text, _, _ in marked(compared_texts, "reference")} == {"Right", "effusion"}
     same = compare_texts("There is a left pleural effusion.", "Left pleural effusion.", LABELER)
     assert same.count(Difference.SIDE) == 0

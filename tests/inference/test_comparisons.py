@@ -96,10 +96,10 @@ def test_without_scores_of_tokens_it_is_the_same_draft(predictor: Predictor) -> 
 
 def test_with_a_prior_or_on_demand_the_draft_stays(predictor: Predictor) -> None:
     (report,) = predictor.reports([example(prior=example())])
-    kept = dataclasses.replace(
+    retained = dataclasses.replace(
         predictor, decoding=predictor.decoding.model_copy(update={"unprompted_comparisons": "keep"})
     )
-    (forced,) = kept.reports([example()])
+    (forced,) = retained.reports([example()])
     for draft in (report, forced):
         assert draft.text == DRAFT
         assert "comparisons_removed" not in draft.evidence

@@ -96,10 +96,10 @@ def test_an_export_reports_as_the_run_does(run: Run, toy_ct_dataset: Dataset, tm
 
 
 def test_a_model_for_scans_can_be_estimated() -> None:
-    found = estimate("baseline", "tiny-ct")
+    result = estimate("baseline", "tiny-ct")
     model = build_on_meta(resolve("baseline", "tiny-ct", []))
     encoder = model.get_submodule("vision_encoder")
-    assert found.parts["vision_encoder"].parameters == sum(p.numel() for p in encoder.parameters()) > 100_000
+    assert result.parts["vision_encoder"].parameters == sum(p.numel() for p in encoder.parameters()) > 100_000
     assert all(parameter.is_meta for parameter in model.parameters())
 
 

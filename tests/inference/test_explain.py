@@ -122,9 +122,9 @@ def test_a_bright_spot_that_the_model_sees_is_hot_over_the_same_spot_of_the_pict
 
 def test_between_patches_values_are_as_torch_has_them() -> None:
     weights = np.random.default_rng(0).random((5, 7))
-    ours = between_weights(5, middles(32)) @ weights @ between_weights(7, middles(32)).T
-    theirs = F.interpolate(torch.tensor(weights)[None, None], (32, 32), mode="bilinear", align_corners=False)
-    assert np.allclose(ours, theirs[0, 0].numpy(), atol=1e-12)
+    own = between_weights(5, middles(32)) @ weights @ between_weights(7, middles(32)).T
+    oracle = F.interpolate(torch.tensor(weights)[None, None], (32, 32), mode="bilinear", align_corners=False)
+    assert np.allclose(own, oracle[0, 0].numpy(), atol=1e-12)
 
 
 def test_attention_on_the_padding_is_reported() -> None:
@@ -155,8 +155,8 @@ def test_a_scan_is_cut_through_the_peak_with_the_head_on_top() -> None:
     for panel, place in ((axial, (1.5 / 6, 6.5 / 8)), (coronal, (0.5 / 4, 6.5 / 8)), (sagittal, (0.5 / 4, 1.5 / 6))):
         assert panel.heat is not None
         peak = np.unravel_index(panel.heat.argmax(), panel.heat.shape)
-        for found, expected, size in zip(peak, place, panel.heat.shape, strict=True):
-            assert found / size == pytest.approx(expected, abs=1 / 8), panel.title
+        for result, expected, size in zip(peak, place, panel.heat.shape, strict=True):
+            assert result / size == pytest.approx(expected, abs=1 / 8), panel.title
 
 
 def test_colours_grow_lighter_and_a_line_marks_half_of_the_peak() -> None:
@@ -235,11 +235,11 @@ def test_a_claim_is_held_against_probability_and_recalled_texts(
     ],
 )
 def test_a_tick_covers_everything_that_a_sentence_states(text: str, stated: tuple[str, ...]) -> None:
-    there = 0.1 if text.startswith("No ") else 0.9
+    present = 0.1 if text.startswith("No ") else 0.9
     names = ("Lung Opacity", "Cardiomegaly", "Pneumothorax")
     # The map lies at the left base, whatever is written: it checks no place.
     heat = {name: [[[0, 0], [0, 1.0]]] for name in names}
-    given = {"class_probabilities": dict.fromkeys(names, there), "attention_maps": heat}
+    given = {"class_probabilities": dict.fromkeys(names, present), "attention_maps": heat}
     (line,) = support_of(text, **given, calibration=CALIBRATED).sentences
     assert (line.checked, line.not_checked) == (("finding",), stated)
     assert line.verdict is (Verdict.PARTLY if stated else Verdict.SUPPORTED)
@@ -297,7 +297,7 @@ def test_a_sentence_has_the_verdict_of_its_worst_claim_and_marked_words() -> Non
     assert "".join(text for text, _ in line.parts) == "No effusion or pneumothorax."
 
 
-def test_what_is_probable_but_left_out_is_flagged() -> None:
+def test_probable_findings_missing_in_the_draft_are_flagged() -> None:
     given = {"Edema": 0.8, "Fracture": 0.8, "Pneumonia": 0.1, "No Finding": 0.9, "Consolidation": 0.4}
     support = support_of("There is pneumonia. No fracture.", class_probabilities=given)
     flags = {finding.name: finding.flag for finding in support.findings if finding.flag}
@@ -307,7 +307,7 @@ def test_what_is_probable_but_left_out_is_flagged() -> None:
     assert "affirms" in str(flags["Pneumonia"])
 
 
-def test_a_copied_sentence_is_told_in_whole_words_only() -> None:
+def test_copied_sentences_are_matched_on_whole_words() -> None:
     cases = [{"kind": "report", "study_id": "r", "text": text} for text in ("Seen. NO  effusion.", "No effusions.")]
     assert support_of("No effusion.", recalled=cases).sentences[0].verbatim == (1,)
 
@@ -335,9 +335,9 @@ def test_a_report_without_confidences_is_cut_into_sentences() -> None:
     assert support_of("").sentences == ()
 
 
-def test_maps_are_shown_for_what_is_probable_or_said() -> None:
-    def finding(name: str, probability: float | None, said: LabelState = LabelState.BLANK) -> Finding:
-        return Finding(name, probability, said, None, (), ())
+def test_maps_are_shown_for_probable_or_stated_findings() -> None:
+    def finding(name: str, probability: float | None, statement: LabelState = LabelState.BLANK) -> Finding:
+        return Finding(name, probability, statement, None, (), ())
 
     rows = [finding("a", 0.1), finding("b", 0.9), finding("c", 0.2, LabelState.POSITIVE), finding("d", 0.6)]
     rows += [finding("e", 0.7), finding("No Finding", 1.0)]
@@ -438,7 +438,7 @@ def test_the_page_needs_nothing_from_elsewhere_and_runs_only_its_own_script(expl
     assert "@media print" in html
 
 
-def test_what_needs_a_script_is_hidden_without_one(explained: Path) -> None:
+def test_script_controls_are_hidden_without_scripts(explained: Path) -> None:
     """Each control that does nothing by itself; the pictures of the page are there without."""
     html = explained.read_text()
     controls = re.findall(r"<button[^>]*>|<label[^>]*>\s*opacity|<div id=\"viewer\"[^>]*>", html)
@@ -448,7 +448,7 @@ def test_what_needs_a_script_is_hidden_without_one(explained: Path) -> None:
     assert "<noscript>" in html
 
 
-def test_every_map_says_what_it_shows_and_what_not(explained: Path) -> None:
+def test_every_map_states_its_meaning_and_limits(explained: Path) -> None:
     html = explained.read_text()
     figures = re.findall(r'<figure class="card" id="map-.*?</figure>', html, re.DOTALL)
     assert len(figures) == 2
@@ -470,13 +470,13 @@ def test_a_barely_trained_model_says_so_first_and_as_generate_does(run: Run, tmp
     doubtful = replace(run, card=card)
     html = page_of(doubtful, tmp_path / "out", banner=Predictor.of(doubtful).warnings)
     assert caution in Predictor.of(doubtful).warnings
-    said = html.index("Barely trained: 3 updates")
-    assert html.index("<h1>") < said < html.index('id="draft"')
+    statement = html.index("Barely trained: 3 updates")
+    assert html.index("<h1>") < statement < html.index('id="draft"')
     assert "Barely trained" not in html[: html.index("<h1>")], "the bar that stays at the top stays small"
     assert 'id="cautions"' not in page_of(run, tmp_path / "other", banner=())
 
 
-def test_a_comparison_with_a_prior_that_was_not_given_is_marked_as_invented(run: Run, tmp_path: Path) -> None:
+def test_a_comparison_without_a_prior_is_marked_as_invented(run: Run, tmp_path: Path) -> None:
     text = "The heart is enlarged, unchanged from the prior study. No effusion."
     html = page_of(run, tmp_path / "none", text, has_prior=False)
     assert "Invented prior:</b> 1 of its sentences compares" in html
@@ -565,7 +565,7 @@ def test_a_page_that_cannot_be_made_leaves_nothing(run: Run, tmp_path: Path, mon
     assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
 
 
-def test_a_study_of_a_data_set_is_asked_for_with_its_patient_and_without_its_report(
+def test_a_dataset_study_is_explained_with_patient_id_and_without_its_report(
     run: Run, toy_dataset: Dataset, tmp_path: Path
 ) -> None:
     predictor = stubbed(run)
@@ -658,7 +658,7 @@ def test_a_method_without_such_evidence_still_gets_a_page(
         (["nowhere.png"], "nowhere.png"),
     ],
 )
-def test_what_cannot_be_explained_is_one_line(
+def test_unexplainable_input_gives_a_one_line_error(
     arguments: list[str],
     message: str,
     toy_run: Path,
@@ -691,20 +691,20 @@ def test_a_calibrated_probability_shows_its_reliability_and_threshold() -> None:
         "of 100 such validation studies 38 had it (95 %: 21 to 57; 9 of 24 studies)"
     )
     assert str(rows["Fracture"].experience).startswith("not calibrated: 2 of 240 validation studies have it")
-    asked = find_support(
+    requested = find_support(
         Report("The heart is enlarged.", "s", {"class_probabilities": given, "calibration": calibration}),
         get_labeler("chexpert14"),
         threshold=0.9,
     )
-    assert asked.sentences[0].verdict is Verdict.CONTRADICTED, "a reader's own threshold goes before"
+    assert requested.sentences[0].verdict is Verdict.CONTRADICTED, "a reader's own threshold goes before"
     plain = support_of("The heart is enlarged.", class_probabilities=given)
     assert {row.experience for row in plain.findings} == {None}
 
 
 def test_a_row_for_each_class_and_a_cell_for_each_source() -> None:
     one, other = {"probability": 0.125, "weight": 0.5}, {"probability": 1, "weight": 0}
-    said = {"Edema": {"kernels": one}, "Mass": {"dense": other}}
-    names, rows = source_rows({"sources": said})
+    statement = {"Edema": {"kernels": one}, "Mass": {"dense": other}}
+    names, rows = source_rows({"sources": statement})
     assert names == ["kernels", "dense"]
     assert rows == [("Edema", ["12 % x 0.50", ""]), ("Mass", ["", "100 % x 0.00"])]
 

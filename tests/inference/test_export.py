@@ -66,9 +66,9 @@ def test_an_export_of_an_export_states_all_losses(exported: Path, tmp_path: Path
     lost = ("no report of a similar study is retrieved",)
     first = Path(shutil.copytree(exported, tmp_path / "first"))
     write_card(first, read_card(first).model_copy(update={"without": lost}))
-    again = export(first, tmp_path / "again")
-    assert read_card(again).without == lost
-    assert lost[0] in (again / "README.md").read_text(encoding="utf-8")
+    repeated = export(first, tmp_path / "again")
+    assert read_card(repeated).without == lost
+    assert lost[0] in (repeated / "README.md").read_text(encoding="utf-8")
     assert read_card(export(exported, tmp_path / "whole")).without == ()
 
 
@@ -148,8 +148,8 @@ def test_a_full_disk_leaves_nothing(toy_run: Path, tmp_path: Path) -> None:
 def test_the_rows_of_a_memory_lose_their_names_and_keep_their_texts(
     toy_run: Path, toy_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[dict[str, Bank]] = []
-    monkeypatch.setattr(BaselineModel, "set_memories", lambda self, banks: seen.append(banks), raising=False)
+    observed: list[dict[str, Bank]] = []
+    monkeypatch.setattr(BaselineModel, "set_memories", lambda self, banks: observed.append(banks), raising=False)
     run = Path(shutil.copytree(toy_run, tmp_path / "run"))
     studies = list(toy_dataset.studies("train"))[:3]
     rows = tuple(
@@ -167,14 +167,14 @@ def test_the_rows_of_a_memory_lose_their_names_and_keep_their_texts(
     owners = bank.owners()
     assert owners.studies_of([studies[2].study_id, "case-3", "other"]).tolist() == [2, -1, -1]
     assert owners.patients_of([studies[1].patient_id, "patient-2", "other"]).tolist() == [1, -1, -1]
-    kept = "".join(path.read_text() for path in (out / "memories").rglob("*.json*"))
-    assert not any(name in kept for row in rows for name in (f'"{row["study_id"]}"', str(row["patient"])))
-    again = export(out, tmp_path / "again")
-    assert load_bank(again / "memories" / "regions").rows == bank.rows
-    assert load_bank(again / "memories" / "regions").hashed == bank.hashed
+    retained = "".join(path.read_text() for path in (out / "memories").rglob("*.json*"))
+    assert not any(name in retained for row in rows for name in (f'"{row["study_id"]}"', str(row["patient"])))
+    repeated = export(out, tmp_path / "again")
+    assert load_bank(repeated / "memories" / "regions").rows == bank.rows
+    assert load_bank(repeated / "memories" / "regions").hashed == bank.hashed
     assert torch.equal(bank.tensors["vectors"], torch.eye(4))
     assert "`reports` holds 4 rows" in (out / "README.md").read_text()
-    assert set(seen[-1]) == {"reports", "regions"}, "the export was opened before it got its name"
+    assert set(observed[-1]) == {"reports", "regions"}, "the export was opened before it got its name"
 
 
 KILL_LOOP = """
@@ -248,7 +248,7 @@ def test_overrides_curves_and_paths_stay_behind(toy_run: Path, exported: Path, t
     assert max(curves[1]) == 1
 
 
-def test_a_path_is_local_where_it_looks_like_one_or_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_is_local_by_its_form_or_existence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "owner" / "here").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     places = ("owner/here", "/no/such/place", "~/llama", "./llama", "../llama", "owner/elsewhere", "llama")
@@ -265,7 +265,8 @@ def test_scores_with_floors_stand_in_the_card(toy_run: Path, toy_dataset: Datase
     page = (tmp_path / "a/README.md").read_text()
     assert "| BLEU_4 |" in page
     assert "| constant_report |" in page
-    assert "6 studies, " in page and "; 95 % intervals" in page
+    assert "6 studies, " in page
+    assert "; 95 % intervals" in page
     assert "None were given" not in page
     assert "None were given" in (export(toy_run, tmp_path / "b") / "README.md").read_text()
 

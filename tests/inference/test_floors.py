@@ -28,16 +28,16 @@ def test_the_nearest_is_of_another_patient() -> None:
 
 
 def test_no_study_of_another_split_is_a_floor(toy_dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[list[Study]] = []
-    monkeypatch.setattr(floors, "_constant", lambda dataset, train: seen.append(list(train)) or "Clear.")
-    monkeypatch.setattr(floors, "_nearest", lambda train, cache, examples: seen.append(list(train)) or {})
+    splits_read: list[list[Study]] = []
+    monkeypatch.setattr(floors, "_constant", lambda dataset, train: splits_read.append(list(train)) or "Clear.")
+    monkeypatch.setattr(floors, "_nearest", lambda train, cache, examples: splits_read.append(list(train)) or {})
     floors.floor_reports(toy_dataset, build_cache(toy_dataset, size=16), [])
-    assert len(seen) == 2
-    assert {study.split for studies in seen for study in studies} == {"train"}
+    assert len(splits_read) == 2
+    assert {study.split for studies in splits_read for study in studies} == {"train"}
 
 
 @pytest.mark.parametrize("width", [1024, 2048])
-def test_the_nearest_row_is_exact_and_the_same_in_any_company(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_nearest_row_is_exact_for_any_batch(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(floors, "AT_ONCE", 7)
     drawn = np.random.default_rng(0)
     # Large values, whose sums single precision does not hold at 2,048 of them.

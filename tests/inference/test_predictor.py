@@ -31,14 +31,14 @@ def path(toy_dataset: Dataset) -> Path:
 def test_a_path_a_picture_and_an_array_give_the_same_draft(predictor: Predictor, path: Path) -> None:
     expected = predictor.report([path], views="frontal")
     grey = np.asarray(Image.open(path))
-    given: tuple[Any, ...] = (
+    images_and_views: tuple[Any, ...] = (
         path, str(path), Image.open(path), Image.open(path).convert("RGB"), [Image.open(path)], grey, grey[None],
         np.stack([grey] * 3, axis=2), grey.astype(np.float64) / 255, torch.from_numpy(grey.copy()), (str(path),),
     )  # fmt: skip
-    for images in given:
-        found = predictor.report(images, views="frontal")
-        assert found.text == expected.text
-        assert found.evidence["sentences"] == expected.evidence["sentences"]
+    for images in images_and_views:
+        result = predictor.report(images, views="frontal")
+        assert result.text == expected.text
+        assert result.evidence["sentences"] == expected.evidence["sentences"]
     assert predictor.report(grey, views="frontal").evidence["views"] == [{"file": "image 1", "view": "FRONTAL"}]
     mixed = predictor.report([grey, path], views=["frontal", "lateral"])
     assert [view["file"] for view in mixed.evidence["views"]][:1] == ["image 1"]
@@ -71,7 +71,7 @@ def test_sixteen_bits_are_read_as_a_file_of_them_is(predictor: Predictor, path: 
         (torch.zeros(40, 40, requires_grad=True), "no array that can be read"),
     ],
 )
-def test_what_is_no_image_is_named(predictor: Predictor, images: Any, says: str) -> None:
+def test_a_non_image_is_named(predictor: Predictor, images: Any, says: str) -> None:
     with pytest.raises(InputError, match=says):
         predictor.report(images)
 
@@ -108,19 +108,19 @@ def test_notebooks_show_reports_and_predictors_with_what_they_hold_escaped(predi
 def test_context_is_cut_to_the_tokens_of_training(
     predictor: Predictor, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Any] = []
+    calls: list[Any] = []
     real = Predictor.reports
 
     def watched(self: Predictor, examples: Any, **options: Any) -> Any:
-        asked.extend(examples)
-        return real(self, asked[-1:], **options)
+        calls.extend(examples)
+        return real(self, calls[-1:], **options)
 
     monkeypatch.setattr(Predictor, "reports", watched)
     for sections, most in (((), 4), (("indication",), 0), (("indication",), 4), (("indication",), 400)):
         replace(predictor, context_sections=ContextSections(sections), max_context_tokens=most).report(
             [path], indication="opacity " * 9
         )
-    nothing, none, few, whole = (example.context_ids for example in asked)
+    nothing, none, few, whole = (example.context_ids for example in calls)
     assert nothing is None
     assert none == ()
     assert 4 < len(whole) < 400

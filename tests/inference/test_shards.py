@@ -46,22 +46,22 @@ class StoppedError(Exception):
 def test_a_stopped_job_goes_on_with_what_is_missing(tmp_path: Path) -> None:
     ids = [f"s{number}" for number in range(11)]
     plan = open_plan(tmp_path / "shards", ids, shard_size=3, identity={"a": 1})
-    seen: list[str] = []
+    observed: list[str] = []
 
     def compute() -> None:
         for number in shards_to_compute(plan, Ranks()):
-            if len(seen) == 6:
+            if len(observed) == 6:
                 raise StoppedError
-            seen.extend(plan.shards[number])
+            observed.extend(plan.shards[number])
             plan.path(number).write_text(" ".join(plan.shards[number]))
 
     with pytest.raises(StoppedError):
         compute()
     plan = open_plan(tmp_path / "shards", ids, shard_size=3, identity={"a": 1})
     assert plan.missing() == [2, 3]
-    seen.append("gone on")
+    observed.append("gone on")
     compute()
-    assert [study_id for study_id in seen if study_id != "gone on"] == ids
+    assert [study_id for study_id in observed if study_id != "gone on"] == ids
     assert plan.missing() == []
     for changed in ({"identity": {"a": 2}, "shard_size": 3}, {"identity": {"a": 1}, "shard_size": 4}):
         assert open_plan(tmp_path / "shards", ids, **changed).missing() != []  # type: ignore[arg-type]
@@ -150,15 +150,15 @@ def test_ray_writes_what_one_process_writes_and_only_what_is_missing(
     identity = {"run": run.card.files, "dataset": toy_dataset.fingerprint(), "split": "train"}
     plan = open_plan(tmp_path / "again.shards", studies, shard_size=5, identity=identity)
     FeatureRecipe(toy_run, toy_dataset.path, "train", 32).open()(plan.shards[1], plan.path(1))
-    kept = plan.path(1).stat().st_ino
+    retained = plan.path(1).stat().st_ino
     finished: list[int] = []
     recipe = FeatureRecipe(toy_run, toy_dataset.path, "train", 32)
     compute_on_ray(plan, recipe, workers=2, finished=finished.append)
     assert sorted(finished) == [0, 2]
-    assert plan.path(1).stat().st_ino == kept
-    again = build_feature_bank(run, toy_dataset.path, "train", tmp_path / "again", shard_size=5)
-    assert again.rows == bank.rows
-    assert torch.equal(again.tensors["features"], bank.tensors["features"])
+    assert plan.path(1).stat().st_ino == retained
+    repeated = build_feature_bank(run, toy_dataset.path, "train", tmp_path / "again", shard_size=5)
+    assert repeated.rows == bank.rows
+    assert torch.equal(repeated.tensors["features"], bank.tensors["features"])
 
 
 def test_a_feature_bank_has_each_study_once_and_no_patient_s_name(
@@ -206,7 +206,7 @@ def test_ranks_share_the_shards_that_are_missing(size: int, tmp_path: Path, unch
     plan = open_plan(tmp_path / "shards", [f"s{number}" for number in range(7)], shard_size=1, identity={})
     shares: list[list[int]] = []
     for rank in range(size):
-        fake: Any = SimpleNamespace(rank=rank, size=size, from_first=lambda given: given, wait=lambda: None)
+        fake: Any = SimpleNamespace(rank=rank, size=size, from_first=lambda inputs: inputs, wait=lambda: None)
         shares.append([])
         with pytest.raises(InputError):  # nobody computes them
             shares[-1].extend(shards_to_compute(plan, fake))

@@ -17,8 +17,8 @@ from radweave.inference.explain.page import Embedded, embed, stored_of
 from radweave.io.viewer import Read
 
 
-def words_of(found: Embedded, name: str) -> np.ndarray:
-    return np.frombuffer(zlib.decompress(base64.b64decode(found.blocks[name])), "<u2")
+def words_of(result: Embedded, name: str) -> np.ndarray:
+    return np.frombuffer(zlib.decompress(base64.b64decode(result.blocks[name])), "<u2")
 
 
 def radiograph(pixels: np.ndarray, stored: Read | None = None) -> RadiographSubject:
@@ -26,26 +26,26 @@ def radiograph(pixels: np.ndarray, stored: Read | None = None) -> RadiographSubj
 
 
 def shown(*subjects: RadiographSubject | ScanSubject, **maps: list[np.ndarray]) -> tuple[Embedded, dict[str, object]]:
-    found = embed(subjects, ["</script><b>.png"], maps, UNKNOWN, "toy")
-    assert found is not None
-    assert "<" not in found.about, "JSON in a page must not end its element"
-    return found, json.loads(found.about)
+    result = embed(subjects, ["</script><b>.png"], maps, UNKNOWN, "toy")
+    assert result is not None
+    assert "<" not in result.about, "JSON in a page must not end its element"
+    return result, json.loads(result.about)
 
 
-def test_all_levels_of_a_file_are_there_not_the_eight_bits_of_a_picture() -> None:
+def test_all_grey_levels_of_a_file_are_embedded() -> None:
     words = np.arange(40 * 60, dtype=np.uint16).reshape(40, 60)
     read = Read(words, {**stored_of(words / 4095.0).about, "rows": 40, "columns": 60})
-    found, about = shown(radiograph(np.zeros((40, 60)), read))
-    np.testing.assert_array_equal(words_of(found, "words-0"), words.ravel())
+    result, about = shown(radiograph(np.zeros((40, 60)), read))
+    np.testing.assert_array_equal(words_of(result, "words-0"), words.ravel())
     assert about["images"][0]["file"] == "</script><b>.png"
     assert (about["images"][0]["rows"], about["images"][0]["columns"]) == (40, 60)
 
 
 def test_an_image_without_a_file_has_the_grey_values_that_were_read() -> None:
     pixels = np.linspace(0, 1, 32 * 48).reshape(32, 48)
-    found, about = shown(radiograph(pixels))
+    result, about = shown(radiograph(pixels))
     one = about["images"][0]
-    values = (words_of(found, "words-0") + one["first"]) * one["slope"] + one["intercept"]
+    values = (words_of(result, "words-0") + one["first"]) * one["slope"] + one["intercept"]
     np.testing.assert_allclose(values, pixels.ravel(), atol=1e-5)
     assert one["presets"][-1]["width"] == 1.0
 
@@ -55,8 +55,8 @@ def test_a_large_image_is_halved_with_its_padding_and_says_so(monkeypatch: pytes
     words = np.array([[8, 10, 1, 1, 7], [10, 12, 1, 1, 7], [9, 9, 65535, 3, 5]], dtype=np.uint16)
     read = Read(words, {**stored_of(np.zeros((3, 5), np.float32)).about, "padding": 65535, "rows": 3, "columns": 5})
     monkeypatch.setattr(page, "MOST_PIXELS", 8)
-    found, about = shown(radiograph(np.zeros((3, 5)), read))
-    assert words_of(found, "words-0").reshape(2, 3).tolist() == [[10, 1, 7], [9, 65535, 5]]
+    result, about = shown(radiograph(np.zeros((3, 5)), read))
+    assert words_of(result, "words-0").reshape(2, 3).tolist() == [[10, 1, 7], [9, 65535, 5]]
     assert about["images"][0]["file"].endswith("at 1/2 of its size")
     assert (about["images"][0]["rows"], about["images"][0]["columns"]) == (2, 3)
 
@@ -74,8 +74,8 @@ def test_a_map_lies_over_the_square_that_the_model_saw() -> None:
 def test_a_scan_has_its_hounsfield_units_and_windows() -> None:
     hu = np.random.default_rng(0).integers(-1000, 1000, (6, 8, 10)).astype(np.int16)
     scan = ScanSubject("CT", np.zeros(hu.shape, np.float32), (2.0, 1.0, 1.0), hu)
-    found, about = shown(scan, Edema=[np.ones((2, 2, 2))])
-    restored = words_of(found, "words-scan").astype(int) + about["scan"]["first"]
+    result, about = shown(scan, Edema=[np.ones((2, 2, 2))])
+    restored = words_of(result, "words-scan").astype(int) + about["scan"]["first"]
     np.testing.assert_array_equal(restored.reshape(about["scan"]["shape"]), hu)
     assert [preset["name"] for preset in about["scan"]["presets"]][:3] == ["lung", "mediastinum", "bone"]
     assert about["maps"]["Edema"]["shape"] == [2, 2, 2]

@@ -46,7 +46,7 @@ def test_a_stated_view_precedes_the_file(picture: Radiograph) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seen", "known", "taken"),
+    ("observed", "known", "taken"),
     [
         (View.FRONTAL, (FRONTAL, LATERAL), View.FRONTAL),
         (View.LATERAL, (FRONTAL, LATERAL), View.LATERAL),
@@ -56,9 +56,9 @@ def test_a_stated_view_precedes_the_file(picture: Radiograph) -> None:
     ],
 )
 def test_an_unstated_view_is_guessed_and_reported(
-    picture: Radiograph, monkeypatch: pytest.MonkeyPatch, seen: View, known: tuple[int, ...], taken: View
+    picture: Radiograph, monkeypatch: pytest.MonkeyPatch, observed: View, known: tuple[int, ...], taken: View
 ) -> None:
-    monkeypatch.setattr("radweave.inference.pictures.guess_view", lambda pixels: seen)
+    monkeypatch.setattr("radweave.inference.pictures.guess_view", lambda pixels: observed)
     view, warnings = settle(picture, None, known)
     assert view is taken
     assert len(warnings) == 1
@@ -81,13 +81,13 @@ def test_views_of_chest_phantoms_are_distinguished(tmp_path: Path) -> None:
     """The phantom's geometry is a chest's: it was not used to set the rule."""
     options = PhantomOptions(prevalence="balanced", image_size=96)
     dataset = write_phantom_dataset(tmp_path / "set", modality="xray", num_studies=10, seed=3, options=options)
-    found = {True: [], False: []}  # type: dict[bool, list[View]]
+    result = {True: [], False: []}  # type: dict[bool, list[View]]
     for study in dataset.studies():
         for ref in study.images:
             with Image.open(dataset.image_path(ref.path)) as image:
-                found[ref.view.is_frontal].append(guess_view(np.asarray(image.convert("L"), dtype=np.float32) / 255))
-    assert found[True].count(View.FRONTAL) >= 8
-    assert View.FRONTAL not in found[False]
+                result[ref.view.is_frontal].append(guess_view(np.asarray(image.convert("L"), dtype=np.float32) / 255))
+    assert result[True].count(View.FRONTAL) >= 8
+    assert View.FRONTAL not in result[False]
 
 
 def test_the_view_rule_has_its_stated_accuracy_on_real_radiographs(shared_data: Path) -> None:

@@ -325,9 +325,9 @@ def test_another_body_part_is_refused(part: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("part", [*CHESTS, *PARTLY, "", "PORTABLE"])
 def test_chest_among_other_parts_and_unknown_terms_pass(part: str, tmp_path: Path) -> None:
     assert refused(tmp_path, BodyPartExamined=part) is None
-    said = " ".join(warnings_of(tmp_path, BodyPartExamined=part))
-    assert ("in part" in said) == (part in PARTLY)
-    assert ("not stated to be a chest" in said) == (part == "PORTABLE")
+    message = " ".join(warnings_of(tmp_path, BodyPartExamined=part))
+    assert ("in part" in message) == (part in PARTLY)
+    assert ("not stated to be a chest" in message) == (part == "PORTABLE")
 
 
 @pytest.mark.parametrize(
@@ -383,18 +383,18 @@ def test_an_unknown_region_code_counts_by_its_meaning(tmp_path: Path) -> None:
 
 
 def test_free_text_never_enters_a_message(tmp_path: Path) -> None:
-    said = refused(tmp_path, BodyPartExamined=f"KNEE {CANARY}"[:16], SeriesDescription=f"{CANARY} knee")
-    assert said is not None
-    assert "ZZTEST" not in said
-    assert "KNEE" not in said, "a part in a site's own words is not repeated"
+    message = refused(tmp_path, BodyPartExamined=f"KNEE {CANARY}"[:16], SeriesDescription=f"{CANARY} knee")
+    assert message is not None
+    assert "ZZTEST" not in message
+    assert "KNEE" not in message, "a part in a site's own words is not repeated"
 
 
 def test_a_volume_of_another_part_is_refused(tmp_path: Path) -> None:
     for part, texts in (("CHEST", 0), ("KNEE", 1)):
         folder = tmp_path / part
         write_series(folder, thorax_hu(), BodyPartExamined=part)
-        found = [text for text in read_volume(folder).warnings if text.startswith("not a chest: the body part")]
-        assert len(found) == texts
+        result = [text for text in read_volume(folder).warnings if text.startswith("not a chest: the body part")]
+        assert len(result) == texts
 
 
 def test_force_does_not_accept_a_mixture_of_parts(tmp_path: Path) -> None:

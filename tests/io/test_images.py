@@ -130,8 +130,8 @@ def test_data_behind_an_image_is_doubted_except_padding(tmp_path: Path, name: st
     path.write_bytes(whole + b"\0\0\r\n" * 100)
     assert read_radiograph(path).warnings == plain.warnings == ()
     path.write_bytes(whole + more)
-    found = read_radiograph(path)
-    (doubt,) = found.warnings
+    result = read_radiograph(path)
+    (doubt,) = result.warnings
     assert doubt.startswith(DOUBTFUL)
     assert "behind the end of the image" in doubt
-    np.testing.assert_array_equal(found.pixels, plain.pixels)
+    np.testing.assert_array_equal(result.pixels, plain.pixels)

@@ -226,10 +226,10 @@ def test_intact_jpegs_have_no_doubts(
     data = pillow_jpeg(picture(rows, columns, ground, colour), **options)
     assert stream_doubts(data, decode(data), decode) == []
     with mock.patch.object(jpeg_feed, "LARGE_BYTES", 2000):
-        seen, pixels = fed(data)
+        scans_read, pixels = fed(data)
     assert np.array_equal(pixels, decode(data))
     if progressive or restarts or len(data) < 2000:
-        assert not seen
+        assert not scans_read
     assert stream_doubts(data + b"notes of a program", decode(data), decode) == []
 
 
@@ -237,8 +237,8 @@ def test_intact_jpegs_have_no_doubts(
 def test_missing_data_is_detected(progressive: bool) -> None:
     data = pillow_jpeg(picture(80, 64, 0, colour=False), quality=80, progressive=progressive)
     cut = data[: data.rindex(b"\xff\xda") + 30 if progressive else int(0.6 * len(data))] + b"\xff\xd9"
-    found = stream_doubts(cut, decode(cut), decode)
-    assert any("ends before the image" in text for text in found)
+    result = stream_doubts(cut, decode(cut), decode)
+    assert any("ends before the image" in text for text in result)
 
 
 def test_left_over_data_is_detected() -> None:
@@ -258,9 +258,9 @@ def test_left_over_bytes_of_a_large_file_are_detected_while_decoding(held: int) 
     end = data.rindex(b"\xff\xd9")
     assert fed(data)[0]
     more = data[:end] + random.Random(held).randbytes(held).replace(b"\xff", b"U") + data[end:]
-    seen, pixels = fed(more)
+    scans_read, pixels = fed(more)
     slow = stream_doubts(more, pixels, decode)
-    assert stream_doubts(more, pixels, decode, needs_end=seen) == slow == ([LEFT_OVER] if held >= 4 else [])
+    assert stream_doubts(more, pixels, decode, needs_end=scans_read) == slow == ([LEFT_OVER] if held >= 4 else [])
 
 
 def test_a_large_image_is_decoded_once_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,20 +126,20 @@ def test_an_unsendable_reply_is_a_refusal(pool: Sandbox) -> None:
 
 
 def test_threads_share_the_pool(pool: Sandbox) -> None:
-    seen: list[tuple[int, int]] = []
+    observed: list[tuple[int, int]] = []
 
     def work(n: int) -> None:
         for _ in range(10):
             header, arrays = pool.call("echo", {"n": n})
-            seen.append((header["n"], len(arrays["a"])))
+            observed.append((header["n"], len(arrays["a"])))
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(1, 9)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(seen) == 80
-    assert all(n == length for n, length in seen)
+    assert len(observed) == 80
+    assert all(n == length for n, length in observed)
     assert pool.started <= 2
 
 

@@ -72,10 +72,10 @@ def test_windows_equal_those_of_python(tmp_path: Path) -> None:
     words = np.arange(65_536, dtype=np.uint16)
     greys, window = in_node([list(case) for case in cases], tmp_path)
     assert len(greys) == len(cases) >= 14
-    for (about, preset, turned), found in zip(cases, greys, strict=True):
+    for (about, preset, turned), result in zip(cases, greys, strict=True):
         expected = viewer.shown_bytes(words, about, preset, inverted=turned)
-        np.testing.assert_array_equal(found, expected, err_msg=str((preset, turned)))
-        assert len(np.unique(found)) > 1
+        np.testing.assert_array_equal(result, expected, err_msg=str((preset, turned)))
+        assert len(np.unique(result)) > 1
     assert window == {"name": None, "function": "LINEAR", "center": 50, "width": 300}
 
 
@@ -93,8 +93,8 @@ def test_no_grey_value_equals_padding(tmp_path: Path, last: int, padding: int | 
     is_padding = np.zeros(image.shape, bool) if padding is None else values.reshape(256, 256) == padding
     if padding is not None:
         np.testing.assert_array_equal(read.words == viewer.PADDING, is_padding)
-    found = viewer.values_of(read.words, read.about)[~is_padding]
-    np.testing.assert_allclose(found, values.reshape(256, 256)[~is_padding], atol=1.0)
+    result = viewer.values_of(read.words, read.about)[~is_padding]
+    np.testing.assert_allclose(result, values.reshape(256, 256)[~is_padding], atol=1.0)
     preset = {"function": "LINEAR_EXACT", "center": 32_768, "width": 65_536}
     shown = viewer.shown_bytes(read.words, read.about, preset)
     assert shown[~is_padding].max() == 255
@@ -118,9 +118,9 @@ def test_vendored_files_have_their_hashes() -> None:
 
 def _ours() -> list[Path]:
     """Modules of the viewer: what is shared, what the workstation alone has, what the page of ``explain`` alone has."""
-    found = [*(SHARED / "viewer").glob("*.js"), *(STATION / "viewer").glob("*.js"), *PAGE.glob("*.js")]
-    assert len(found) >= 12
-    return found
+    result = [*(SHARED / "viewer").glob("*.js"), *(STATION / "viewer").glob("*.js"), *PAGE.glob("*.js")]
+    assert len(result) >= 12
+    return result
 
 
 def test_no_script_evaluates_text() -> None:

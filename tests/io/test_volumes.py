@@ -214,7 +214,7 @@ def test_slope_and_intercept_of_nifti(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("slope", "intercept", "said"),
+    ("slope", "intercept", "refusal"),
     [
         (1e-30, 0, "to 6.29e-28"),
         (1e-30, -1024, "-1024 to -1024"),
@@ -223,10 +223,12 @@ def test_slope_and_intercept_of_nifti(tmp_path: Path) -> None:
         (1e30, 0, "1e+30"),
     ],
 )
-def test_a_slope_without_hounsfield_units_is_refused(tmp_path: Path, slope: float, intercept: float, said: str) -> None:
+def test_a_slope_without_hounsfield_units_is_refused(
+    tmp_path: Path, slope: float, intercept: float, refusal: str
+) -> None:
     with pytest.raises(InputError) as refused:
         read_volume(nifti_with_scale(tmp_path / "a.nii", thorax_hu().astype(np.int16), slope, intercept))
-    assert said in str(refused.value)
+    assert refusal in str(refused.value)
 
 
 @pytest.mark.parametrize(("slope", "intercept"), [(0, -1024), (float("nan"), 0)])
@@ -422,12 +424,12 @@ def test_empty_members_are_limited() -> None:
 def test_gzip_stream_equals_the_standard_library(plain: bytes, part: int, draw: st.DataObject) -> None:
     packed = b"".join(gzip.compress(plain[at : at + part]) for at in range(0, len(plain), part)) or gzip.compress(b"")
     packed += bytes(draw.draw(st.sampled_from([0, 1, 12])))
-    ours, theirs = io.BufferedReader(GzipStream(io.BytesIO(packed))), gzip.GzipFile(fileobj=io.BytesIO(packed))
+    own, reference = io.BufferedReader(GzipStream(io.BytesIO(packed))), gzip.GzipFile(fileobj=io.BytesIO(packed))
     for _ in range(6):
         if draw.draw(st.booleans()):
             place = draw.draw(st.integers(0, len(plain)))
-            ours.seek(place)
-            theirs.seek(place)
+            own.seek(place)
+            reference.seek(place)
         count = draw.draw(st.integers(0, 1200))
-        assert ours.read(count) == theirs.read(count)
-    assert ours.read() == theirs.read()
+        assert own.read(count) == reference.read(count)
+    assert own.read() == reference.read()

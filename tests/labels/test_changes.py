@@ -15,7 +15,7 @@ NOTHING: frozenset[str] = frozenset()
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "read_changes"),
     [
         ("Small left pleural effusion, larger than before.", {"Pleural Effusion": {"worse"}}),
         ("There is a new left pneumothorax.", {"Pneumothorax": {"new"}}),
@@ -28,10 +28,10 @@ NOTHING: frozenset[str] = frozenset()
     ],
 )
 def test_changes_are_stated_of_affirmed_classes_and_resolution_of_denied_ones(
-    text: str, said: dict[str, set[str]]
+    text: str, read_changes: dict[str, set[str]]
 ) -> None:
-    (found,) = stated_changes([text], LABELER)
-    assert {name: set(states) for name, states in found.items()} == said
+    (result,) = stated_changes([text], LABELER)
+    assert {name: set(states) for name, states in result.items()} == read_changes
 
 
 def test_phantom_reports_state_the_changes_of_their_findings() -> None:
@@ -53,11 +53,15 @@ def test_phantom_reports_state_the_changes_of_their_findings() -> None:
                 }
             )
     read = stated_changes(texts, LABELER)
-    pairs = [(truth[name], said.get(name, NOTHING)) for truth, said in zip(truths, read, strict=True) for name in truth]
+    pairs = [
+        (truth[name], read_changes.get(name, NOTHING))
+        for truth, read_changes in zip(truths, read, strict=True)
+        for name in truth
+    ]
     assert len(pairs) > 100
     # Pneumonia is also an opacity, of which another sentence may say otherwise.
-    assert sum(state in said for state, said in pairs) / len(pairs) > 0.97
-    assert sum({state} == set(said) for state, said in pairs) / len(pairs) > 0.9
+    assert sum(state in read_changes for state, read_changes in pairs) / len(pairs) > 0.97
+    assert sum({state} == set(read_changes) for state, read_changes in pairs) / len(pairs) > 0.9
 
 
 def test_stated_change_decides_else_affirmed_classes() -> None:

@@ -51,5 +51,5 @@ def test_a_sentence_that_compares(sentence: str) -> None:
 
 
 @pytest.mark.parametrize("sentence", STATES)
-def test_a_sentence_that_says_what_is_there(sentence: str) -> None:
+def test_statements_without_comparison_are_recognised(sentence: str) -> None:
     assert not compares_with_prior(sentence)

@@ -64,7 +64,7 @@ TORN = [
     ("A nodule is seen in the left adrenal gland.", "The adrenal glands are normal."),
     ("A lytic lesion in T8.", "No lytic or destructive bone lesion."),
 ]
-HOLD = [
+CONSISTENT = [
     ("There is a right lower lobe opacity.", "The left lung is clear."),
     ("There is an opacity.", "The left lung is clear."),
     ("There is a right lower lobe opacity.", "The lungs are otherwise clear."),
@@ -102,12 +102,12 @@ HOLD = [
 
 
 @pytest.mark.parametrize(("finding", "denial"), TORN)
-def test_a_sentence_takes_back_what_another_states(finding: str, denial: str) -> None:
+def test_contradicting_sentences_are_detected(finding: str, denial: str) -> None:
     assert contradictions_of(f"{finding} {denial}") == [(finding, denial)]
     assert contradictions_of(f"{denial} {finding}") == [(finding, denial)], "in either order"
 
 
-@pytest.mark.parametrize(("finding", "other"), HOLD)
+@pytest.mark.parametrize(("finding", "other"), CONSISTENT)
 def test_sentences_that_can_both_be_true(finding: str, other: str) -> None:
     assert contradictions_of(f"{finding} {other}") == []
 
@@ -155,8 +155,8 @@ def test_both_parts_of_a_report_are_one_report() -> None:
 
 
 def test_numbers_are_those_of_the_sentences() -> None:
-    (found,) = contradictions(["Heart size normal.", "There is an effusion.", "No pneumothorax.", "No effusion."])
-    assert (found.states, found.denies) == (1, 3)
+    (result,) = contradictions(["Heart size normal.", "There is an effusion.", "No pneumothorax.", "No effusion."])
+    assert (result.states, result.denies) == (1, 3)
 
 
 def test_the_tables_name_known_topics() -> None:

@@ -143,10 +143,10 @@ CLASSES: dict[str, tuple[str, str, Sentences]] = {
 @pytest.mark.parametrize("name", CLASSES)
 def test_sentences_of_an_error_class(name: str) -> None:
     labeler, label, sentences = CLASSES[name]
-    found = get_labeler(labeler).label([text for text, _ in sentences])
+    result = get_labeler(labeler).label([text for text, _ in sentences])
     wrong = {
         text: labels[label].state
-        for (text, state), labels in zip(sentences, found, strict=True)
+        for (text, state), labels in zip(sentences, result, strict=True)
         if labels[label].state is not state
     }
     assert wrong == {}
@@ -159,11 +159,11 @@ STATES = {"P": POS, "N": NEG, "U": UNC, "B": BLANK}
 def test_sentences_of_our_own(labeler: str, least: int) -> None:
     lines = (Path(__file__).parent / f"sentences_{labeler}.txt").read_text(encoding="utf-8").splitlines()[1:]
     parts = [line.partition(" => ") for line in lines]
-    found = get_labeler(labeler).label([text for text, _, _ in parts])
+    result = get_labeler(labeler).label([text for text, _, _ in parts])
     wrong = {
         (text, name): labels[name].state
-        for (text, _, said), labels in zip(parts, found, strict=True)
-        for name, _, state in (each.partition("=") for each in said.split("; "))
+        for (text, _, stated), labels in zip(parts, result, strict=True)
+        for name, _, state in (each.partition("=") for each in stated.split("; "))
         if labels[name].state is not STATES[state]
     }
     assert wrong == {}

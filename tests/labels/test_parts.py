@@ -15,7 +15,7 @@ from radweave.labels.phrases import Lexicon, Match, PhraseBook, load_lexicon, lo
 from radweave.labels.text import MAX_SENTENCE_CHARS, fold, sentences, spoken_ranges, tokenize
 
 
-def found(phrase: str, text: str) -> list[tuple[int, int]]:
+def result(phrase: str, text: str) -> list[tuple[int, int]]:
     book = PhraseBook([(phrase, "it")])
     return [(match.first, match.last) for match in book.matches(tokenize(fold(text)))]
 
@@ -38,7 +38,7 @@ def found(phrase: str, text: str) -> list[tuple[int, int]]:
     ],
 )
 def test_phrases(phrase: str, text: str, expected: list[tuple[int, int]]) -> None:
-    assert found(phrase, text) == expected
+    assert result(phrase, text) == expected
 
 
 @pytest.mark.parametrize("phrase", ["", "..", ".. a", "a ..", "very? large", "... b"])

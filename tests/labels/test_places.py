@@ -56,7 +56,7 @@ def test_of_scans_too(sentence: str, now: str) -> None:
         "Granulomatous disease in the bilateral.",
     ],
 )
-def test_what_would_be_a_fragment_is_none(sentence: str) -> None:
+def test_no_fragments_are_returned(sentence: str) -> None:
     assert without_place(sentence, XRAY) is None
 
 
@@ -75,7 +75,7 @@ def test_names_of_structures_are_no_places() -> None:
         ("There is a few small nodules in the right upper lobe.", "There are a few small nodules."),
     ],
 )
-def test_the_verb_gets_the_number_of_what_stays(sentence: str, now: str) -> None:
+def test_the_verb_agrees_with_the_remaining_subject(sentence: str, now: str) -> None:
     assert without_place(sentence, XRAY) == now
 
 
@@ -144,7 +144,7 @@ def test_the_change_of_a_device_stays(sentence: str, now: str) -> None:
         "Possible retained catheter fragment.",
     ],
 )
-def test_a_device_without_evidence_or_beside_a_finding_is_none(sentence: str) -> None:
+def test_devices_without_evidence_or_next_to_a_finding_give_no_sentence(sentence: str) -> None:
     assert without_kind(sentence, XRAY) is None
 
 

@@ -135,7 +135,7 @@ def test_doubt(text: str) -> None:
     assert states(text)["Pleural Effusion"] is UNC
 
 
-def test_what_is_denied_is_not_in_doubt() -> None:
+def test_negated_mentions_are_not_uncertain() -> None:
     assert states("No opacity to suggest possible pneumonia.")["Pneumonia"] is NEG
 
 
@@ -156,12 +156,12 @@ def test_last_two_of_a_list_joined_by_or_are_in_doubt() -> None:
 
 def test_lists_are_negated_as_a_whole() -> None:
     # What "is seen" closes the list; it opens no statement of its own.
-    seen = "No consolidation, edema and pneumothorax is seen."
-    assert abnormal(seen) == dict.fromkeys(("Consolidation", "Edema", "Pneumothorax"), NEG)
-    found = abnormal("No focal consolidation, effusion, or pneumothorax.")
-    assert found == dict.fromkeys(["Consolidation", "Pleural Effusion", "Pneumothorax"], NEG)
-    found = abnormal("Consolidation, effusion and pneumothorax are not seen.")
-    assert found == dict.fromkeys(["Consolidation", "Pleural Effusion", "Pneumothorax"], NEG)
+    sentence = "No consolidation, edema and pneumothorax is seen."
+    assert abnormal(sentence) == dict.fromkeys(("Consolidation", "Edema", "Pneumothorax"), NEG)
+    result = abnormal("No focal consolidation, effusion, or pneumothorax.")
+    assert result == dict.fromkeys(["Consolidation", "Pleural Effusion", "Pneumothorax"], NEG)
+    result = abnormal("Consolidation, effusion and pneumothorax are not seen.")
+    assert result == dict.fromkeys(["Consolidation", "Pleural Effusion", "Pneumothorax"], NEG)
 
 
 @pytest.mark.parametrize(
@@ -213,13 +213,13 @@ def test_a_relative_clause_is_stepped_over() -> None:
         ("The heart is normal and the aorta is enlarged.", NEG),
     ],
 )
-def test_structures_take_the_quality_said_of_them(text: str, expected: LabelState) -> None:
+def test_structures_take_the_adjective_of_their_clause(text: str, expected: LabelState) -> None:
     assert states(text).get("Cardiomegaly", BLANK) is expected
 
 
 def test_two_structures_in_one_sentence() -> None:
-    found = abnormal("The heart is enlarged and the mediastinum is normal.")
-    assert found == {"Cardiomegaly": POS, "Enlarged Cardiomediastinum": NEG}
+    result = abnormal("The heart is enlarged and the mediastinum is normal.")
+    assert result == {"Cardiomegaly": POS, "Enlarged Cardiomediastinum": NEG}
 
 
 def test_vascular_congestion_is_doubtful_edema() -> None:
@@ -400,5 +400,5 @@ def test_importing_and_using_the_rules_stays_light() -> None:
     ],
 )
 def test_reach_of_cues(text: str, expected: dict[str, LabelState]) -> None:
-    found = abnormal(text)
-    assert {name: found.get(name, BLANK) for name in expected} == expected
+    result = abnormal(text)
+    assert {name: result.get(name, BLANK) for name in expected} == expected

@@ -98,8 +98,8 @@ def test_chexbert_takes_the_first_token_and_the_largest_logit(chexbert_folder: P
     with torch.no_grad():
         hidden = network.bert(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state[0, 0]
         expected = [STATES[int((head.weight @ hidden + head.bias).argmax())] for head in network.linear_heads]
-    found = labeler.label(["no effusion"])[0]
-    assert [found[name].state for name in CHEXPERT14] == expected
+    result = labeler.label(["no effusion"])[0]
+    assert [result[name].state for name in CHEXPERT14] == expected
 
 
 def test_chexbert_no_finding_has_two_states() -> None:
@@ -117,9 +117,9 @@ def test_radbert_reads_safetensors_and_thresholds_at_one_half(radbert_folder: Pa
     ids = torch.tensor([[vocabulary[token] for token in ["<s>", *"no", "Ġ", *"effusion", "</s>"]]])
     with torch.no_grad():
         chances = torch.sigmoid(network(ids, torch.ones_like(ids)))[0]
-    found = labeler.label(["no effusion"])[0]
-    assert [found[name].state is LabelState.POSITIVE for name in CT18] == (chances > 0.5).tolist()
-    assert {mention.state for mention in found.values()} == {LabelState.POSITIVE, LabelState.BLANK}
+    result = labeler.label(["no effusion"])[0]
+    assert [result[name].state is LabelState.POSITIVE for name in CT18] == (chances > 0.5).tolist()
+    assert {mention.state for mention in result.values()} == {LabelState.POSITIVE, LabelState.BLANK}
 
 
 @pytest.mark.parametrize(("name", "folder"), [("chexbert", "chexbert_folder"), ("radbert18", "radbert_folder")])

@@ -25,7 +25,7 @@ BROKEN = re.compile(
     re.IGNORECASE,
 )
 
-KEPT = {
+UNCHANGED = {
     *("left", "right", "bilateral", "upper", "lower", "middle", "lobe", "base", "apical", "mm", "cm", "5", "8", "9"),
     *("no", "not", "without", "possible", "may", "effusion", "tube", "mass", "nodule"),
 }
@@ -167,11 +167,11 @@ def test_a_sentence_that_cannot_do_without_is_left_out(sentence: str) -> None:
         *("", "  odd   spacing , kept ."),
     ],
 )  # fmt: skip
-def test_what_compares_with_nothing_is_never_touched(text: str) -> None:
+def test_sentences_without_comparison_stay_unchanged(text: str) -> None:
     assert remove_comparisons(text, LABELER) == (text, [])
 
 
-def test_edits_say_what_was_there() -> None:
+def test_edits_record_the_former_text() -> None:
     _, edits = remove_comparisons("Stable cardiomegaly. No change. Clear lungs.", LABELER)
     assert [(edit.was, edit.now) for edit in edits] == [("Stable cardiomegaly.", "Cardiomegaly."), ("No change.", None)]
 
@@ -197,7 +197,7 @@ def check(text: str) -> None:
         left = iter(["a" if word == "an" else word for word in words(edit.was)])
         assert all(("a" if word == "an" else word) in left for word in words(edit.now)), edit
         gone = Counter(words(edit.was)) - Counter(words(edit.now))
-        assert not gone.keys() & KEPT, edit
+        assert not gone.keys() & UNCHANGED, edit
 
 
 _FINDINGS = (
@@ -296,7 +296,7 @@ def test_real_reports_lose_comparisons_only(shared_data: Path) -> None:
         ("Mild if any stable edema.", "Mild if any edema."),
     ],
 )
-def test_what_stays_is_a_sentence_of_its_own(draft: str, wanted: str) -> None:
+def test_remaining_text_is_a_complete_sentence(draft: str, wanted: str) -> None:
     assert without(draft) == wanted
 
 

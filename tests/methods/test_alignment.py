@@ -16,10 +16,10 @@ MEAN = standardised(place(IMAGE, Placement(), CELLS)[None])[0]
 @pytest.mark.parametrize(("down", "right"), [(0, 0), (2, -3), (-4, 1)])
 def test_a_moved_image_is_laid_back_over_the_mean(down: int, right: int) -> None:
     moved = ndimage.shift(IMAGE, (2 * down, 2 * right), order=1, mode="nearest")
-    (found,) = find_placements([moved], MEAN)
-    assert found == Placement(1.0, (-down, -right))
+    (result,) = find_placements([moved], MEAN)
+    assert result == Placement(1.0, (-down, -right))
     inside = slice(8, -8)
-    back = standardised(place(moved, found, CELLS)[None])[0]
+    back = standardised(place(moved, result, CELLS)[None])[0]
     assert np.corrcoef(back[inside, inside].ravel(), MEAN[inside, inside].ravel())[0, 1] > 0.95
 
 
@@ -27,8 +27,8 @@ def test_a_small_image_is_magnified() -> None:
     small = ndimage.zoom(IMAGE, 1 / 1.2, order=1)
     edge = (len(IMAGE) - len(small)) // 2
     padded = np.pad(small, (edge, len(IMAGE) - len(small) - edge), mode="edge")
-    (found,) = find_placements([padded], MEAN)
-    assert found.scale == pytest.approx(1.2)
+    (result,) = find_placements([padded], MEAN)
+    assert result.scale == pytest.approx(1.2)
 
 
 def test_the_mean_of_moved_images_is_taken_of_images_in_place() -> None:

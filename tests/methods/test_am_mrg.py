@@ -18,6 +18,7 @@ from radweave.engine.restore import Run, restore
 from radweave.engine.train import train
 from radweave.inference.predictor import Predictor
 from radweave.methods import resolve
+from radweave.methods.am_mrg import PRESETS
 from radweave.methods.am_mrg import model as am_mrg
 from radweave.methods.am_mrg.disease_queries import QueryFormerConfig
 from radweave.methods.am_mrg.memory import NoMemory, ReportMemoryConfig
@@ -39,6 +40,7 @@ from radweave.nn import hopfield
 from radweave.nn.connector import ViewTokens
 from radweave.nn.hopfield import AttentionRuleConfig, Patterns
 from radweave.nn.memory.bank import Bank, load_bank, patient_code
+from radweave.nn.study_norm import OverStudies
 from radweave.nn.text_encoder import LsaTextEncoder
 from toys import TOY_OVERRIDES, TOY_SIZES
 
@@ -145,7 +147,7 @@ def test_a_step_on_orthogonal_features_changes_what_the_decoder_reads(run_folder
     assert moved["features"][0] > 3 * moved["queries"][0]
 
 
-def test_image_queries_learn_from_what_is_asked_of_the_disease_queries() -> None:
+def test_image_queries_get_gradients_from_the_disease_queries() -> None:
     torch.manual_seed(0)
     former = QueryFormerConfig(dim=12, num_layers=2, num_heads=3, num_image_queries=5).build(4, 6)
     former(torch.randn(2, 9, 6), torch.ones(2, 9).bool()).diseases[..., 0].sum().backward()
@@ -156,14 +158,14 @@ def test_image_queries_learn_from_what_is_asked_of_the_disease_queries() -> None
 
 def test_regions_are_cells_above_the_threshold_strongest_first() -> None:
     cells = torch.tensor([[[0.9, 0.2], [0.75, 0.8]], [[0.1, 0.76], [0.3, 1.0]]])
-    found = find_regions(cells, threshold=0.75)
-    assert [(region.view, region.row, region.column) for region in found] == [
+    result = find_regions(cells, threshold=0.75)
+    assert [(region.view, region.row, region.column) for region in result] == [
         (1, 1, 1),
         (0, 0, 0),
         (0, 1, 1),
         (1, 0, 1),
     ]
-    assert [round(region.activation, 2) for region in found] == [1.0, 0.9, 0.8, 0.76]
+    assert [round(region.activation, 2) for region in result] == [1.0, 0.9, 0.8, 0.76]
     assert find_regions(cells * 0.5, threshold=0.75) == []
 
 
@@ -269,8 +271,8 @@ class _WideEncoder(_Encoder):
     """Each token also holds the mean of the whole image: what is dark elsewhere shows in it."""
 
     def forward(self, pixel_values: Tensor) -> Any:
-        seen = super().forward(pixel_values)
-        return VisionFeatures(seen.tokens + seen.tokens.mean(1, keepdim=True), seen.grid)
+        features = super().forward(pixel_values)
+        return VisionFeatures(features.tokens + features.tokens.mean(1, keepdim=True), features.grid)
 
 
 def test_patterns_are_of_the_masked_image_and_the_seed_decides_which_stay(toy_dataset: Dataset) -> None:
@@ -336,15 +338,15 @@ def test_the_report_memory_holds_sentences_or_whole_reports(toy_dataset: Dataset
     for bank in (by_sentence, whole):
         expected = encoder.encode([row["text"] for row in bank.rows])
         torch.testing.assert_close(bank.tensors["patterns"], expected)
-    again = build_report_bank(view, encoder, ReportDrawConfig())
-    assert torch.equal(again.tensors["patterns"], by_sentence.tensors["patterns"])
+    repeated = build_report_bank(view, encoder, ReportDrawConfig())
+    assert torch.equal(repeated.tensors["patterns"], by_sentence.tensors["patterns"])
     assert report_sentences("Size 1.3 cm. No effusion.\n\nStable") == ["Size 1.3 cm", "No effusion", "Stable"]
 
 
-def memory_of(bank: Bank) -> Any:
+def memory_of(bank: Bank, norm: OverStudies = "none") -> Any:
     torch.manual_seed(0)
-    config = ReportMemoryConfig(num_heads=2, head_dim=4, update=AttentionRuleConfig(beta=1.0))
-    memory = config.build(6, 8, 10)
+    config = ReportMemoryConfig(num_heads=2, head_dim=4, update=AttentionRuleConfig(beta=1.0), norm=norm)
+    memory = config.build(2, 6, 8, 10)
     memory.remember(bank)
     return memory
 
@@ -354,13 +356,13 @@ def toy_bank(count: int = 20) -> Bank:
     return Bank({"patterns": torch.randn(count, 8, generator=torch.Generator().manual_seed(1)) * 3}, rows)
 
 
-def test_a_study_recalls_what_weighs_most_and_never_its_own_patient() -> None:
+def test_a_study_recalls_the_largest_weights_and_never_its_own_patient() -> None:
     bank = toy_bank()
     memory = memory_of(bank)
     states = torch.randn(3, 2, 6)
-    found = memory(states, ["p0", "p3", "a stranger"])
-    assert found.tokens.shape == (3, 2, 10)
-    recalled = memory.recalled(found, ("a", "b"), 3)
+    result = memory(states, ["p0", "p3", "a stranger"])
+    assert result.tokens.shape == (3, 2, 10)
+    recalled = memory.recalled(result, ("a", "b"), 3)
     network = memory.network
     query = network.query(network.state_norm(states)).view(3, 2, 2, 4)
     keys = network.key(torch.nn.functional.layer_norm(bank.tensors["patterns"], (8,))).view(20, 2, 4)
@@ -379,32 +381,65 @@ def test_a_study_recalls_what_weighs_most_and_never_its_own_patient() -> None:
     patterns = bank.tensors["patterns"].clone()
     patterns[own] = torch.randn(len(own), 8, generator=torch.Generator().manual_seed(7))
     memory.remember(replace(bank, tensors={"patterns": patterns}))
-    again = memory(states, ["p0", "p3", "a stranger"])
-    torch.testing.assert_close(again.tokens[0], found.tokens[0])
-    assert not torch.allclose(again.tokens[1], found.tokens[1])
+    repeated = memory(states, ["p0", "p3", "a stranger"])
+    torch.testing.assert_close(repeated.tokens[0], result.tokens[0])
+    assert not torch.allclose(repeated.tokens[1], result.tokens[1])
+
+
+def test_a_memory_normalises_what_asks_and_what_is_recalled_over_studies() -> None:
+    plain, normalised = memory_of(toy_bank()), memory_of(toy_bank(), "studies")
+    normalised.network.load_state_dict(plain.network.state_dict())
+    # Disease tokens of which all studies share nearly everything.
+    states = 5 * torch.randn(2, 6) + 0.1 * torch.randn(7, 2, 6)
+    strangers = ["a stranger"] * 7
+    centred = states - states.mean(0)
+    asked = plain(centred / (centred.square().mean(0) + 1e-5).sqrt(), strangers).tokens
+    recalled = asked - asked.mean(0)
+    marks = normalised.output_norm.norm.bias.view(2, 10)
+    wanted = recalled / (recalled.square().mean(0) + 1e-5).sqrt() + marks
+    torch.testing.assert_close(normalised(states, strangers).tokens, wanted, rtol=1e-3, atol=1e-3)
+    # The printed form has neither: what differs between studies is a small part of what is read.
+    printed = plain(states, strangers).tokens.detach()
+    assert float((printed - printed.mean(0)).square().sum() / printed.square().sum()) < 0.3
+    assert [type(part) for part in (plain.state_norm, plain.output_norm)] == [torch.nn.Identity] * 2
+
+
+def test_image_queries_are_normalised_over_studies_before_their_projection() -> None:
+    record = PRESETS["tiny"]().model.model_copy(update={"query_norm": "studies"})
+    projection = record.query_projection(32)
+    queries = torch.randn(5, 14, 128)
+    centred = queries - queries.mean(0)
+    inner = centred / (centred.square().mean(0) + 1e-5).sqrt() + projection[0].norm.bias.view(14, 128)
+    torch.testing.assert_close(projection(queries), projection[2](projection[1](inner)), rtol=1e-3, atol=1e-3)
+    for name in ("tiny", "small", "paper", "paper-swin"):
+        printed = PRESETS[name]()
+        assert [type(part) for part in printed.model.query_projection(32)] == [torch.nn.Linear, torch.nn.LayerNorm]
+        memories = printed.model.visual_memory, printed.model.report_memory
+        assert [memory.norm for memory in memories] == ["none", "none"]
+        assert printed.stages.report.withheld == {}
 
 
 def test_a_bank_is_read_as_it_is_and_an_empty_memory_recalls_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hopfield, "MAX_SCORES", 60)
     bank = toy_bank()
     memory = memory_of(bank)
-    held, given = memory.patterns.values, bank.tensors["patterns"]
-    assert held.data_ptr() == given.data_ptr(), "no copy, normalised or not"
+    held, bank_patterns = memory.patterns.values, bank.tensors["patterns"]
+    assert held.data_ptr() == bank_patterns.data_ptr(), "no copy, normalised or not"
     states = torch.randn(3, 2, 6, requires_grad=True)
-    found = memory(states, ["p0", "p3", "a stranger"])
+    result = memory(states, ["p0", "p3", "a stranger"])
     # The same network over patterns that were normalised as a whole.
-    whole = Patterns(torch.nn.functional.layer_norm(given, (8,)), memory.patterns.owners)
-    expected = memory.network(states.flatten(0, 1), whole, found.askers).output.view(3, 2, 10)
-    torch.testing.assert_close(found.tokens, expected, rtol=1e-6, atol=1e-6)
+    whole = Patterns(torch.nn.functional.layer_norm(bank_patterns, (8,)), memory.patterns.owners)
+    expected = memory.network(states.flatten(0, 1), whole, result.askers).output.view(3, 2, 10)
+    torch.testing.assert_close(result.tokens, expected, rtol=1e-6, atol=1e-6)
     weight = torch.randn(3, 2, 10)
     parameters = [states, *memory.network.parameters()]
-    ours, theirs = (torch.autograd.grad((out * weight).sum(), parameters) for out in (found.tokens, expected))
-    for left, right in zip(ours, theirs, strict=True):
+    actual, reference = (torch.autograd.grad((out * weight).sum(), parameters) for out in (result.tokens, expected))
+    for left, right in zip(actual, reference, strict=True):
         torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-6)
     empty = memory_of(Bank({"patterns": torch.zeros(0, 1)}, ()))
-    found = empty(torch.randn(2, 3, 6), ["a", "b"])
-    assert torch.isfinite(found.tokens).all()
-    assert empty.recalled(found, ("a", "b", "c"), 3) == [[], []]
+    result = empty(torch.randn(2, 3, 6), ["a", "b"])
+    assert torch.isfinite(result.tokens).all()
+    assert empty.recalled(result, ("a", "b", "c"), 3) == [[], []]
 
 
 def test_tokens_are_averaged_to_the_grid_that_the_decoder_reads() -> None:
@@ -416,7 +451,7 @@ def test_tokens_are_averaged_to_the_grid_that_the_decoder_reads() -> None:
     assert pooled(views, None) is views
 
 
-def test_a_run_keeps_its_banks_and_shows_what_it_recalled(run: Run, run_folder: Path, toy_dataset: Dataset) -> None:
+def test_a_run_saves_its_banks_and_shows_recalled_cases(run: Run, run_folder: Path, toy_dataset: Dataset) -> None:
     train_ids = {study.study_id for study in toy_dataset.studies("train")}
     banks = {name: load_bank(run_folder / "memories" / name) for name in ("regions", "reports")}
     for bank in banks.values():
@@ -470,23 +505,23 @@ def test_the_language_model_reads_image_queries_and_both_memories(run: Run) -> N
     assert mask.sum() == begin + 2 * 4 + 3 + 2 * 14
 
 
-def test_what_a_disease_recalls_stands_together(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recalled_cases_are_grouped_by_disease(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Eq. 8-9: F' = {(v_1, r_1), (v_2, r_2), ...}; a memory that is off leaves the other's tokens as they are."""
     model: AmMrgModel = run.model  # type: ignore[assignment]
-    seen = Forward(model, toy_batch())
+    features = Forward(model, toy_batch())
     with torch.no_grad():
-        prefix, mask = seen.prefix
+        prefix, mask = features.prefix
         recalled = prefix[0][mask[0]][-28:]
         for number in range(14):
-            torch.testing.assert_close(recalled[2 * number], seen.regions.tokens[0, number])
-            torch.testing.assert_close(recalled[2 * number + 1], seen.reports.tokens[0, number])
+            torch.testing.assert_close(recalled[2 * number], features.regions.tokens[0, number])
+            torch.testing.assert_close(recalled[2 * number + 1], features.reports.tokens[0, number])
         monkeypatch.setattr(model, "visual_memory", NoMemory(model.language_model.width))
         alone = Forward(model, toy_batch())
         prefix, mask = alone.prefix
         torch.testing.assert_close(prefix[0][mask[0]][-14:], alone.reports.tokens[0])
 
 
-def test_what_the_image_queries_say_reaches_the_language_model(run: Run) -> None:
+def test_image_queries_reach_the_language_model(run: Run) -> None:
     model: AmMrgModel = run.model  # type: ignore[assignment]
     batch = toy_batch(views=2)
     with torch.no_grad():
@@ -498,7 +533,7 @@ def test_what_the_image_queries_say_reaches_the_language_model(run: Run) -> None
 
 
 @pytest.mark.parametrize("memory", ["visual_memory", "report_memory"])
-def test_what_a_memory_holds_changes_what_is_said(run: Run, memory: str) -> None:
+def test_memory_content_changes_the_draft(run: Run, memory: str) -> None:
     model: AmMrgModel = run.model  # type: ignore[assignment]
     batch = toy_batch()
     with torch.no_grad():
@@ -549,11 +584,11 @@ def test_the_decoder_learns_to_read_its_context_from_text_alone(run: Run) -> Non
 
 def test_a_planted_test_study_is_refused(toy_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     build = am_mrg.build_report_bank
-    stranger = next(iter(toy_dataset.studies("test")))
+    unknown_study = next(iter(toy_dataset.studies("test")))
 
     def planted(view: TrainingView, encoder: Any, config: ReportDrawConfig) -> Bank:
         bank = build(view, encoder, config)
-        row = {**bank.rows[0], "study_id": stranger.study_id, "patient": patient_code(stranger.patient_id)}
+        row = {**bank.rows[0], "study_id": unknown_study.study_id, "patient": patient_code(unknown_study.patient_id)}
         return Bank(bank.tensors, (row, *bank.rows[1:]))
 
     monkeypatch.setattr(am_mrg, "build_report_bank", planted)
@@ -563,10 +598,10 @@ def test_a_planted_test_study_is_refused(toy_dataset: Dataset, tmp_path: Path, m
 
 def test_a_view_with_a_test_study_cannot_be_made(toy_dataset: Dataset) -> None:
     view = training_view(toy_dataset)
-    stranger = next(iter(toy_dataset.studies("test")))
+    unknown_study = next(iter(toy_dataset.studies("test")))
     with pytest.raises(AssertionError, match="training"):
         TrainingView(
-            studies=(*view.studies[:-1], stranger),
+            studies=(*view.studies[:-1], unknown_study),
             examples=view.examples,
             classes=view.classes,
             pad_id=0,

@@ -25,7 +25,7 @@ def model() -> BaselineModel:
 
 
 @torch.no_grad()
-def test_an_average_is_over_the_views_that_are_there(model: BaselineModel) -> None:
+def test_the_average_is_over_present_views(model: BaselineModel) -> None:
     """A study of one view beside one of two is what it is alone; that of two is the mean of its projected views."""
     pixels = torch.rand(2, 2, 1, 32, 32, generator=torch.Generator().manual_seed(0))
     mask, ids = torch.tensor([[True, False], [True, True]]), torch.tensor([[1, 0], [1, 2]])
@@ -39,11 +39,11 @@ def test_an_average_is_over_the_views_that_are_there(model: BaselineModel) -> No
         view_mask=mask[:1, :1],
         view_ids=ids[:1, :1],
     )
-    together, there = Forward(model, both).prefix
+    together, present = Forward(model, both).prefix
     by_itself, all_there = Forward(model, alone).prefix
     torch.testing.assert_close(together[:1], by_itself)
-    assert bool(there.all())
-    assert there.shape[1] == all_there.shape[1]
+    assert bool(present.all())
+    assert present.shape[1] == all_there.shape[1]
     hidden, _ = connect_views(model.connector, Forward(model, both).views)
     mean = hidden[1].unflatten(0, (2, -1)).mean(0)
     gap = torch.cdist(mean, together[1]).amin(1)

@@ -16,11 +16,11 @@ from radweave.methods.model import TrainingView
 from radweave.methods.neighbours import BAGS, DescribedStudies, bags_of, fit_neighbours, kept_bags, with_bags
 from radweave.nn.memory.bank import Bank
 
-LOOKS = DescriptorsConfig(aligned=False)
+DESCRIPTORS = DescriptorsConfig(aligned=False)
 
 
-def studies(told: Sequence[tuple[int, ...] | None]) -> list[Example]:
-    pixels = np.random.default_rng(0).integers(0, 255, (len(told), 32, 32)).astype(np.uint8)
+def studies(contexts: Sequence[tuple[int, ...] | None]) -> list[Example]:
+    pixels = np.random.default_rng(0).integers(0, 255, (len(contexts), 32, 32)).astype(np.uint8)
     return [
         Example(
             f"s{row}",
@@ -33,7 +33,7 @@ def studies(told: Sequence[tuple[int, ...] | None]) -> list[Example]:
             report="Clear.",
             context_ids=ids,
         )
-        for row, ids in enumerate(told)
+        for row, ids in enumerate(contexts)
     ]
 
 
@@ -51,7 +51,7 @@ def test_a_bag_does_not_depend_on_order_or_padding_and_nothing_is_empty() -> Non
     assert bags_of(collate(studies([None]), pad_id=0)) is None
 
 
-def test_the_same_words_are_nearer_than_others_and_nothing_is_between() -> None:
+def test_context_distance_is_least_for_equal_words_and_between_for_none() -> None:
     bags = bags_of(collate(studies([(5, 9), (5, 9), (7,), ()]), pad_id=0))
     assert bags is not None
     apart = with_bags(np.ones((4, 4)), bags, bags)
@@ -62,21 +62,21 @@ def test_the_same_words_are_nearer_than_others_and_nothing_is_between() -> None:
     assert np.array_equal(with_bags(np.ones((1, 4)), bags[:1], bags), apart[:1]), "alone as in a batch"
 
 
-def test_who_was_told_the_same_speaks_more_and_one_that_is_told_nothing_has_no_part_in_it() -> None:
+def test_studies_with_equal_context_weigh_more_and_absent_context_has_no_effect() -> None:
     examples = studies([(5, 9), (7, 8), (5, 9), (7, 8), (5, 9), (7, 8)])
-    extractor = LOOKS.build()
+    extractor = DESCRIPTORS.build()
     bank = Bank((fitted := fit_neighbours(extractor, view_of(examples))).tensors, fitted.rows)
-    alike, nobody = DescribedStudies.of(bank), np.zeros((1, 6), dtype=bool)
+    described, nobody = DescribedStudies.of(bank), np.zeros((1, 6), dtype=bool)
 
     def weights(ids: tuple[int, ...]) -> np.ndarray:  # type: ignore[type-arg]
         query = Example("q", "q", examples[0].source, (0,), (1,), context_ids=ids)
-        return alike.evidence_for(extractor, collate([query], pad_id=0), nobody)[0].weights
+        return described.evidence_for(extractor, collate([query], pad_id=0), nobody)[0].weights
 
     assert weights((7, 8))[1::2].sum() > weights(())[1::2].sum() > weights((5, 9))[1::2].sum()
 
 
-def test_studies_that_were_told_nothing_are_kept_and_asked_as_ever() -> None:
-    plain = fit_neighbours(LOOKS.build(), view_of(studies([None] * 4)))
+def test_studies_without_context_are_stored_and_queried_as_before() -> None:
+    plain = fit_neighbours(DESCRIPTORS.build(), view_of(studies([None] * 4)))
     assert "told" not in plain.tensors
     assert DescribedStudies.of(Bank(plain.tensors, plain.rows)).bags is None
 

@@ -25,7 +25,7 @@ from radweave.engine.train import train
 from radweave.inference.predictor import Predictor
 from radweave.methods import resolve
 from radweave.methods.dast import ABLATIONS, PRESETS, TABLES
-from radweave.methods.dast.fusion import ConcatFusion, Dvaf, MeanFusion, NoFusion
+from radweave.methods.dast.fusion import ConcatFusion, Dvaf, DvafConfig, MeanFusion, NoFusion
 from radweave.methods.dast.model import DastModel, Forward
 from radweave.methods.dast.retrieval import BANK, Dmsr, composite
 from radweave.methods.experiment import BuildContext
@@ -103,8 +103,8 @@ def attend(layer: Any, query: Tensor, source: Tensor, present: Tensor) -> Tensor
     for head in range(layer.num_heads):
         part = slice(head * width, (head + 1) * width)
         weights = [
-            math.exp(float(layer.query(query)[part] @ layer.key(row)[part]) / math.sqrt(width)) if there else 0.0
-            for row, there in zip(source, present, strict=True)
+            math.exp(float(layer.query(query)[part] @ layer.key(row)[part]) / math.sqrt(width)) if is_present else 0.0
+            for row, is_present in zip(source, present, strict=True)
         ]
         read.append(sum(w / sum(weights) * layer.value(row)[part] for w, row in zip(weights, source, strict=True)))
     out: Tensor = layer.out(torch.cat(read))
@@ -113,20 +113,20 @@ def attend(layer: Any, query: Tensor, source: Tensor, present: Tensor) -> Tensor
 
 def test_dvaf_equals_equations_5_and_6() -> None:
     torch.manual_seed(0)
-    dvaf = Dvaf(dim=6, num_heads=2).double()
+    dvaf = Dvaf(dim=6, num_heads=2, num_classes=3).double()
     diseases, patches = torch.randn(2, 3, 6).double(), torch.randn(2, 4, 6).double()
     mask = torch.tensor([[True] * 4, [True, False, True, False]])
     fused = dvaf(diseases, patches, mask)
     assert fused.gate is not None
     assert fused.shares is not None
     for study in range(2):
-        there, everyone = mask[study], torch.ones(3, dtype=torch.bool)
-        located = [norm(t + attend(dvaf.cross_attention, t, patches[study], there)) for t in diseases[study]]
+        is_present, everyone = mask[study], torch.ones(3, dtype=torch.bool)
+        located = [norm(t + attend(dvaf.cross_attention, t, patches[study], is_present)) for t in diseases[study]]
         stacked = torch.stack(located)
         related = [norm(t + attend(dvaf.self_attention, t, stacked, everyone)) for t in located]
         weights = [math.exp(float(dvaf.pool.weight[0] @ t)) for t in related]
         disease = sum(w / sum(weights) * t for w, t in zip(weights, related, strict=True))
-        visual = patches[study][there].sum(0) / int(there.sum())
+        visual = patches[study][is_present].sum(0) / int(is_present.sum())
         assert isinstance(disease, Tensor)
         for channel in range(6):
             score = float(dvaf.gate.weight[channel] @ torch.cat([visual, disease]) + dvaf.gate.bias[channel])
@@ -136,6 +136,66 @@ def test_dvaf_equals_equations_5_and_6() -> None:
             assert abs(float(fused.tokens[study, 0, channel]) - wanted) < 1e-9
             assert abs(float(fused.gate[study, channel]) - gate) < 1e-9
         assert torch.allclose(fused.shares[study], torch.tensor(weights).double() / sum(weights), atol=1e-7)
+
+
+def test_class_tokens_stand_beside_the_fused_token_and_are_normalised_over_studies() -> None:
+    torch.manual_seed(0)
+    dvaf = Dvaf(dim=6, num_heads=2, num_classes=3, class_tokens=True, norm="studies").double()
+    diseases, patches = torch.randn(5, 3, 6).double(), torch.randn(5, 4, 6).double()
+    mask = torch.ones(5, 4, dtype=torch.bool)
+    marks, dvaf.norm = dvaf.norm, torch.nn.Identity()
+    raw = dvaf(diseases, patches, mask)
+    for study in range(5):
+        located = [norm(t + attend(dvaf.cross_attention, t, patches[study], mask[study])) for t in diseases[study]]
+        everyone, stacked = torch.ones(3, dtype=torch.bool), torch.stack(located)
+        related = torch.stack([norm(t + attend(dvaf.self_attention, t, stacked, everyone)) for t in located])
+        assert torch.allclose(raw.tokens[study, 1:], related, atol=1e-7)
+    printed = Dvaf(dim=6, num_heads=2, num_classes=3).double()
+    printed.load_state_dict(dvaf.state_dict())
+    fused = printed(diseases, patches, mask).tokens
+    assert fused.shape == (5, 1, 6)
+    assert torch.equal(fused, raw.tokens[:, :1]), "the printed token is the first"
+    assert (printed.appended(3), dvaf.appended(3)) == (1, 4)
+    dvaf.norm = marks
+    normalised = dvaf(diseases, patches, mask).tokens
+    centred = raw.tokens - raw.tokens.mean(0)
+    wanted = centred / (centred.square().mean(0) + 1e-5).sqrt() + dvaf.norm.norm.bias.view(4, 6)
+    assert torch.allclose(normalised, wanted, atol=1e-9)
+
+
+def test_published_presets_have_the_printed_fusion_and_retrieval() -> None:
+    for name in ("small", "paper", "paper-iu"):
+        record = PRESETS[name]().model
+        assert record.fusion == DvafConfig()
+        assert (DvafConfig().class_tokens, DvafConfig().norm) == (False, "none")
+        assert record.retrieval.kind == "dmsr"
+        assert not record.retrieval.standardised
+        assert PRESETS[name]().stages.report.withheld == {}
+    tiny = PRESETS["tiny"]()
+    assert tiny.stages.disease.finetune["vision_encoder"] == "full"
+    assert set(tiny.stages.report.withheld) == {"image", "fusion"}
+
+
+def test_a_step_on_the_contrast_moves_what_the_decoder_reads_unless_the_encoder_is_frozen() -> None:
+    context = toy_context()
+    batch = batch_of(context, *(example(context, index) for index in range(4)))
+    moved = {}
+    for how, overrides in (("full", ()), ("frozen", ABLATIONS["encoder frozen in stage 1"])):
+        experiment = resolve("dast", "tiny", [*TOY_OVERRIDES, *TOY_SIZES["dast"], *overrides])
+        assert experiment.stages.disease.finetune["vision_encoder"] == how  # type: ignore[attr-defined]
+        model = toy_model(context, "model.retrieval=none", *overrides)
+        model.text_encoder.fit(list(TOY_REPORTS.values()))
+        apply_finetune(model, experiment.named_stages()["disease"].finetune)
+        before, _ = Forward(model, batch).prefix
+        model.loss(batch, ("contrastive",))["contrastive"].backward()  # type: ignore[no-untyped-call]
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.grad is not None:
+                    parameter.sub_(parameter.grad, alpha=0.01)
+            after, _ = Forward(model, batch).prefix
+        moved[how] = float((after - before).abs().max().detach())
+    assert moved["full"] > 1e-3
+    assert moved["frozen"] == 0
 
 
 def test_the_other_fusions_of_table_5() -> None:
@@ -161,7 +221,7 @@ def test_patches_of_all_views_then_the_fused_token_are_projected_and_normalised(
     connector = model.connector
     for study, kinds in enumerate(([1, 2], [1])):
         rows = [(views.tokens[study, view, s], kind) for view, kind in enumerate(kinds) for s in range(4)]
-        rows.append((fused[study, 0], 0))
+        rows += [(token, 0) for token in fused[study]]
         wanted = [norm(connector.projection(x) + connector.view_embedding.weight[kind]) for x, kind in rows]
         begin = model.language_model.embed(torch.tensor(int(context.tokenizer.bos_token_id)))
         got = prefix[study][prefix_mask[study]]
@@ -193,16 +253,16 @@ def test_dmsr_recalls_the_best_study_that_is_not_the_query_or_of_its_patient() -
     assert retrieval.recall(visual, logits, ["s0"] * count, ["p0"] * count) == [None] * count
     retrieval.remember({BANK: Bank({"visual": visual, "logits": logits}, rows)})
     study_ids = [f"s{index}" for index in range(count)]
-    for number, found in enumerate(retrieval.recall(visual, logits, study_ids, patients)):
+    for number, result in enumerate(retrieval.recall(visual, logits, study_ids, patients)):
         scores = {
             other: 0.4 * cosine(visual[number], visual[other]) + 0.6 * cosine(logits[number], logits[other])
             for other in range(count)
             if patients[other] != patients[number]
         }
         best = max(scores, key=lambda other: scores[other])
-        assert found is not None
-        assert (found.study_id, found.text) == (f"s{best}", f"text {best}")
-        assert found.combined == pytest.approx(0.4 * found.visual + 0.6 * found.disease, abs=1e-5)
+        assert result is not None
+        assert (result.study_id, result.text) == (f"s{best}", f"text {best}")
+        assert result.combined == pytest.approx(0.4 * result.visual + 0.6 * result.disease, abs=1e-5)
         alone = retrieval.recall(visual[number : number + 1], logits[number : number + 1], [f"s{number}"], ["unknown"])
         assert alone[0] is not None
         assert alone[0].study_id != f"s{number}", "a study is barred also where its patient is not known"
@@ -219,24 +279,24 @@ def test_standardised_logits_are_compared_in_units_of_their_spread() -> None:
     spreads = [math.sqrt(sum((float(value) - means[k]) ** 2 for value in logits[:, k]) / 30) for k in range(2)]
     scaled = torch.tensor([[(float(row[k]) - means[k]) / spreads[k] for k in range(2)] + [0.0] for row in logits])
     names = [f"s{number}" for number in range(30)]
-    for number, found in enumerate(retrieval.recall(visual, logits, names, ["someone"] * 30)):
-        assert found is not None
+    for number, result in enumerate(retrieval.recall(visual, logits, names, ["someone"] * 30)):
+        assert result is not None
         scores = [
             0.3 * cosine(visual[number], visual[other]) + 0.7 * cosine(scaled[number], scaled[other])
             for other in range(30)
         ]
         scores[number] = -2
         best = max(range(30), key=scores.__getitem__)
-        assert found.study_id == f"s{best}"
-        assert found.disease == pytest.approx(cosine(scaled[number], scaled[best]), abs=1e-4)
-        assert found.combined == pytest.approx(scores[best], abs=1e-4)
+        assert result.study_id == f"s{best}"
+        assert result.disease == pytest.approx(cosine(scaled[number], scaled[best]), abs=1e-4)
+        assert result.combined == pytest.approx(scores[best], abs=1e-4)
     raw = Dmsr(alpha=0.3, max_tokens=9)
     raw.remember({BANK: Bank({"visual": visual, "logits": logits}, rows)})
     others = [item for item in raw.recall(visual, logits, names, ["someone"] * 30) if item is not None]
     assert min(item.disease for item in others) > 0.9, "raw ones say of every study that it is alike"
 
 
-def test_a_study_that_may_recall_nothing_is_not_told_of_a_similar_report() -> None:
+def test_a_study_without_recall_has_no_exemplar_in_its_prompt() -> None:
     """Its prompt is the one without retrieval; that of its batch mate holds the whole sentence."""
     context = toy_context()
     sentence = "model.exemplar_prompt='The report of a similar one reads: {exemplar} .'"
@@ -246,7 +306,7 @@ def test_a_study_that_may_recall_nothing_is_not_told_of_a_similar_report() -> No
     model = with_memory(model, context, memory)
     batch = batch_of(context, example(context, 0, patient="p0"), example(context, 1, patient="another"))
     prefix, mask = Forward(model, batch).prefix
-    image = 4 + 1
+    image = 4 + 15
     assert int(mask[0].sum()) == 1 + image, "no dangling words"
     text = model.generate(batch, GREEDY).intermediates[1]["recalled"][0]["text"]
     words = [
@@ -258,12 +318,12 @@ def test_a_study_that_may_recall_nothing_is_not_told_of_a_similar_report() -> No
     assert torch.equal(prefix[1][mask[1]][1 : 1 + len(words)], wanted)
     assert int(mask[1].sum()) == 1 + len(words) + image
     # The same while the language model learns to read its context: no report of another patient, no sentence.
-    ids, there = model.prompts.exemplar_sentence(
+    ids, is_present = model.prompts.exemplar_sentence(
         torch.tensor([[5, 6], [0, 0]]), torch.tensor([[True] * 2, [False] * 2])
     )
-    assert there[0].all()
-    assert not there[1].any()
-    assert ids.shape == there.shape
+    assert is_present[0].all()
+    assert not is_present[1].any()
+    assert ids.shape == is_present.shape
 
 
 def test_stage_one_is_binary_cross_entropy_plus_contrast() -> None:
@@ -295,15 +355,16 @@ def test_stage_one_is_binary_cross_entropy_plus_contrast() -> None:
 @pytest.mark.parametrize(
     ("row", "appended", "has_exemplar"),
     [
-        ("full", 1, True),
+        ("full", 15, True),
+        ("DVAF as printed", 1, True),
         ("baseline", 0, False),
-        ("DASTs + DVAF", 1, False),
+        ("DASTs + DVAF", 15, False),
         ("concatenation", 14, False),
         ("mean pooling", 1, False),
         ("DMSR alone", 0, True),
     ],
 )
-def test_an_ablation_row_puts_into_the_prompt_what_its_name_says(row: str, appended: int, has_exemplar: bool) -> None:
+def test_each_ablation_row_fills_the_prompt_as_named(row: str, appended: int, has_exemplar: bool) -> None:
     context = toy_context()
     model = toy_model(context, *ABLATIONS[row])
     memory = [example(context, index) for index in range(4, 8)]
@@ -333,10 +394,10 @@ def test_the_exemplar_in_the_prompt_is_the_recalled_report_in_training_and_in_us
         wanted = model.language_model.embed(torch.tensor(ids))
         assert torch.equal(in_use[study][mask[study]][1 : 1 + len(ids)], wanted)
         assert torch.equal(in_training[study][mask[study]][1 : 1 + len(ids)], wanted)
-    cut, there = model.prompts.exemplar_ids([TOY_REPORTS["left"], None], 3)
+    cut, is_present = model.prompts.exemplar_ids([TOY_REPORTS["left"], None], 3)
     end = encode(context.tokenizer, "\n")
     assert cut[0].tolist() == [*encode(context.tokenizer, TOY_REPORTS["left"])[:3], *end]
-    assert there.tolist() == [[True] * (3 + len(end)), [False] * (3 + len(end))]
+    assert is_present.tolist() == [[True] * (3 + len(end)), [False] * (3 + len(end))]
 
 
 def test_the_evidence_of_a_study() -> None:
@@ -367,8 +428,12 @@ def test_bank_and_query_are_vectors_of_one_kind() -> None:
     context = toy_context()
     examples = [example(context, index, views=1 + index % 2) for index in range(5)]
     model = with_memory(toy_model(context), context, examples)
-    strangers = [replace(one, study_id=f"new{one.study_id}", patient_id=f"new{one.patient_id}") for one in examples]
-    for own, shown in zip(examples, model.generate(batch_of(context, *strangers), GREEDY).intermediates, strict=True):
+    unknown_patients = [
+        replace(one, study_id=f"new{one.study_id}", patient_id=f"new{one.patient_id}") for one in examples
+    ]
+    for own, shown in zip(
+        examples, model.generate(batch_of(context, *unknown_patients), GREEDY).intermediates, strict=True
+    ):
         (recalled,) = shown["recalled"]
         assert recalled["study_id"] == own.study_id
         # float32: other batches are summed in another order.
@@ -415,9 +480,7 @@ def test_stages_train_what_the_paper_trains_and_tiny_its_language_model_too() ->
         own = {"language_model"} if name == "tiny" else set()
         stages = preset().stages
         trained = {key: set(stage.trained) for key, stage in preset().named_stages().items()}
-        # The tiny encoder has learned in stage encoder what few studies can teach it, and is frozen after.
-        sight = set() if name == "tiny" else {"vision_encoder"}
-        assert trained["disease"] == {"disease_tokens", "alignment"} | sight
+        assert trained["disease"] == {"disease_tokens", "alignment", "vision_encoder"}
         assert trained["report"] == {"fusion", "connector"} | own
         assert stages.disease.losses == {"disease": 1.0, "contrastive": 1.0}
     assert PRESETS["paper"]().stages.language.epochs == 0, "there the language model comes pretrained"
@@ -461,12 +524,12 @@ def test_a_bank_with_a_test_study_is_refused(
     toy_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build = DastModel.build_memories
-    stranger = next(iter(toy_dataset.studies("test")))
+    unknown_study = next(iter(toy_dataset.studies("test")))
 
     def leak(self: DastModel, stage: str, training: Any) -> dict[str, Bank]:
         banks = build(self, stage, training)
         return {
-            name: Bank(bank.tensors, ({**bank.rows[0], "study_id": stranger.study_id}, *bank.rows[1:]))
+            name: Bank(bank.tensors, ({**bank.rows[0], "study_id": unknown_study.study_id}, *bank.rows[1:]))
             for name, bank in banks.items()
         }
 

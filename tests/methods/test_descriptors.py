@@ -15,8 +15,8 @@ def test_the_first_frontal_and_the_first_lateral_view_count() -> None:
         ["s"], ["p"], pixel_values=pixels, view_mask=torch.tensor([[True, True, True, False]]),
         view_ids=torch.tensor([[1, 1, 2, 2]]),
     )  # fmt: skip
-    (found,) = views_of(batch)
-    assert {view: float(image[0, 0]) for view, image in found.items()} == {0: 0.0, 1: 2.0}
+    (result,) = views_of(batch)
+    assert {view: float(image[0, 0]) for view, image in result.items()} == {0: 0.0, 1: 2.0}
     padded = Batch(["s"], ["p"], pixels, torch.tensor([[True, False, False, False]]), torch.tensor([[2, 1, 1, 1]]))
     assert list(views_of(padded)[0]) == [1], "what is padded is no view"
 
@@ -28,14 +28,14 @@ def test_the_style_is_that_of_the_image_as_it_is() -> None:
     assert not np.array_equal(moved["pixels"], describe(image, Placement())["pixels"])
 
 
-def test_the_style_of_training_studies_has_mean_0_and_deviation_1_and_what_is_missing_is_0() -> None:
+def test_descriptors_are_standardised_and_missing_ones_are_0() -> None:
     rng = np.random.default_rng(1)
-    extractor, seen = DescriptorsConfig(aligned=False).build(), Described.empty(8)
-    seen.vectors[:] = rng.normal(3, 2, (8, 2, DIM))
-    seen.present[:6, 0] = True
-    extractor.fit_scales(seen)
-    known = seen.vectors[:6, 0, -STYLE:]
+    extractor, descriptions = DescriptorsConfig(aligned=False).build(), Described.empty(8)
+    descriptions.vectors[:] = rng.normal(3, 2, (8, 2, DIM))
+    descriptions.present[:6, 0] = True
+    extractor.fit_scales(descriptions)
+    known = descriptions.vectors[:6, 0, -STYLE:]
     assert np.abs(known.mean(axis=0)).max() < 1e-4
     assert np.abs(known.std(axis=0) - 1).max() < 1e-3
-    assert not seen.vectors[6:].any()
-    assert not seen.vectors[:, 1].any()
+    assert not descriptions.vectors[6:].any()
+    assert not descriptions.vectors[:, 1].any()

@@ -11,6 +11,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
+from scipy.stats import spearmanr
 from torch import Tensor
 
 from radweave.core.batch import Batch
@@ -18,26 +19,31 @@ from radweave.core.errors import InputError
 from radweave.core.json_files import read_jsonl
 from radweave.core.ontology import CHEXPERT14
 from radweave.core.study import ImageRef, Study
-from radweave.data.cache.images import PixelCache
+from radweave.data.cache.images import PixelCache, build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.examples import prepare_split
 from radweave.data.loader import Example, collate
 from radweave.data.tokenizer import encode
+from radweave.engine.prepare import prepare
 from radweave.engine.restore import restore
 from radweave.engine.train import train
+from radweave.experiments.probe import encoded_batches
 from radweave.inference.predictor import Predictor
+from radweave.labels import LABELER_OF, get_labeler
 from radweave.methods import resolve
 from radweave.methods.diffrgennet import ABLATIONS, PRESETS, TABLES
 from radweave.methods.diffrgennet.difference import METRICS, Cases, FeatureDifference, NoDifference, distances
 from radweave.methods.diffrgennet.diseases import DiseaseStates, adjusted_loss
-from radweave.methods.diffrgennet.matching import Denominator, neg_pos_loss
+from radweave.methods.diffrgennet.matching import Contrasted, Denominator, NegPosMatching, Outputs, neg_pos_loss
 from radweave.methods.diffrgennet.model import DiffRGenNetModel, Forward
 from radweave.methods.diffrgennet.reading import sine_positions
 from radweave.methods.diffrgennet.retrieval import BANK, ImageRetrieval
 from radweave.methods.experiment import BuildContext
 from radweave.methods.stage import apply_finetune, build_optimizer, set_train_mode, total_loss
+from radweave.metrics.clinical import is_positive, states_of
 from radweave.nn.decoding import DecodingConfig
 from radweave.nn.flexiroute import FlexiRoute
+from radweave.phantom.study import PhantomOptions, write_phantom_dataset
 from toys import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
 
 GREEDY = DecodingConfig(max_new_tokens=10)
@@ -102,7 +108,7 @@ def with_memory(model: DiffRGenNetModel, context: BuildContext, examples: Sequen
 def test_distances_and_feature_difference_equal_equation_1() -> None:
     torch.manual_seed(0)
     image, cases = torch.randn(2, 4).double(), torch.randn(2, 3, 4).double()
-    found = {scale: distances(image, cases, scale) for scale in ("sqrt_dim", "literal")}  # type: ignore[arg-type]
+    result = {scale: distances(image, cases, scale) for scale in ("sqrt_dim", "literal")}  # type: ignore[arg-type]
     for study in range(2):
         for case in range(3):
             z, e = image[study].tolist(), cases[study, case].tolist()
@@ -112,12 +118,12 @@ def test_distances_and_feature_difference_equal_equation_1() -> None:
             for scale, length in (("sqrt_dim", 2.0), ("literal", 1.0)):
                 wanted = torch.tensor([l2, cosine, dot / length]).double()
                 # 1e-12 stands under the root, so that it has a gradient at 0.
-                assert torch.allclose(found[scale][study, case], wanted, atol=1e-7)
+                assert torch.allclose(result[scale][study, case], wanted, atol=1e-7)
     module = FeatureDifference(4, ("dot", "l2"), "literal", 8).double()
-    chosen = found["literal"][..., [2, 0]]
-    assert torch.allclose(module(image, cases), module.mlp(chosen))
-    there = torch.ones(cases.shape[:2], dtype=torch.bool)
-    absent = NoDifference().of(image, Cases(cases, there, ~there))
+    chosen = result["literal"][..., [2, 0]]
+    is_present = torch.ones(cases.shape[:2], dtype=torch.bool)
+    assert torch.allclose(module(image, cases, is_present), module.mlp(chosen))
+    absent = NoDifference(4).of(image, Cases(cases, is_present, ~is_present))
     assert (absent.tokens.shape, absent.present.shape, absent.is_prior.shape) == ((2, 0, 4), (2, 0), (2, 0))
     same = torch.ones(1, 4, requires_grad=True)
     distances(same, torch.ones(1, 1, 4)).sum().backward()  # type: ignore[no-untyped-call]
@@ -125,18 +131,53 @@ def test_distances_and_feature_difference_equal_equation_1() -> None:
     assert torch.isfinite(same.grad).all()
 
 
-def loop_over_anchors(image: Tensor, report: Tensor, labels: list[tuple[int, ...]], tau: float, which: str) -> float:
-    """Eq. 8, both directions, number by number."""
+def test_change_features_are_normalised_over_present_cases_and_carry_the_way_a_case_differs() -> None:
+    torch.manual_seed(0)
+    image, cases = torch.randn(4, 5).double() + 3, torch.randn(4, 3, 5).double()
+    is_present = torch.tensor([[True, True, True], [True, False, True], [False, False, False], [True, True, False]])
+    module = FeatureDifference(6, METRICS, "sqrt_dim", 8, width=5, norm="batch", vector=True).double().train()
+    tokens = module(image, cases, is_present)
+    values = []
+    for study, case in is_present.nonzero().tolist():
+        z, e = image[study], cases[study, case]
+        apart = torch.stack([(z - e).square().sum().sqrt(), z @ e / (z.norm() * e.norm()), z @ e / 5**0.5])
+        values.append(torch.cat([apart, z / z.norm() - e / e.norm()]))
+
+    def standardised(rows: Tensor) -> Tensor:
+        return (rows - rows.mean(0)) / (rows.var(0, correction=0) + 1e-5).sqrt()
+
+    torch.testing.assert_close(tokens[is_present], standardised(module.mlp(standardised(torch.stack(values)))))
+    assert not tokens[~is_present].any()
+    # A case alone has no variance of its own; in use the statistics are those of training.
+    alone = torch.tensor([[True, False, False]])
+    module.eval()
+    in_use = module(image[:1], cases[:1], alone)
+    module.train()
+    torch.testing.assert_close(module(image[:1], cases[:1], alone), in_use)
+    assert module(image[:1], cases[:1], ~alone & alone).shape == (1, 3, 6)
+
+
+def loop_over_anchors(
+    image: Tensor,
+    report: Tensor,
+    labels: Sequence[tuple[int, ...]],
+    tau: float,
+    which: str,
+    differences: Tensor | None = None,
+) -> float:
+    """Eq. 8, both directions, number by number; difference features are negatives of every anchor."""
+    apart = [] if differences is None else list(differences)
     total = 0.0
-    for left, right in ((image, report), (report, image)):
+    for left, right in ((image.detach(), report.detach()), (report.detach(), image.detach())):
         terms = []
         for i in range(len(labels)):
             f = [float(torch.nn.functional.cosine_similarity(left[i], row, dim=0)) / tau for row in right]
-            alike = [j == i or (labels[j] == labels[i] and min(labels[i]) >= 0) for j in range(len(labels))]
-            if all(alike):
+            same_labels = [j == i or (labels[j] == labels[i] and min(labels[i]) >= 0) for j in range(len(labels))]
+            if all(same_labels) and not apart:
                 continue
-            below = sum(math.exp(f[j]) for j in range(len(f)) if which == "all" or not alike[j])
-            ratios = [math.log(math.exp(f[p]) / below) for p in range(len(f)) if alike[p]]
+            below = sum(math.exp(f[j]) for j in range(len(f)) if which == "all" or not same_labels[j])
+            below += sum(math.exp(float(torch.nn.functional.cosine_similarity(left[i], d, dim=0)) / tau) for d in apart)
+            ratios = [math.log(math.exp(f[p]) / below) for p in range(len(f)) if same_labels[p]]
             terms.append(-sum(ratios) / len(ratios))
         total += sum(terms) / len(terms) / 2
     return total
@@ -150,6 +191,37 @@ def test_matching_equals_equation_8(denominator: Denominator) -> None:
     loss = neg_pos_loss(image, report, torch.tensor(labels), 0.5, denominator)
     # The loss is computed in float32.
     assert abs(float(loss) - loop_over_anchors(image, report, labels, 0.5, denominator)) < 1e-5
+    apart = torch.randn(6, 5).double()
+    for some in (labels, [(0, 1)] * 6):
+        loss = neg_pos_loss(image, report, torch.tensor(some), 0.5, denominator, apart)
+        assert abs(float(loss) - loop_over_anchors(image, report, some, 0.5, denominator, apart)) < 1e-5
+
+
+@pytest.mark.parametrize("over", get_args(Contrasted))
+def test_matching_contrasts_the_outputs_of_aggregation_where_it_is_asked_to(over: Contrasted) -> None:
+    torch.manual_seed(0)
+    module = NegPosMatching(4, 3, 5, 0.5, "all", over)
+    image, report, similar, difference = (torch.randn(6, size, requires_grad=True) for size in (4, 3, 4, 4))
+    labels = [(0, 1), (1, 0), (0, 1), (-1, -1), (1, 1), (0, 1)]
+    has_cases = torch.tensor([True, True, False, True, True, True])
+    loss = module.loss(image, report, torch.tensor(labels), lambda: Outputs(similar, difference, has_cases))
+    loss.backward()  # type: ignore[no-untyped-call]
+    own = module.report(report)
+    wanted = loop_over_anchors(module.image(image), own, labels, 0.5, "all")
+    if module.outputs is None:
+        assert over == "inputs"
+        assert similar.grad is None
+        assert difference.grad is None
+    else:
+        projected, apart = (module.outputs(one) * has_cases[:, None] for one in (similar, difference))
+        wanted = (wanted + loop_over_anchors(projected, own, labels, 0.5, "all", apart)) / 2
+        for one in (similar, difference):
+            assert one.grad is not None
+            assert (one.grad.abs().sum(1) > 0).tolist() == has_cases.tolist(), "a study without cases says nothing"
+    assert abs(float(loss) - wanted) < 1e-5
+    # A distance in this space is one of directions, as the loss is.
+    torch.testing.assert_close(module.of_image(image), torch.nn.functional.normalize(module.image(image), dim=1))
+    torch.testing.assert_close(module.of_report(report), torch.nn.functional.normalize(own, dim=1))
 
 
 def test_a_batch_without_negatives_has_no_matching_loss_but_a_gradient() -> None:
@@ -220,10 +292,10 @@ def test_a_report_is_written_without_a_look_at_the_labels_even_of_a_model_left_i
     monkeypatch.setattr(model.diseases, "prompt", lambda states: read.append(states) or prompt(states))
     model.generate(batch, GREEDY)
     with torch.no_grad():
-        found = Forward(model, batch).study.logits.argmax(-1)
-    assert torch.equal(read[0], found)
+        result = Forward(model, batch).study.logits.argmax(-1)
+    assert torch.equal(read[0], result)
     assert batch.class_labels is not None
-    assert not torch.equal(found, batch.class_labels), "the labels would have been other states"
+    assert not torch.equal(result, batch.class_labels), "the labels would have been other states"
 
 
 def test_positions_tell_all_cells_apart() -> None:
@@ -325,21 +397,21 @@ def test_training_and_inference_retrieve_by_the_same_path(monkeypatch: pytest.Mo
     examples = [example(context, index) for index in range(8)]
     model = with_memory(toy_model(context), context, examples)
     assert isinstance(model.retrieval, ImageRetrieval)
-    seen = []
+    forward = []
     recall = model.retrieval.recall
 
     def spy(batch: Batch, text_dim: int) -> Any:
-        seen.append(recall(batch, text_dim))
-        return seen[-1]
+        forward.append(recall(batch, text_dim))
+        return forward[-1]
 
     monkeypatch.setattr(model.retrieval, "recall", spy)
     batch = batch_of(context, *examples[:5])
     model.train().loss(batch, ("report", "disease", "matching"))
     model.eval().loss(batch, ("report", "disease", "matching"))
     model.generate(replace(batch, input_ids=None, labels=None, class_labels=None, reports=None), GREEDY)
-    assert len(seen) == 3
-    assert seen[0].cases == seen[1].cases == seen[2].cases
-    assert all(len(cases) == 3 for cases in seen[0].cases)
+    assert len(forward) == 3
+    assert forward[0].cases == forward[1].cases == forward[2].cases
+    assert all(len(cases) == 3 for cases in forward[0].cases)
 
 
 @pytest.mark.parametrize("overrides", [(), CAUSAL])
@@ -391,7 +463,7 @@ def test_maps_have_the_rows_and_columns_of_the_image() -> None:
     (shown,) = model.generate(batch_of(context, wide), GREEDY).intermediates
     rows, columns = Forward(model, batch_of(context, wide)).image.views.grid
     assert rows < columns
-    assert {found.shape for found in shown["attention_maps"].values()} == {(1, rows, columns)}
+    assert {result.shape for result in shown["attention_maps"].values()} == {(1, rows, columns)}
 
 
 def test_a_prior_enters_both_passes_by_its_report_and_by_its_image() -> None:
@@ -404,10 +476,10 @@ def test_a_prior_enters_both_passes_by_its_report_and_by_its_image() -> None:
     losses = [float(model.loss(batch_of(context, one), ("report",))["report"]) for one in variants]
     assert len({round(value, 6) for value in losses}) == 4
     with torch.no_grad():
-        found = Forward(model, batch_of(context, variants[1])).study
-        *others, shown = found.evidence(0, CHEXPERT14)["recalled"]
-    assert len(others) == len(found.recalled.cases[0]) >= 1
-    assert [shown["scores"][name] for name in METRICS] == pytest.approx(found.apart[0, -1].tolist())
+        result = Forward(model, batch_of(context, variants[1])).study
+        *others, shown = result.evidence(0, CHEXPERT14)["recalled"]
+    assert len(others) == len(result.recalled.cases[0]) >= 1
+    assert [shown["scores"][name] for name in METRICS] == pytest.approx(result.apart[0, -1].tolist())
     with torch.no_grad():
         model.cases.mark.weight[1] += 1.0
     marked = float(model.loss(batch_of(context, variants[1]), ("report",))["report"])
@@ -415,23 +487,48 @@ def test_a_prior_enters_both_passes_by_its_report_and_by_its_image() -> None:
     assert float(model.loss(batch_of(context, study), ("report",))["report"]) == pytest.approx(losses[0], abs=1e-7)
 
 
+@pytest.mark.parametrize(
+    "overrides", [("model.difference.space=shared",), ("model.difference.space=matching",), ("model.matching=none",)]
+)
 @torch.no_grad()
-def test_a_prior_is_the_mean_of_its_report_and_its_image_and_differences_are_to_unmarked_cases() -> None:
+def test_a_prior_is_the_mean_of_its_report_and_its_image_and_differences_are_to_unmarked_cases(
+    overrides: Sequence[str],
+) -> None:
     context = toy_context()
-    model = with_memory(toy_model(context), context, [example(context, index) for index in range(8)]).eval()
+    model = with_memory(toy_model(context, *overrides), context, [example(context, index) for index in range(8)]).eval()
     batch = batch_of(context, example(context, 49), replace(example(context, 50), prior=example(context, 51)))
     assert batch.priors is not None
     assert batch.priors.reports is not None
-    seen = Forward(model, batch)
+    forward = Forward(model, batch)
     report = model.cases(model.text_encoder.encode(batch.priors.reports)[:, None])[:, 0]
     image = Forward(model, batch.priors).image.mean
-    tokens = seen.study.cases.tokens
+    tokens = forward.study.cases.tokens
     torch.testing.assert_close(tokens[1, -1:], (report + image) / 2)
-    assert not seen.study.cases.present[0, -1]
-    torch.testing.assert_close(seen.study.changes.tokens, model.difference(seen.image.mean, tokens))
+    assert not forward.study.cases.present[0, -1]
+    mean, present = forward.image.mean, forward.study.cases.present
+    if overrides == ("model.difference.space=matching",):
+        # In the space that matching aligns, the cases are compared by their reports alone, and the prior as above.
+        assert isinstance(model.matching, NegPosMatching)
+        tokens = model.matching.of_report(forward.recalled.text)
+        report = model.matching.of_report(model.text_encoder.encode(batch.priors.reports))
+        prior = (report + model.matching.of_image(image)) / 2
+        tokens = torch.cat([tokens, torch.stack([torch.zeros_like(prior), prior])], dim=1)
+        mean = model.matching.of_image(mean)
+    torch.testing.assert_close(forward.study.changes.tokens, model.difference(mean, tokens, present))
+    torch.testing.assert_close(forward.study.apart, distances(mean, tokens))
+    assert float(forward.study.changes.tokens[present].std()) > 0
 
 
-def test_a_prior_is_of_the_same_patient_and_split_and_only_there_when_asked_for() -> None:
+@torch.no_grad()
+def test_tokens_about_cases_say_at_which_rank_a_case_was_retrieved_where_they_are_asked_to() -> None:
+    context = toy_context()
+    for ranks in (False, True):
+        cases = toy_model(context, f"model.cases.ranks={ranks}").cases
+        marked = cases.marked(torch.zeros(1, 3, 32), torch.tensor([[False, False, False]]))
+        assert (float(torch.pdist(marked[0]).min()) > 0.05) == ranks
+
+
+def test_a_prior_is_of_the_same_patient_and_split_and_optional() -> None:
     def study(number: int, patient: str, prior: str | None, report: str | None = "Clear lungs.") -> Study:
         images = (ImageRef(path=f"images/{number}.png"),)
         return Study(study_id=f"s{number}", patient_id=patient, split="test", images=images, report=report, prior=prior)
@@ -446,7 +543,7 @@ def test_a_prior_is_of_the_same_patient_and_split_and_only_there_when_asked_for(
     ]
     cache = PixelCache(np.zeros((6, 8, 8), np.uint8), {f"images/{number}.png": number for number in range(6)}, {})
 
-    def priors(asked: bool) -> list[str | None]:
+    def priors(requested: bool) -> list[str | None]:
         prepared = prepare_split(
             studies,
             cache,
@@ -457,7 +554,7 @@ def test_a_prior_is_of_the_same_patient_and_split_and_only_there_when_asked_for(
             label_set="chexpert14",
             classes=(),
             need_text=False,
-            priors=asked,
+            priors=requested,
         )
         return [one.prior.study_id if one.prior is not None else None for one in prepared.examples]
 
@@ -475,9 +572,42 @@ def test_a_run_trains_restores_and_holds_no_report_of_another_split(toy_dataset:
     # "Lung Opacity" is positive in every study of the toy data, nothing else is; so its prior is the largest.
     assert int(model.diseases.prior.argmax()) == CHEXPERT14.index("Lung Opacity")
     image = toy_dataset.image_path("images/0_0.png")
-    found = Predictor.of(restore(folder)).report([image], study_id="s000").evidence["recalled"]
-    assert len(found) == 3
-    assert "s000" not in [case["study_id"] for case in found]
+    result = Predictor.of(restore(folder)).report([image], study_id="s000").evidence["recalled"]
+    assert len(result) == 3
+    assert "s000" not in [case["study_id"] for case in result]
+
+
+@pytest.mark.long
+def test_distances_grow_with_what_the_labels_of_study_and_case_differ_in(tmp_path: Path) -> None:
+    options = PhantomOptions(prevalence="balanced", image_size=144)
+    data = write_phantom_dataset(tmp_path / "data", modality="xray", num_studies=150, seed=0, options=options)
+    overrides = [
+        "stages.encoder.epochs=0",
+        "stages.report.epochs=6",
+        "stages.report.optimizer.warmup_steps=5",
+        "model.language_model.hidden_size=32",
+        "model.language_model.num_layers=1",
+        "model.dim=64",
+    ]
+    run = restore(train("diffrgennet", data.path, tmp_path / "run", overrides=overrides))
+    assert isinstance(run.model, DiffRGenNetModel)
+    cache = build_cache(data, size=144)
+    labeler = get_labeler(LABELER_OF["xray"])
+    apart, mismatch = [], []
+    for split in ("val", "test"):
+        examples = prepare(data, split, run.experiment, run.tokenizer, cache, need_text=True).examples
+        for batch in encoded_batches(run.model, examples, int(run.tokenizer.pad_token_id)):
+            with torch.no_grad():
+                study = Forward(run.model, batch).study
+            for row, report in enumerate(batch.reports or ()):
+                texts = [report, *(case.text for case in study.recalled.cases[row])]
+                own, *others = is_positive(states_of(texts, labeler), "negative")
+                mismatch += [int((own != other).sum()) for other in others]
+                apart += study.apart[row, : len(others)].tolist()
+    l2, cosine, dot = (float(spearmanr(values, mismatch)[0]) for values in zip(*apart, strict=True))
+    assert len(mismatch) > 100
+    # Cosine and product measure nearness.
+    assert min(l2, -cosine, -dot) > 0.05
 
 
 def test_the_paper_preset_has_the_published_numbers() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -131,7 +131,7 @@ def test_the_global_delta_is_equation_4() -> None:
     delta = GlobalDelta(8, 2, dropout=0.0, ffn_ratio=2.0, segments=True).double()
     assert delta.segments is not None
     target, reference = torch.randn(3, 5, 8).double(), torch.randn(3, 5, 8).double()
-    found = delta(target, reference)
+    result = delta(target, reference)
     layer = delta.layer
     for study in range(3):
         source = [delta.query]
@@ -142,7 +142,7 @@ def test_the_global_delta_is_equation_4() -> None:
         hidden = layer.ffn[0].weight @ state + layer.ffn[0].bias
         hidden = torch.tensor([0.5 * h * (1 + math.erf(h / math.sqrt(2))) for h in hidden.tolist()]).double()
         expected = layer_norm(state + layer.ffn[3].weight @ hidden + layer.ffn[3].bias, layer.ffn_norm)
-        assert torch.allclose(found[study], expected, atol=1e-6)
+        assert torch.allclose(result[study], expected, atol=1e-6)
 
 
 def test_without_segments_the_global_delta_cannot_tell_which_scan_is_the_reference() -> None:
@@ -157,7 +157,7 @@ def test_without_segments_the_global_delta_cannot_tell_which_scan_is_the_referen
 def test_the_local_delta_is_equations_6_and_7() -> None:
     torch.manual_seed(0)
     target, reference = torch.randn(2, 6, 4).double(), torch.randn(2, 6, 4).double()
-    found, weights = local_delta(target, reference), importance_weights(token_importance(target, reference))
+    result, weights = local_delta(target, reference), importance_weights(token_importance(target, reference))
     for study in range(2):
         squares = [
             sum((a - b) ** 2 for a, b in zip(*rows, strict=True))
@@ -169,7 +169,7 @@ def test_the_local_delta_is_equations_6_and_7() -> None:
             assert float(weights[study, number]) == pytest.approx(weight, rel=1e-12)
             for place in range(4):
                 expected[place] += weight * float(target[study, number, place] - reference[study, number, place])
-        assert found[study].tolist() == pytest.approx(expected, rel=1e-12)
+        assert result[study].tolist() == pytest.approx(expected, rel=1e-12)
         strongest = sorted(squares, reverse=True)[:2]
         share = float(top_share(token_importance(target, reference), top=2)[study])
         assert share == pytest.approx(sum(strongest) / sum(squares))
@@ -184,11 +184,35 @@ def test_equal_scans_have_no_local_delta_and_exchange_turns_its_sign() -> None:
     assert torch.equal(top_share(token_importance(target, target)), torch.zeros(2))
 
 
+def unnormalised(flat: Tensor, norm: Any, number: int) -> Tensor:
+    """Token ``number`` of an expanded prompt of width 6, as Eq. 8 has it."""
+    return flat[6 * number : 6 * number + 6]
+
+
+def normalised_by_layer(flat: Tensor, norm: Any, number: int) -> Tensor:
+    return layer_norm(unnormalised(flat, norm, number), norm)
+
+
+def normalised_by_studies(flat: Tensor, norm: Any, number: int) -> Tensor:
+    """By the running statistics, channel by channel."""
+    by = norm.norm
+    rows = zip(flat, by.running_mean, by.running_var, by.weight, by.bias, strict=True)
+    whole = [(x - mean) / math.sqrt(var + 1e-5) * weight + bias for x, mean, var, weight, bias in rows]
+    return torch.stack(whole)[6 * number : 6 * number + 6]
+
+
+@pytest.mark.parametrize(
+    ("norm", "normalised"),
+    [("none", unnormalised), ("layer", normalised_by_layer), ("studies", normalised_by_studies)],
+)
 @torch.no_grad()
-def test_the_prompt_is_equation_8() -> None:
+def test_the_prompt_is_equation_8(norm: Any, normalised: Callable[[Tensor, Any, int], Tensor]) -> None:
     torch.manual_seed(0)
-    difference = DifferenceConfig(prompt_tokens=3, num_heads=2).build(4, 6).double()
+    difference = DifferenceConfig(prompt_tokens=3, num_heads=2, norm=norm).build(4, 6).double()
     assert isinstance(difference, SemanticDifference)
+    for buffer in difference.generator.norm.buffers():
+        buffer.add_(torch.rand(buffer.shape).to(buffer.dtype))
+    difference.eval()
     target, reference = torch.randn(2, 5, 4).double(), torch.randn(2, 5, 4).double()
     prompt = difference(target, reference)
     assert prompt.shape == (2, 3, 6)
@@ -202,8 +226,38 @@ def test_the_prompt_is_equation_8() -> None:
             state = torch.tensor([0.5 * h * (1 + math.erf(h / math.sqrt(2))) for h in state.tolist()]).double()
         flat = generator.expand.weight @ state + generator.expand.bias
         for number in range(3):
-            expected = layer_norm(flat[6 * number : 6 * number + 6], generator.norm)
+            expected = normalised(flat, generator.norm, number)
             assert torch.allclose(prompt[study, number], expected, atol=1e-10)
+
+
+def common_share(prompt: Tensor) -> float:
+    """Share of the power of a prompt that all studies have in common."""
+    return float(prompt.mean(0).square().sum() * len(prompt) / prompt.square().sum())
+
+
+@torch.no_grad()
+def test_normalised_over_studies_the_prompt_has_nothing_in_common() -> None:
+    torch.manual_seed(0)
+    alike = torch.randn(1, 5, 8) + 0.01 * torch.randn(16, 5, 8), torch.randn(16, 5, 8)
+    shares = {}
+    for norm in ("none", "layer", "studies"):
+        torch.manual_seed(1)
+        difference = DifferenceConfig(kind="local", prompt_tokens=3, num_heads=2, norm=norm).build(8, 6)
+        assert isinstance(difference, SemanticDifference)
+        difference.generator.expand.bias.add_(1.0)
+        shares[norm] = common_share(difference(*alike))
+    assert shares["studies"] < 1e-6
+    assert min(shares["none"], shares["layer"]) > 0.5
+
+
+@torch.no_grad()
+def test_a_training_batch_of_one_study_is_normalised_by_the_running_statistics() -> None:
+    torch.manual_seed(0)
+    difference = DifferenceConfig(prompt_tokens=3, num_heads=2, norm="studies").build(4, 6)
+    several, one = torch.randn(2, 8, 5, 4), torch.randn(2, 1, 5, 4)
+    difference(*several)
+    trained = difference(*one)
+    assert torch.equal(trained, difference.eval()(*one))
 
 
 @pytest.mark.parametrize(("kind", "width"), [("both", 8), ("global", 4), ("local", 4), ("pixel", 8)])
@@ -224,14 +278,14 @@ def test_noisy_or_is_one_minus_the_product() -> None:
     voxels = torch.randn(2, 7, 3).double() * 2 - 2
     mask = torch.ones(2, 7, dtype=torch.bool)
     mask[1, 4:] = False
-    found = noisy_or_logits(voxels, mask).sigmoid()
+    result = noisy_or_logits(voxels, mask).sigmoid()
     for study in range(2):
         for place in range(3):
             absent = 1.0
             for voxel in range(7):
                 if mask[study, voxel]:
                     absent *= 1 - 1 / (1 + math.exp(-float(voxels[study, voxel, place])))
-            assert float(found[study, place]) == pytest.approx(1 - absent, rel=1e-12)
+            assert float(result[study, place]) == pytest.approx(1 - absent, rel=1e-12)
 
 
 def test_noisy_or_stays_finite_where_products_would_not() -> None:
@@ -256,9 +310,9 @@ def test_noisy_or_and_its_gradient_are_exact_however_sure_the_voxels_are(around:
     assert float(logit.detach()) == pytest.approx(math.log(math.expm1(s)), rel=1e-10, abs=1e-10)
     logit.sum().backward()
     assert voxels.grad is not None
-    for found, x in zip(voxels.grad.flatten().tolist(), values, strict=True):
+    for result, x in zip(voxels.grad.flatten().tolist(), values, strict=True):
         # d logit / d s = 1 / (1 - exp(-s)), d s / d x = sigmoid(x).
-        assert found == pytest.approx(1 / (1 + math.exp(-x)) / -math.expm1(-s), rel=1e-9)
+        assert result == pytest.approx(1 / (1 + math.exp(-x)) / -math.expm1(-s), rel=1e-9)
     # In the type that trains: far from any finding the voxels share a gradient of 1, as one of them alone would have.
     single = torch.full((1, 7, 1), -25.0, requires_grad=True)
     noisy_or_logits(single, torch.ones(1, 7, dtype=torch.bool)).sum().backward()
@@ -267,7 +321,7 @@ def test_noisy_or_and_its_gradient_are_exact_however_sure_the_voxels_are(around:
 
 
 @pytest.mark.parametrize("tokens", [1, 256, 4608, 26880])
-def test_a_fresh_noisy_or_says_its_prior_whatever_the_number_of_tokens(tokens: int) -> None:
+def test_an_untrained_noisy_or_returns_its_prior_for_any_number_of_tokens(tokens: int) -> None:
     head = ClassHeadConfig(pooling="noisy_or", prior=0.07).build(4, 3, tokens)
     torch.nn.init.zeros_(head.linear.weight)
     assert head(torch.randn(2, tokens, 4)).sigmoid().flatten().tolist() == pytest.approx([0.07] * 6, rel=1e-3)
@@ -280,12 +334,12 @@ def test_the_first_logit_goes_by_the_tokens_that_the_encoder_gives(preset: str, 
     assert experiment.data.ct.size == size
     encoder = experiment.model.vision_encoder.build(experiment.data.image_size)
     space = size or (experiment.data.image_size,) * 2
-    seen = encoder.eval()(torch.zeros(1, 1, *space))
-    assert tokens_of(encoder, InputSize(experiment.data.image_size, size)) == seen.tokens.shape[1] > 1
+    features = encoder.eval()(torch.zeros(1, 1, *space))
+    assert tokens_of(encoder, InputSize(experiment.data.image_size, size)) == features.tokens.shape[1] > 1
     tokenizer = experiment.data.tokenizer.build(["There is an opacity."] * 4)
     context = BuildContext(tokenizer, experiment.data.image_size, CT18, volume_size=size)
     model = experiment.model.build(context)
-    expected = first_logit(0.1, seen.tokens.shape[1])
+    expected = first_logit(0.1, features.tokens.shape[1])
     assert model.diagnosis.head.linear.bias.tolist() == pytest.approx([expected] * 18)
     assert model.vision_head.linear.bias.tolist() == pytest.approx([expected] * 18)
 
@@ -298,7 +352,7 @@ def test_the_resampler_standardises_places_and_masks_before_the_queries_read() -
     mask = torch.tensor([[True, True], [True, False]])
     views = ViewTokens(tokens, mask, torch.tensor([[1, 2], [1, 0]]), (2, 3))
     resampler.calibrate([views])
-    there = [tokens[study, view, cell] for study, view in ((0, 0), (0, 1), (1, 0)) for cell in range(6)]
+    is_present = [tokens[study, view, cell] for study, view in ((0, 0), (0, 1), (1, 0)) for cell in range(6)]
     places = cell_positions((2, 3)).double()
     out = resampler(views)
     for study, present in ((0, [0, 1]), (1, [0])):
@@ -307,7 +361,7 @@ def test_the_resampler_standardises_places_and_masks_before_the_queries_read() -
             for cell in range(6):
                 row = []
                 for channel in range(5):
-                    values = [float(token[channel]) for token in there]
+                    values = [float(token[channel]) for token in is_present]
                     mean = sum(values) / len(values)
                     deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / len(values))
                     row.append((float(tokens[study, view, cell, channel]) - mean) / deviation)
@@ -329,18 +383,18 @@ def test_places_are_those_of_the_cells_middles() -> None:
             for octave in range(4):
                 for axis, place in ((0, 0.0), (1, y), (2, x)):
                     angle = math.pi * 2**octave * place
-                    found = places[4 * row + column]
-                    assert float(found[4 * axis + octave]) == pytest.approx(math.sin(angle), abs=1e-5)
-                    assert float(found[12 + 4 * axis + octave]) == pytest.approx(math.cos(angle), abs=1e-5)
+                    result = places[4 * row + column]
+                    assert float(result[4 * axis + octave]) == pytest.approx(math.sin(angle), abs=1e-5)
+                    assert float(result[12 + 4 * axis + octave]) == pytest.approx(math.cos(angle), abs=1e-5)
     # A volume of one slice is a plane.
     assert torch.equal(cell_positions((1, 2, 4)), places)
 
 
 def test_the_prompt_has_the_order_of_equation_9(model: DiffvpModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: dict[str, Tensor] = {}
+    features: dict[str, Tensor] = {}
 
-    def spy(prefix: Tensor, mask: Tensor, input_ids: Tensor, labels: Tensor) -> Tensor:
-        seen["prefix"], seen["mask"] = prefix, mask
+    def spy(prefix: Tensor, mask: Tensor, input_ids: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
+        features["prefix"], features["mask"] = prefix, mask
         return prefix.sum()
 
     monkeypatch.setattr(model.language_model, "loss", spy)
@@ -358,11 +412,12 @@ def test_the_prompt_has_the_order_of_equation_9(model: DiffvpModel, monkeypatch:
         begin = embed(torch.tensor([model.language_model.bos_id]))
         parts = [begin, study.comparison.prompt[row], image[row], embed(words[row][word_mask[row]])]
         expected = torch.cat(parts)
-        assert torch.allclose(seen["prefix"][row][seen["mask"][row]], expected, atol=1e-5)
+        assert torch.allclose(features["prefix"][row][features["mask"][row]], expected, atol=1e-5)
 
 
 def test_the_losses_of_equation_11(model: DiffvpModel) -> None:
     batch = scans(["a1", "b1", "c1"])
+    model.auxiliary_head.pooling = "mean"
     terms = model.loss(batch, ("report", "auxiliary"))
     tokens = model.resampler(diffvp.encode_views(model.vision_encoder, batch)).tokens
     logits = tokens.mean(1) @ model.auxiliary_head.linear.weight.T + model.auxiliary_head.linear.bias
@@ -376,6 +431,31 @@ def test_the_losses_of_equation_11(model: DiffvpModel) -> None:
     assert float(terms["report"].detach()) > 0
 
 
+@pytest.mark.parametrize("pooling", ["mean", "noisy_or"])
+def test_the_contrast_asks_what_a_study_has_and_the_next_has_not(model: DiffvpModel, pooling: Any) -> None:
+    batch = scans(["a1", "b1", "c1"])
+    model.auxiliary_head.pooling = pooling
+    states = torch.tensor([[1, 1, 0, 3], [1, 0, 1, 1], [0, 2, 1, -1]])
+    labels = torch.zeros(3, len(CT18), dtype=torch.long)
+    labels[:, :4] = states
+    value = float(model.loss(replace(batch, class_labels=labels), ("contrast",))["contrast"].detach())
+    head = model.auxiliary_head.linear
+    tokens = model.resampler(diffvp.encode_views(model.vision_encoder, batch)).tokens.detach()
+    expected, counted = 0.0, 0
+    for row, other in ((0, 1), (1, 2), (2, 0)):
+        by_token = (tokens[row] - tokens[other]).double() @ head.weight.detach().double().T + head.bias.detach()
+        mean, any_token = by_token.mean(0).sigmoid(), 1 - (1 - by_token.sigmoid()).prod(0)
+        for place in range(len(CT18)):
+            own, its = int(labels[row, place]), int(labels[other, place])
+            if -1 in (own, its):
+                continue
+            p = float((mean if pooling == "mean" else any_token)[place])
+            expected -= math.log(p if own == 1 and its != 1 else 1 - p)
+            counted += 1
+    assert counted == 3 * len(CT18) - 2
+    assert value == pytest.approx(expected / counted, rel=1e-4)
+
+
 # E
 
 
@@ -386,12 +466,12 @@ def test_findings_in_words() -> None:
     assert ids[1][mask[1]].tolist() == [6, 7]
 
 
-def test_findings_of_the_context_are_missed_and_made_up_at_the_rates_asked_for() -> None:
+def test_findings_in_the_prompt_have_the_configured_error_rates() -> None:
     labels = torch.tensor([[1, 3, 0, 2]]).expand(4000, 4)
     for policy, uncertain in (("positive", 0.7), ("negative", 0.05), ("ignore", 0.05)):
         generator = torch.Generator().manual_seed(0)
-        found = noisy_findings(labels, policy, generator, missed=0.3, wrong=0.05).float().mean(0)  # type: ignore[arg-type]
-        assert found.tolist() == pytest.approx([0.7, uncertain, 0.05, 0.05], abs=0.03)
+        result = noisy_findings(labels, policy, generator, missed=0.3, wrong=0.05).float().mean(0)  # type: ignore[arg-type]
+        assert result.tolist() == pytest.approx([0.7, uncertain, 0.05, 0.05], abs=0.03)
 
 
 @torch.no_grad()
@@ -411,7 +491,7 @@ def test_a_context_of_text_names_uncertain_findings_as_the_policy_says(model: Di
 
 def test_thresholds_take_uncertain_labels_as_the_loss_does(model: DiffvpModel, monkeypatch: pytest.MonkeyPatch) -> None:
     states = torch.tensor([[1, 1], [3, 2], [2, 1], [0, 3], [-1, -1]])
-    said = torch.tensor([[0.9, 0.8], [0.6, 0.3], [0.2, 0.7], [0.1, 0.4], [0.95, 0.1]])
+    predicted = torch.tensor([[0.9, 0.8], [0.6, 0.3], [0.2, 0.7], [0.1, 0.4], [0.95, 0.1]])
 
     class View:
         class_states = states
@@ -420,7 +500,7 @@ def test_thresholds_take_uncertain_labels_as_the_loss_does(model: DiffvpModel, m
             return [scans(["a1"])]
 
     diagnosis = model.diagnosis
-    monkeypatch.setattr(type(diagnosis), "logits", lambda self, batch, views: said.logit())
+    monkeypatch.setattr(type(diagnosis), "logits", lambda self, batch, views: predicted.logit())
     diagnosis.thresholds = torch.zeros(2)  # type: ignore[union-attr]
     # A study that nobody labelled says nothing, however sure the classifier is of it.
     for policy, expected in (("positive", [0.6, 0.4]), ("negative", [0.9, 0.7]), ("ignore", [0.9, 0.7])):
@@ -450,7 +530,7 @@ def test_thresholds_are_those_of_the_best_f1() -> None:
     probabilities, positive = torch.rand(40, 4), torch.rand(40, 4) < 0.3
     probabilities[:, 0] = probabilities[:, 0] / 2 + positive[:, 0] / 2
     positive[:, 3] = False
-    found = best_thresholds(probabilities, positive, torch.ones_like(positive))
+    result = best_thresholds(probabilities, positive, torch.ones_like(positive))
 
     def f1(place: int, threshold: float) -> float:
         called = [float(p) >= threshold for p in probabilities[:, place]]
@@ -459,9 +539,9 @@ def test_thresholds_are_those_of_the_best_f1() -> None:
 
     for place in range(3):
         best = max(f1(place, float(p)) for p in probabilities[:, place])
-        assert f1(place, float(found[place])) == pytest.approx(best)
-    assert float(found[0]) >= 0.5
-    assert float(found[3]) == 0.5
+        assert f1(place, float(result[place])) == pytest.approx(best)
+    assert float(result[0]) >= 0.5
+    assert float(result[3]) == 0.5
 
 
 def test_of_equally_good_thresholds_the_largest_is_taken() -> None:
@@ -480,7 +560,7 @@ def test_normal_is_no_class_positive_or_uncertain() -> None:
     assert are_normal(states, classes).tolist() == [True, True, False, False, False, False]
 
 
-def test_the_pool_has_the_size_and_the_share_of_abnormal_studies_asked_for() -> None:
+def test_the_pool_has_the_configured_size_and_share_of_abnormal_studies() -> None:
     normal = torch.zeros(100, dtype=torch.bool)
     normal[::4] = True
     assert choose_references(normal, None, 0.0, seed=1) == list(range(0, 100, 4))
@@ -533,9 +613,9 @@ def test_draws_are_fresh_each_step_the_same_again_and_free_of_the_batch() -> Non
 def test_pairings_are_those_of_the_runs_own_seed(
     model: DiffvpModel, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(type(model.resampler), "calibrate", lambda *given: None)
-    monkeypatch.setattr(type(model.diagnosis), "fit", lambda *given: None)
-    monkeypatch.setattr(type(model.difference), "banks", lambda *given: {})
+    monkeypatch.setattr(type(model.resampler), "calibrate", lambda *views_read: None)
+    monkeypatch.setattr(type(model.diagnosis), "fit", lambda *views_read: None)
+    monkeypatch.setattr(type(model.difference), "banks", lambda *views_read: {})
     model.pool.seed.fill_(17)
     training: Any = SimpleNamespace(seed=seed, batches=lambda: iter(()))
     model.build_memories("latents", training)
@@ -628,12 +708,12 @@ def test_the_bank_holds_tokens_of_training_studies_and_the_run_keeps_it(
 def test_a_test_study_in_the_pool_is_refused(
     toy_ct_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stranger = next(study.study_id for study in toy_ct_dataset.studies("test"))
+    unknown_study = next(study.study_id for study in toy_ct_dataset.studies("test"))
     build = diffvp.build_pool
 
     def leaking(*args: Any, **options: Any) -> Bank:
         bank = build(*args, **options)
-        return Bank(bank.tensors, ({**bank.rows[0], "study_id": stranger}, *bank.rows[1:]))
+        return Bank(bank.tensors, ({**bank.rows[0], "study_id": unknown_study}, *bank.rows[1:]))
 
     monkeypatch.setattr(diffvp, "build_pool", leaking)
     with pytest.raises(InputError, match=r"leak.*references"):
@@ -696,9 +776,9 @@ def test_pixels_are_subtracted_before_the_encoder(toy_ct_dataset: Dataset, tmp_p
     reading = model.resampler(diffvp.encode_views(model.vision_encoder, replace(batch, volume=expected)))
     weights = importance_weights(token_importance(reading.tokens, torch.zeros_like(reading.tokens)))
     shown = Forward(model, batch, STUDY_DRAW)
-    found = shown.difference_maps()[:, 0]
-    assert torch.allclose(found, (weights[:, :, None] * reading.attention).sum(1), atol=1e-5)
-    assert not torch.allclose(found, (weights[:, :, None] * shown.latents.attention).sum(1), atol=1e-5)
+    result = shown.difference_maps()[:, 0]
+    assert torch.allclose(result, (weights[:, :, None] * reading.attention).sum(1), atol=1e-5)
+    assert not torch.allclose(result, (weights[:, :, None] * shown.latents.attention).sum(1), atol=1e-5)
     with pytest.raises(InputError, match="features were kept"):
         pixels_of(replace(batch, volume=None))
 
@@ -708,10 +788,10 @@ def test_pixels_are_subtracted_where_both_studies_have_the_view(unchecked_shapes
     target = ViewTokens(torch.rand(3, 3, 5), torch.tensor([[1, 1, 1], [1, 0, 0], [1, 1, 0]]).bool(),
                         torch.tensor([[1, 2, 0], [1, 0, 0], [2, 1, 0]]), ())  # fmt: skip
     other = ViewTokens(torch.rand(3, 2, 5), torch.tensor([[1, 0], [1, 1], [0, 1]]).bool(), torch.ones(3, 2).long(), ())
-    given: list[ViewTokens] = []
+    views_read: list[ViewTokens] = []
 
     def encode(views: ViewTokens) -> ViewTokens:
-        given.append(views)
+        views_read.append(views)
         raise LookupError
 
     fake: Any = SimpleNamespace(
@@ -719,7 +799,7 @@ def test_pixels_are_subtracted_where_both_studies_have_the_view(unchecked_shapes
     )
     with pytest.raises(LookupError):
         PixelDifference.compare(None, fake)  # type: ignore[arg-type]
-    (views,) = given
+    (views,) = views_read
     assert views.view_mask.tolist() == [[True, False], [True, False], [False, True]]
     assert views.view_ids.tolist() == [[1, 2], [1, 0], [2, 1]]
     assert torch.allclose(views.tokens, (target.tokens[:, :2] - other.tokens + 1) / 2)
@@ -775,12 +855,12 @@ def test_references_of_another_data_set(toy_ct_dataset: Dataset, tmp_path: Path)
     model = restore(out).model
     assert isinstance(model, DiffvpModel)
     names = [row["study_id"] for row in model.pool.rows]
-    theirs = {f"phantom-ct:{study.study_id}" for study in other.studies("train")}
+    oracle = {f"phantom-ct:{study.study_id}" for study in other.studies("train")}
     own = {study.study_id for study in toy_ct_dataset.studies("train")}
     assert len(names) == 6
-    assert sum(name in theirs for name in names) == 3
+    assert sum(name in oracle for name in names) == 3
     assert sum(name in own for name in names) == 3
-    assert all(row["normal"] for row in model.pool.rows if row["study_id"] in theirs)
+    assert all(row["normal"] for row in model.pool.rows if row["study_id"] in oracle)
 
 
 def test_another_data_set_with_an_image_of_the_test_split_is_refused(toy_ct_dataset: Dataset, tmp_path: Path) -> None:
@@ -795,13 +875,13 @@ def test_another_data_set_with_an_image_of_the_test_split_is_refused(toy_ct_data
         train("diffvp", toy_ct_dataset.path, tmp_path / "run", overrides=overrides)
 
 
-def test_class_heads_leave_out_what_is_not_there() -> None:
+def test_class_heads_skip_padded_tokens() -> None:
     torch.manual_seed(0)
     tokens, mask = torch.randn(2, 5, 4), torch.tensor([[True] * 5, [True, True, False, False, False]])
     for pooling in ("mean", "noisy_or"):
         head = ClassHeadConfig(pooling=pooling).build(4, 3, 5)  # type: ignore[arg-type]
-        found, alone = head(tokens, mask), head(tokens[1:, :2])
-        assert torch.allclose(found[1], alone[0], atol=1e-6)
+        result, alone = head(tokens, mask), head(tokens[1:, :2])
+        assert torch.allclose(result[1], alone[0], atol=1e-6)
         logits = tokens[1, :2] @ head.linear.weight.T + head.linear.bias
         expected = logits.mean(0).sigmoid() if pooling == "mean" else 1 - (1 - logits.sigmoid()).prod(0)
         assert torch.allclose(alone[0].sigmoid(), expected, atol=1e-6)

@@ -35,36 +35,38 @@ def examples(run: Run, toy_dataset: Dataset) -> list[Example]:
 
 def described(images: list[np.ndarray], present: list[list[bool]]) -> tuple[DescriptorExtractor, Described]:
     extractor = DescriptorsConfig(aligned=False).build()
-    seen = Described.empty(len(images))
+    descriptions = Described.empty(len(images))
     for row, image in enumerate(images):
         for view in np.flatnonzero(present[row]):
-            seen.vectors[row, view] = extractor.vector(image, int(view))
-    seen.present[:] = present
-    extractor.fit_scales(seen)
-    return extractor, seen
+            descriptions.vectors[row, view] = extractor.vector(image, int(view))
+    descriptions.present[:] = present
+    extractor.fit_scales(descriptions)
+    return extractor, descriptions
 
 
-def test_a_view_that_is_not_there_counts_as_a_typical_one() -> None:
+def test_a_missing_view_counts_as_a_typical_one() -> None:
     rng = np.random.default_rng(0)
     images = [rng.random((48, 48), dtype=np.float32) for _ in range(4)]
-    extractor, seen = described(images, [[True, True], [True, False], [False, True], [True, True]])
-    apart = distances(extractor, seen, seen)
+    extractor, descriptions = described(images, [[True, True], [True, False], [False, True], [True, True]])
+    apart = distances(extractor, descriptions, descriptions)
     assert apart.findings[1, 2] == pytest.approx(1.0, abs=0.4), "no view in common"
     assert apart.findings == pytest.approx(apart.findings.T, abs=1e-3)
-    assert apart.findings == pytest.approx(distances(extractor, seen, seen, together).findings, abs=1e-4)
+    assert apart.findings == pytest.approx(
+        distances(extractor, descriptions, descriptions, together).findings, abs=1e-4
+    )
     assert apart.wording != pytest.approx(apart.findings), "the style counts for the wording alone"
-    assert not among(extractor, seen).findings.diagonal().any(), "no study is away from itself"
+    assert not among(extractor, descriptions).findings.diagonal().any(), "no study is away from itself"
 
 
 def test_studies_without_a_lateral_view_leave_no_negative_eigenvalue() -> None:
     """Else the inverse of the kernel is large, and a few such studies decide the weights of all others."""
     rng = np.random.default_rng(0)
-    extractor, seen = DescriptorsConfig().build(), Described.empty(20)
-    seen.vectors[:] = rng.normal(size=(20, 2, 1)) * rng.normal(size=seen.vectors.shape[-1])
-    seen.present[:] = True
-    seen.present[:5, 1] = False
-    extractor.fit_scales(seen)
-    for apart in (among(extractor, seen).findings, among(extractor, seen).wording):
+    extractor, descriptions = DescriptorsConfig().build(), Described.empty(20)
+    descriptions.vectors[:] = rng.normal(size=(20, 2, 1)) * rng.normal(size=descriptions.vectors.shape[-1])
+    descriptions.present[:] = True
+    descriptions.present[:5, 1] = False
+    extractor.fit_scales(descriptions)
+    for apart in (among(extractor, descriptions).findings, among(extractor, descriptions).wording):
         middle = np.eye(20) - 1 / 20
         assert np.linalg.eigvalsh(-middle @ apart @ middle).min() > -1e-3
 
@@ -72,30 +74,32 @@ def test_studies_without_a_lateral_view_leave_no_negative_eigenvalue() -> None:
 def test_a_view_that_no_training_study_has_does_not_count() -> None:
     rng = np.random.default_rng(0)
     images = [rng.random((48, 48), dtype=np.float32) for _ in range(3)]
-    extractor, seen = described(images, [[True, False]] * 3)
-    other = Described(seen.vectors[:1].copy(), np.array([[True, True]]))
-    assert distances(extractor, other, seen).findings == pytest.approx(distances(extractor, seen, seen).findings[:1])
+    extractor, descriptions = described(images, [[True, False]] * 3)
+    other = Described(descriptions.vectors[:1].copy(), np.array([[True, True]]))
+    assert distances(extractor, other, descriptions).findings == pytest.approx(
+        distances(extractor, descriptions, descriptions).findings[:1]
+    )
 
 
 def test_a_second_frontal_image_does_not_hide_the_lateral_one() -> None:
     assert tiny().data.max_views > 2
 
 
-def test_what_is_said_of_a_study_is_the_same_alone_and_in_any_batch(run: Run, examples: list[Example]) -> None:
+def test_evidence_does_not_depend_on_the_batch(run: Run, examples: list[Example]) -> None:
     model = run.model
     together_said = model.evidence_for(collate(examples[:4], pad_id=0))  # type: ignore[operator]
-    for example, said in zip(examples[:4], together_said, strict=True):
+    for example, statement in zip(examples[:4], together_said, strict=True):
         (alone,) = model.evidence_for(collate([example], pad_id=0))  # type: ignore[operator]
-        assert np.array_equal(alone.scores, said.scores)
-        assert np.array_equal(alone.weights, said.weights)
+        assert np.array_equal(alone.scores, statement.scores)
+        assert np.array_equal(alone.weights, statement.weights)
 
 
 def test_a_study_of_the_training_split_says_nothing_of_itself(run: Run, examples: list[Example]) -> None:
     (own,) = run.model.evidence_for(collate(examples[:1], pad_id=0))  # type: ignore[operator]
     assert own.weights[0] == 0
     assert own.weights.sum() == pytest.approx(1)
-    stranger = replace(examples[0], study_id="file", patient_id="file")
-    (other,) = run.model.evidence_for(collate([stranger], pad_id=0))  # type: ignore[operator]
+    unknown_patient = replace(examples[0], study_id="file", patient_id="file")
+    (other,) = run.model.evidence_for(collate([unknown_patient], pad_id=0))  # type: ignore[operator]
     assert int(other.weights.argmax()) == 0
 
 

@@ -17,7 +17,7 @@ def fitted(states: tuple[tuple[int, int], ...] = STATES) -> FittedNeighbours:
     return fit_neighbours(DescriptorsConfig(aligned=False).build(), made_view(PATIENTS, states))
 
 
-def test_a_training_study_is_told_of_without_any_study_of_its_patient() -> None:
+def test_a_training_study_is_scored_without_studies_of_its_patient() -> None:
     before, after = fitted(), fitted((STATES[0], (1, 1), *STATES[2:]))
     assert not before.left_out[0].weights[:2].any()
     assert before.left_out[0].weights.sum() == pytest.approx(1)
@@ -26,7 +26,7 @@ def test_a_training_study_is_told_of_without_any_study_of_its_patient() -> None:
 
 
 def test_the_bank_has_each_study_in_the_order_of_its_row() -> None:
-    found = fitted()
-    assert [row["study_id"] for row in found.rows] == [f"s{row}" for row in range(6)]
-    assert found.tensors["labels"].tolist() == [[int(state == 1) for state in states] for states in STATES]
-    assert found.tensors["present"].tolist() == [[1, 0]] * 6
+    result = fitted()
+    assert [row["study_id"] for row in result.rows] == [f"s{row}" for row in range(6)]
+    assert result.tensors["labels"].tolist() == [[int(state == 1) for state in states] for states in STATES]
+    assert result.tensors["present"].tolist() == [[1, 0]] * 6

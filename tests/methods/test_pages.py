@@ -18,8 +18,8 @@ PAGES = sorted((ROOT / "docs" / "methods").glob("*.md"))
 def names_in(folder: str) -> frozenset[str]:
     """Functions, classes and constants."""
     texts = (path.read_text(encoding="utf-8") for path in (ROOT / folder).rglob("*.py"))
-    found = (re.findall(r"\b(?:def|class) (\w+)|^([A-Z_]+)\b", text, re.MULTILINE) for text in texts)
-    return frozenset(name for names in found for pair in names for name in pair if name)
+    result = (re.findall(r"\b(?:def|class) (\w+)|^([A-Z_]+)\b", text, re.MULTILINE) for text in texts)
+    return frozenset(name for names in result for pair in names for name in pair if name)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)

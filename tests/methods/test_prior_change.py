@@ -37,22 +37,22 @@ class Followed:
         before, shape = rng.random((studies, CLASSES)) < 0.4, (studies, CLASSES)
         goes_on = rng.choice([2, 3, 4, 5], shape, p=[0.25, 0.25, 0.25, 0.25])
         self.state = np.where(before, goes_on, np.where(rng.random(shape) < 0.2, 1, 0))
-        there = np.isin(self.state, [STATES.index(state) for state in PRESENT])
+        present = np.isin(self.state, [STATES.index(state) for state in PRESENT])
         turn = np.array([0, 1, 1, 0, -1, -1])[self.state]
         seen_before = rng.normal(size=(studies, MEMBERS, WIDTH))
         moved = (turn @ rng.normal(size=(CLASSES, WIDTH)))[:, None] + 0.5 * rng.normal(size=seen_before.shape)
-        now, then = (3.0 * (2 * one - 1) + rng.normal(size=shape) for one in (there, before))
+        now, then = (3.0 * (2 * one - 1) + rng.normal(size=shape) for one in (present, before))
         self.pairs = Pairs(now, then, before.astype(np.int64), seen_before + moved, seen_before)
         self.folds = rng.integers(0, MEMBERS, studies)
-        self.said = self.state[..., None] == np.arange(len(STATES))
+        self.stated = self.state[..., None] == np.arange(len(STATES))
         # Of every third that goes on no report says which way.
         silent = np.isin(self.state, [2, 3, 4]) & (rng.random(shape) < 0.3)
-        self.allowed = self.said.copy()
+        self.allowed = self.stated.copy()
         self.allowed[silent] = [False, False, True, True, True, False]
-        self.said[silent] = False
+        self.stated[silent] = False
 
     def fit(self, change: Change) -> Any:
-        return change.fit(self.pairs, self.folds, self.allowed, self.said, COUNTED)
+        return change.fit(self.pairs, self.folds, self.allowed, self.stated, COUNTED)
 
 
 def change() -> Change:
@@ -69,13 +69,13 @@ def test_states_are_recovered_out_of_fold_and_sum_to_one() -> None:
     assert bool(part.fitted)
     assert 0 < float(part.threshold) < 0.5
     new = Followed(40, seed=1)
-    asked = np.ones((40, MEMBERS), dtype=bool)
+    queried = np.ones((40, MEMBERS), dtype=bool)
     # Vectors of another seed turn in another direction, so that only presence can be known.
-    there = there_now(part.states(new.pairs, asked)) > 0
-    assert (there == np.isin(new.state, [1, 2, 3, 4])).mean() > 0.8
+    present = there_now(part.states(new.pairs, queried)) > 0
+    assert (present == np.isin(new.state, [1, 2, 3, 4])).mean() > 0.8
 
 
-def test_neither_regression_reads_the_reports_of_the_fold_that_it_speaks_of() -> None:
+def test_both_regressions_are_fitted_without_the_fold_they_score() -> None:
     """A is of the member that lacked the fold; W of the others' studies, where no member knows their direction."""
     followed, other, parts = Followed(), Followed(), (change(), change())
     own = followed.folds == 0
@@ -89,12 +89,12 @@ def test_neither_regression_reads_the_reports_of_the_fold_that_it_speaks_of() ->
         replace(one.pairs, vectors=np.zeros_like(one.pairs.vectors), prior_vectors=np.zeros_like(one.pairs.vectors))
         for one in (followed, other)
     ]
-    said = [
-        change().fit(pairs, one.folds, one.allowed, one.said, COUNTED)
+    stated = [
+        change().fit(pairs, one.folds, one.allowed, one.stated, COUNTED)
         for pairs, one in zip(still, (followed, other), strict=True)
     ]
-    assert np.array_equal(said[0][own], said[1][own])
-    assert not np.array_equal(said[0][~own], said[1][~own])
+    assert np.array_equal(stated[0][own], stated[1][own])
+    assert not np.array_equal(stated[0][~own], stated[1][~own])
 
 
 def test_in_training_a_study_is_seen_by_the_member_that_lacked_its_fold(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,17 +105,17 @@ def test_in_training_a_study_is_seen_by_the_member_that_lacked_its_fold(monkeypa
     assert np.array_equal(members, followed.folds[:, None] == np.arange(MEMBERS))
 
 
-def test_a_study_is_seen_the_same_alone_and_in_any_batch() -> None:
+def test_change_from_prior_does_not_depend_on_the_batch() -> None:
     followed, part = Followed(60), change()
     followed.fit(part)
-    asked = np.arange(60)[:, None] % 3 != np.arange(MEMBERS)
-    together = part.states(followed.pairs, asked)
+    queried = np.arange(60)[:, None] % 3 != np.arange(MEMBERS)
+    together = part.states(followed.pairs, queried)
     for row in (0, 7):
         pairs = followed.pairs
         alone = Pairs(
             *(getattr(pairs, name)[[row]] for name in ("now", "before", "reported", "vectors", "prior_vectors"))
         )
-        assert np.array_equal(part.states(alone, asked[[row]])[0], together[row])
+        assert np.array_equal(part.states(alone, queried[[row]])[0], together[row])
 
 
 def test_too_few_studies_teach_nothing() -> None:
@@ -125,7 +125,7 @@ def test_too_few_studies_teach_nothing() -> None:
     assert not NoChangeConfig().build(MEMBERS, WIDTH, CLASSES).is_there
 
 
-def test_without_anything_learned_a_class_is_there_with_its_log_odds() -> None:
+def test_an_unfitted_class_is_present_with_its_log_odds() -> None:
     none = np.zeros((0, CLASSES, 6)), np.zeros((0, CLASSES, 6), dtype=bool)
     followed = Followed(5)
     features = followed.pairs.features(np.zeros((5, CLASSES)))
@@ -146,17 +146,17 @@ def test_the_regressions_are_those_of_sklearn() -> None:
     centre, spread, effect = ridge_regression(values, targets, 0.5)
     placed = (values - centre) / spread
     penalty = 0.5 * float((placed**2).sum()) / 80
-    theirs = Ridge(alpha=penalty).fit(placed, targets).coef_
-    assert np.allclose(effect.T, theirs)
+    reference = Ridge(alpha=penalty).fit(placed, targets).coef_
+    assert np.allclose(effect.T, reference)
     states = rng.integers(0, 3, 80)
     mine = multinomial(values, states[:, None] == np.arange(3), np.zeros((5, 3)), 0.7)
-    theirs = LogisticRegression(C=0.49, fit_intercept=False, tol=1e-10, max_iter=2000).fit(values, states).coef_
-    assert np.allclose(mine.T, theirs, atol=1e-3)
+    reference = LogisticRegression(C=0.49, fit_intercept=False, tol=1e-10, max_iter=2000).fit(values, states).coef_
+    assert np.allclose(mine.T, reference, atol=1e-3)
 
 
-def test_states_that_a_report_leaves_open_share_what_is_known() -> None:
+def test_unstated_changes_share_the_remaining_probability() -> None:
     values, mean = np.ones((50, 1)), np.zeros((1, 3))
     left_open = np.tile([True, True, False], (50, 1))
-    found = probabilities(values[:1, None], multinomial(values, left_open, mean, 1.0)[None])[0, 0]
-    assert found[0] == pytest.approx(found[1])
-    assert found[2] < 0.1
+    result = probabilities(values[:1, None], multinomial(values, left_open, mean, 1.0)[None])[0, 0]
+    assert result[0] == pytest.approx(result[1])
+    assert result[2] < 0.1

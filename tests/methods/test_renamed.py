@@ -31,8 +31,10 @@ def _notes_anew() -> Iterator[None]:
 def test_a_former_configuration_is_the_present_one(method: str) -> None:
     kind = type(load_method(method).PRESETS["tiny"]())
     experiment = from_yaml(kind, FORMER / f"{method}.yaml")
-    again = resolve(method, "tiny", [], FORMER / f"{method}.yaml")
-    assert again == experiment
+    # Fields that are newer than the file are the preset's.
+    newer = ["stages.report.abnormal_weight=1", "stages.report.patience=null"] if method == "weave" else []
+    repeated = resolve(method, "tiny", newer, FORMER / f"{method}.yaml")
+    assert repeated == experiment
     if method == "weave":
         assert list(experiment.named_stages()) == ["encoder", "sources", "report"]
         assert experiment.named_stages()["encoder"].losses == {"dense": 1.0}

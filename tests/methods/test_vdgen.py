@@ -115,7 +115,7 @@ def identity_vse(dim: int, *, self_in_denominator: bool = False, temperature: fl
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_vse_is_highest_when_all_images_are_alike_and_lowest_when_they_are_spread(inside: bool) -> None:
+def test_vse_is_highest_for_equal_images_and_lowest_for_spread_ones(inside: bool) -> None:
     """Closed forms: B equal vectors, and the corners of a simplex, which are as far apart as B vectors can be."""
     count, tau = 4, 0.1
     module = identity_vse(count, self_in_denominator=inside)
@@ -193,7 +193,7 @@ def test_the_second_view_depends_on_the_steps_seed_alone() -> None:
     module = TwoViewEquilibration(6, 2.0, 0.2, LightAugmentation())
     pixels = torch.rand(3, 1, 16, 16, generator=torch.Generator().manual_seed(0))
 
-    def seen(seed: int) -> Tensor:
+    def second_view(seed: int) -> Tensor:
         torch.manual_seed(seed)
         images: list[Tensor] = []
 
@@ -204,11 +204,11 @@ def test_the_second_view_depends_on_the_steps_seed_alone() -> None:
         module.loss(random_means(3), encode_again)
         return images[0]
 
-    assert torch.equal(seen(1), seen(1))
-    assert not torch.equal(seen(1), seen(2))
-    assert not torch.equal(seen(1), pixels)
+    assert torch.equal(second_view(1), second_view(1))
+    assert not torch.equal(second_view(1), second_view(2))
+    assert not torch.equal(second_view(1), pixels)
     module.eval()
-    assert torch.equal(seen(1), seen(2)), "validation sees the same images every time"
+    assert torch.equal(second_view(1), second_view(2)), "validation sees the same images every time"
 
 
 # ----------------------------------------------------------------------------------------------- DID, Eq. 4-6
@@ -300,22 +300,22 @@ def test_no_gradient_of_did_reaches_the_language_model() -> None:
 
 def test_the_lora_path_equals_peft() -> None:
     """The logits of our spliced prompt and report equal those of peft's own model on the same embeddings."""
-    ours = small_language_model(lora=True).eval()
-    base = LlamaForCausalLM(ours.model.config).eval()
-    state = {name.replace(".base_layer", ""): value for name, value in ours.model.state_dict().items()}
+    actual = small_language_model(lora=True).eval()
+    base = LlamaForCausalLM(actual.model.config).eval()
+    state = {name.replace(".base_layer", ""): value for name, value in actual.model.state_dict().items()}
     base.load_state_dict({name: value for name, value in state.items() if "lora_" not in name})
-    theirs: PeftModel = get_peft_model(base, PeftConfig(r=4, lora_alpha=4, lora_dropout=0.1))
-    set_adapters(ours.model)
-    set_adapters(theirs.base_model.model)
-    theirs.eval()
+    reference: PeftModel = get_peft_model(base, PeftConfig(r=4, lora_alpha=4, lora_dropout=0.1))
+    set_adapters(actual.model)
+    set_adapters(reference.base_model.model)
+    reference.eval()
     prefix = torch.randn(2, 3, 16, generator=torch.Generator().manual_seed(0))
     ids = torch.tensor([[5, 6, 7, 2], [8, 9, 10, 2]])
-    logits = theirs(inputs_embeds=torch.cat([prefix, ours.embed(ids)], 1)).logits
-    left = ours.model(inputs_embeds=torch.cat([prefix, ours.embed(ids)], 1)).logits
+    logits = reference(inputs_embeds=torch.cat([prefix, actual.embed(ids)], 1)).logits
+    left = actual.model(inputs_embeds=torch.cat([prefix, actual.embed(ids)], 1)).logits
     # The same operations in the same order; 1e-6 is float32's resolution at these sizes.
     torch.testing.assert_close(left, logits, atol=1e-6, rtol=0)
     expected = nn.functional.cross_entropy(logits[:, 2:-1].flatten(0, 1), ids.flatten())
-    loss = ours.loss(prefix, torch.ones(2, 3, dtype=torch.bool), ids, ids)
+    loss = actual.loss(prefix, torch.ones(2, 3, dtype=torch.bool), ids, ids)
     torch.testing.assert_close(loss, expected, atol=1e-6, rtol=0)
 
 
@@ -353,7 +353,7 @@ def toy_batch(where: BuildContext, indices: Sequence[int] = (0, 1, 2)) -> Batch:
 
 
 def test_the_losses_read_the_mean_of_the_normalised_tokens() -> None:
-    where, model = context(), toy_model().eval()
+    where, model = context(), toy_model("model.vision_norm=layer").eval()
     batch = toy_batch(where)
     assert batch.pixel_values is not None
     h = []
@@ -366,19 +366,67 @@ def test_the_losses_read_the_mean_of_the_normalised_tokens() -> None:
     torch.testing.assert_close(model.encode(batch).mean(), torch.stack(h), atol=1e-4, rtol=1e-4)
 
 
+def test_tokens_are_normalised_per_channel_over_the_views_that_are_there() -> None:
+    """In training by the batch's own statistics, against numpy; the decoder's projection reads what comes out."""
+    where, model = context(), toy_model().train()
+    model.vision_encoder.eval()  # it drops paths at random, in each pass others
+    assert isinstance(model.connector.input_norm, nn.Identity)
+    batch = toy_batch(where)
+    with torch.no_grad():
+        tokens = model.vision_encoder(batch.pixel_values[batch.view_mask]).tokens  # type: ignore[index]
+    flat = tokens.flatten(0, 1).double().numpy()
+    expected = (flat - flat.mean(0)) / np.sqrt(flat.var(0) + 1e-5)
+    views = model.encode(batch)
+    actual = views.tokens[views.view_mask].flatten(0, 1).detach().double().numpy()
+    np.testing.assert_allclose(actual, expected, atol=1e-3)
+
+
+@pytest.mark.parametrize(("norm", "read"), [("none", True), ("batch", False)])
+def test_the_decoder_reads_what_vse_and_did_scale(norm: str, read: bool) -> None:
+    """Scaling the normalised tokens' channels changes the decoder's input, unless a second norm takes it out again."""
+    where, model = context(), toy_model(f"model.connector.input_norm={norm}").train()
+    batch = toy_batch(where)
+    seen: list[Tensor] = []
+
+    def keep(name: str, slot: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        seen.append(slot[0].detach())
+        return slot
+
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad(), model.reading_by(keep):
+        model.report_nats(batch)
+        model.vision_norm.norm.weight.mul_(0.5 + torch.rand(model.vision_norm.norm.weight.shape, generator=generator))
+        model.report_nats(batch)
+    change = float((seen[1] - seen[0]).norm() / seen[0].norm())
+    assert (change > 0.05) == read, change
+    assert read or change < 0.01
+
+
+@pytest.mark.parametrize("term", ["vse", "did"])
+def test_vse_and_did_train_the_encoder_in_tiny(term: str) -> None:
+    where, model = context(), toy_model()
+    finetune = tiny().stages.report.finetune
+    apply_finetune(model, finetune)
+    set_train_mode(model, finetune)
+    model.loss(toy_batch(where), (term,))[term].backward()
+    slopes = [parameter.grad for parameter in model.vision_encoder.parameters()]
+    assert any(slope is not None and bool(slope.any()) for slope in slopes)
+    assert all(parameter.grad is None for parameter in model.language_model.parameters())
+
+
 def test_absent_views_are_zero_whatever_their_tokens_are() -> None:
     where, model = context(), toy_model().eval()
     views = model.encode(toy_batch(where))
     assert not views.view_mask.all()
-    found = model.normed(replace(views, tokens=torch.randn_like(views.tokens)))
-    assert (found.tokens[~views.view_mask] == 0).all()
-    assert (found.tokens[views.view_mask] != 0).any()
+    result = model.normed(replace(views, tokens=torch.randn_like(views.tokens)))
+    assert (result.tokens[~views.view_mask] == 0).all()
+    assert (result.tokens[views.view_mask] != 0).any()
 
 
 def test_all_losses_together_are_the_sum_of_equation_8() -> None:
     where, model = context(), toy_model().eval()
-    stage = tiny().stages.report
-    assert stage.losses == {"report": 1.0, "vse": 1.0, "did": 1.0}
+    stage = resolve("vdgen", "tiny", ABLATIONS["equal weights"]).stages.report  # type: ignore[attr-defined]
+    assert stage.losses == paper().stages.report.losses == {"report": 1.0, "vse": 1.0, "did": 1.0}
     batch = toy_batch(where)
     with torch.no_grad():
         together = model.loss(batch, tuple(stage.losses))
@@ -454,10 +502,10 @@ def test_rows_of_the_ablation_switch_one_thing() -> None:
 def test_two_views_encode_an_augmented_batch_and_refuse_features() -> None:
     where, model = context(), toy_model("model.vse=two_views").eval()
     batch = toy_batch(where)
-    seen: list[Tensor] = []
-    model.vision_encoder.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    second_view: list[Tensor] = []
+    model.vision_encoder.register_forward_pre_hook(lambda module, inputs: second_view.append(inputs[0]))
     model.loss(batch, ("vse",))
-    first, second = seen
+    first, second = second_view
     assert first.shape == second.shape
     assert not torch.equal(first, second)
     batch.vision_tokens = model.vision_encoder(first).tokens.new_zeros(3, 2, 16, 16)
@@ -494,14 +542,14 @@ def test_two_processes_equal_one(tmp_path: Path) -> None:
     assert [job.wait(timeout=300) for job in jobs] == [0, 0]
     for reading, (terms, model) in expected.items():
         for rank in range(2):
-            found = torch.load(tmp_path / f"{reading}{rank}.pt", weights_only=True)
+            result = torch.load(tmp_path / f"{reading}{rank}.pt", weights_only=True)
             for name in ("vse", "did"):  # of the global batch, on every rank
-                assert found["terms"][name] == pytest.approx(terms[name], abs=1e-5), (
+                assert result["terms"][name] == pytest.approx(terms[name], abs=1e-5), (
                     "of the global batch, on every rank"
                 )
-            assert set(found["gradients"]) == set(trained(model))
+            assert set(result["gradients"]) == set(trained(model))
             for name, gradient in trained(model).items():
-                torch.testing.assert_close(found["gradients"][name], gradient, atol=2e-5, rtol=1e-4)
+                torch.testing.assert_close(result["gradients"][name], gradient, atol=2e-5, rtol=1e-4)
 
 
 # ----------------------------------------------------------------------------------------------- evidence
@@ -550,6 +598,29 @@ def test_the_sentence_bank_counts_sentences_of_the_training_reports() -> None:
     assert toy_model("model.did=none").build_memories("report", view) == {}
 
 
+def test_kept_sentences_follow_a_language_model_that_has_trained_since() -> None:
+    where, model = context(), toy_model().eval()
+    sentence = model.sentences.splitter.split(encode(where.tokenizer, " The heart is normal."))[0]
+    row = {"study_id": "s0", "patient": patient_code("p0"), "text": "The heart is normal."}
+    states = sentence_states(model.language_model, [sentence, sentence[:2]])
+    rows = tuple({**row, "token_ids": list(ids)} for ids in (sentence, sentence[:2]))
+    memory, earlier = (
+        SentenceMemory(Bank({"states": states}, rows)),
+        SentenceMemory(Bank({"states": states}, (row, row))),
+    )
+    memory.follow(model.language_model)
+    assert memory.states is states, "a language model that stood still asks for nothing"
+    with torch.no_grad():
+        for parameter in model.language_model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    now = sentence_states(model.language_model, [sentence, sentence[:2]])
+    assert not torch.allclose(now, states, atol=0.1)
+    for kept in (memory, earlier):
+        kept.follow(model.language_model)
+    torch.testing.assert_close(memory.states, now, **CLOSE)
+    assert earlier.states is states, "a bank of an earlier version has no tokens"
+
+
 def test_the_nearest_sentences_are_those_of_the_space_and_never_the_patients_own() -> None:
     where, model = context(), toy_model().eval()
     assert isinstance(model.did, DiseaseDistillation)
@@ -561,14 +632,14 @@ def test_the_nearest_sentences_are_those_of_the_space_and_never_the_patients_own
     batch = toy_batch(where, (0, 1))
     batch.patient_ids = ["q0", "somebody else"]
     mean = model.encode(batch).mean()
-    found = memory.nearest(model.did, mean, batch, top_k=6)
+    result = memory.nearest(model.did, mean, batch, top_k=6)
     vectors = model.did.text_vectors(states)
     image = mean / mean.norm(dim=1, keepdim=True)
     for study, allowed in enumerate(([1, 2, 4, 5], range(6))):
         cosines = {f"t{row}": float(vectors[row] @ image[study]) for row in allowed}
         order = sorted(cosines, key=lambda name: -cosines[name])
-        assert [row["study_id"] for row in found[study]] == order
-        for row in found[study]:
+        assert [row["study_id"] for row in result[study]] == order
+        for row in result[study]:
             assert row["scores"]["image_similarity"] == pytest.approx(cosines[row["study_id"]], abs=1e-4)
             assert row["kind"] == "sentence"
             assert row["text"] == f"sentence {row['study_id'][1:]}."

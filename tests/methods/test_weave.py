@@ -90,7 +90,7 @@ def examples_of(run: Run, dataset: Dataset, split: Any = "train") -> list[Exampl
     return list(prepare(dataset, split, run.experiment, run.tokenizer, cache, need_text=False).examples)
 
 
-def seen(**changes: Any) -> OutOfFold:
+def observed(**changes: Any) -> OutOfFold:
     """Twelve studies of six patients, two sources, three classes."""
     rng = np.random.default_rng(0)
     folds = np.repeat([0, 1, 0, 1, 1, 0], 2)
@@ -116,17 +116,17 @@ def test_folds_are_by_patient_and_seed_and_the_same_in_every_process() -> None:
 
 def test_a_member_never_sees_its_own_fold_in_training() -> None:
     batch = Batch([f"s{row}" for row in range(5)], [f"p{row}" for row in range(5)])
-    asked: dict[int, list[str]] = {}
+    queried: dict[int, list[str]] = {}
 
     def of(number: int, some: Batch) -> torch.Tensor:
-        asked[number] = some.patient_ids
+        queried[number] = some.patient_ids
         return torch.zeros(())
 
     parts = [torch.nn.Linear(1, 1) for _ in range(3)]
     cross_fitted(batch, torch.tensor([0, 1, 2, 1, 0]), parts, of)
-    assert asked == {0: ["p1", "p2", "p3"], 1: ["p0", "p2", "p4"], 2: ["p0", "p1", "p3", "p4"]}
+    assert queried == {0: ["p1", "p2", "p3"], 1: ["p0", "p2", "p4"], 2: ["p0", "p1", "p3", "p4"]}
     cross_fitted(batch, None, parts, of)
-    assert all(len(names) == 5 for names in asked.values()), "validation studies are nobody's fold"
+    assert all(len(names) == 5 for names in queried.values()), "validation studies are nobody's fold"
 
 
 def test_a_member_that_sees_none_of_a_batch_gets_a_gradient_of_zero() -> None:
@@ -137,26 +137,26 @@ def test_a_member_that_sees_none_of_a_batch_gets_a_gradient_of_zero() -> None:
     assert float(parts[1].weight.grad) == 1
 
 
-def test_a_new_study_is_asked_of_all_members_and_a_training_patient_s_of_one() -> None:
+def test_new_studies_query_all_members_and_training_patients_one() -> None:
     barred = np.array([[False, False, False], [False, True, False]])
-    asked = unbiased_members(barred, torch.tensor([0, 2, 1]), 3)
-    assert asked.tolist() == [[True, True, True], [False, False, True]]
+    queried = unbiased_members(barred, torch.tensor([0, 2, 1]), 3)
+    assert queried.tolist() == [[True, True, True], [False, False, True]]
 
 
 def test_the_full_member_counts_as_much_as_those_of_the_folds_together() -> None:
-    asked = torch.tensor([[True, True, True, True], [False, True, False, False]])
-    counted = votes_of(asked, 3)
+    queried = torch.tensor([[True, True, True, True], [False, True, False, False]])
+    counted = votes_of(queried, 3)
     assert counted.tolist() == [[1, 1, 1, 3], [0, 1, 0, 0]]
     logits = torch.tensor([3.0, 6.0, 9.0, 12.0])[:, None, None].expand(4, 2, 1)
     assert mean_of_members(logits, counted).flatten().tolist() == [9.0, 6.0]
-    assert votes_of(asked[:, :3], 3).tolist() == [[1, 1, 1], [0, 1, 0]], "without one each member counts once"
+    assert votes_of(queried[:, :3], 3).tolist() == [[1, 1, 1], [0, 1, 0]], "without one each member counts once"
 
 
-def test_what_is_said_of_a_training_study_does_not_depend_on_its_own_labels(
+def test_scores_of_a_training_study_do_not_depend_on_its_own_labels(
     run: Run, toy_dataset: Dataset, tmp_path: Path
 ) -> None:
     """Its members, their heads and what they remember never saw it: the same, bit for bit, whatever its labels say."""
-    said = {}
+    evidences = {}
     # All members share one norm of the gradient, which every label changes; it does not bind here.
     free = [f"stages.{name}.optimizer.max_grad_norm=1e9" for name in ("encoder", "sources")]
     for name, flipped in (("as it is", False), ("flipped", True)):
@@ -165,11 +165,13 @@ def test_what_is_said_of_a_training_study_does_not_depend_on_its_own_labels(
         trained = restore(train("weave", folder, tmp_path / f"run {name}", overrides=[*OVERRIDES, *free]))
         example = examples_of(trained, changed)[0]
         assert isinstance(trained.model, WeaveModel)
-        said[name] = raw_scores(trained.model, example)
+        evidences[name] = raw_scores(trained.model, example)
     kernels = SOURCES.index("kernels")
     learned = [number for number in range(len(SOURCES)) if number != kernels]
-    assert np.array_equal(said["as it is"][learned], said["flipped"][learned])
-    assert said["as it is"][kernels] == pytest.approx(said["flipped"][kernels], abs=1e-9), "left out in closed form"
+    assert np.array_equal(evidences["as it is"][learned], evidences["flipped"][learned])
+    assert evidences["as it is"][kernels] == pytest.approx(evidences["flipped"][kernels], abs=1e-9), (
+        "left out in closed form"
+    )
 
 
 def raw_scores(model: WeaveModel, example: Example) -> np.ndarray[Any, Any]:
@@ -197,15 +199,15 @@ def copied(dataset: Dataset, folder: Path, *, flip_first: bool) -> Dataset:
 
 
 def test_a_planted_leak_is_refused() -> None:
-    seen()
+    observed()
     with pytest.raises(InputError, match="trained on"):
-        seen(withheld=np.roll(seen().folds, 1))
+        observed(withheld=np.roll(observed().folds, 1))
     with pytest.raises(InputError, match="training split alone"):
-        seen(split="val")
-    torn = seen().folds.copy()
+        observed(split="val")
+    torn = observed().folds.copy()
     torn[1] = 1 - torn[1]
     with pytest.raises(InputError, match="two folds"):
-        seen(folds=torn, withheld=torn)
+        observed(folds=torn, withheld=torn)
 
 
 def test_the_stack_refuses_a_fold_that_its_scores_are_not_of(
@@ -215,7 +217,7 @@ def test_the_stack_refuses_a_fold_that_its_scores_are_not_of(
     from radweave.methods.weave import model as evidence
 
     honest = evidence.withheld_of
-    monkeypatch.setattr(evidence, "withheld_of", lambda asked: (honest(asked) + 1) % 2)
+    monkeypatch.setattr(evidence, "withheld_of", lambda queried: (honest(queried) + 1) % 2)
     with pytest.raises(InputError, match="trained on"):
         train("weave", toy_dataset.path, tmp_path / "run", overrides=OVERRIDES)
     assert not (tmp_path / "run" / "run.json").exists()
@@ -226,12 +228,12 @@ def test_the_regression_is_that_of_sklearn() -> None:
     values = np.concatenate([rng.normal(size=(300, 3)), np.ones((300, 1))], axis=1)
     targets = (rng.random(300) < 1 / (1 + np.exp(-(values @ np.array([1.0, 0.5, 0.3, -1.0]))))).astype(float)
     mine = logistic(values, targets, np.zeros(4), np.full(4, 0.5))
-    theirs = LogisticRegression(C=0.25, fit_intercept=False, tol=1e-10, max_iter=1000).fit(values, targets).coef_[0]
-    assert mine == pytest.approx(theirs, abs=1e-4)
+    reference = LogisticRegression(C=0.25, fit_intercept=False, tol=1e-10, max_iter=1000).fit(values, targets).coef_[0]
+    assert mine == pytest.approx(reference, abs=1e-4)
     assert mine.tolist() == logistic(values, targets, np.zeros(4), np.full(4, 0.5)).tolist()
 
 
-def test_a_source_never_speaks_against_itself_and_a_rare_class_has_equal_weights() -> None:
+def test_source_weights_are_never_negative_and_equal_for_rare_classes() -> None:
     rng = np.random.default_rng(2)
     labels = (rng.random((400, 3)) < 0.3).astype(float)
     labels[:, 2] = 0
@@ -245,7 +247,7 @@ def test_a_source_never_speaks_against_itself_and_a_rare_class_has_equal_weights
 
 
 def test_equal_weights_are_the_curve_of_the_mean() -> None:
-    held = seen(labels=np.tile([[0.0], [1.0]], (6, 3)))
+    held = observed(labels=np.tile([[0.0], [1.0]], (6, 3)))
     stack = FittedStack.fit(held.scores, held.labels, ["log_odds", "log_odds"], EqualWeightsConfig())
     mean = stack.log_odds(held.scores).mean(axis=1)
     curve = PlattCalibration.of_log_odds(mean, held.labels)
@@ -258,8 +260,8 @@ def test_smoothed_labels_become_log_odds_within_bounds() -> None:
 
 
 def test_a_study_s_stacked_score_is_of_a_stack_that_was_fitted_without_its_fold() -> None:
-    held = seen()
-    flipped = seen(labels=np.where(held.folds[:, None] == 0, 1 - held.labels, held.labels))
+    held = observed()
+    flipped = observed(labels=np.where(held.folds[:, None] == 0, 1 - held.labels, held.labels))
     kinds = ["log_odds", "smoothed"]
     one, other = (
         cross_fitted_log_odds(each, stacks_without(each, kinds, StackConfig()))  # type: ignore[arg-type]
@@ -291,7 +293,7 @@ def test_differences_from_cases_are_a_ridge_regression_on_them() -> None:
     assert cases(vectors[5], barred) == pytest.approx(labels[query].mean(0) + moved[5] @ wanted)
 
 
-def test_a_member_remembers_only_what_it_was_trained_on() -> None:
+def test_a_member_stores_only_its_own_training_studies() -> None:
     folds = np.array([0, 1, 1, 0, 1])
     memory = MemberMemory.of(1, np.random.default_rng(0).normal(size=(5, 2)), np.zeros((5, 1)), folds, np.arange(5))
     assert memory is not None
@@ -299,7 +301,7 @@ def test_a_member_remembers_only_what_it_was_trained_on() -> None:
     assert MemberMemory.of(1, np.zeros((5, 2)), np.zeros((5, 1)), np.ones(5, dtype=int), np.arange(5)) is None
 
 
-def test_weights_of_sources_are_mixed_and_what_is_absent_has_no_share() -> None:
+def test_weights_of_present_sources_are_mixed() -> None:
     one, other = np.array([1.0, 0.0, 0.0]), np.array([0.0, 0.5, 0.5])
     barred = np.array([False, False, True])
     both = WordingConfig(kernels=3.0, recall=1.0).build().mixed({"kernels": one, "recall": other}, barred)
@@ -316,8 +318,8 @@ OTHERS = PATIENTS[:, None] != PATIENTS[None]
 
 def pointing(knows: bool) -> np.ndarray[Any, Any]:
     """Weights (12, 12) of the reports of other patients: at those with the same words, or at all others."""
-    alike = np.array([[one == other for other in TEXTS] for one in TEXTS])
-    weights = (alike if knows else ~alike) & OTHERS
+    similar = np.array([[one == other for other in TEXTS] for one in TEXTS])
+    weights = (similar if knows else ~similar) & OTHERS
     return weights / weights.sum(axis=1, keepdims=True)
 
 
@@ -341,18 +343,16 @@ def test_shares_of_the_wording_stay_where_there_is_nothing_to_fit() -> None:
     assert not fixed.state_dict(), "runs without fitted shares have no such weight"
 
 
-def test_what_is_said_and_written_is_the_same_alone_and_in_any_batch(
-    run: Run, model: WeaveModel, toy_dataset: Dataset
-) -> None:
+def test_evidence_and_drafts_do_not_depend_on_the_batch(run: Run, model: WeaveModel, toy_dataset: Dataset) -> None:
     examples = examples_of(run, toy_dataset, "val")[:4]
     together = collate(examples, pad_id=0)
-    said = model.evidence_for(together)
-    proposed = model.propose(together, said, run.experiment.decoding)
+    evidences = model.evidence_for(together)
+    proposed = model.propose(together, evidences, run.experiment.decoding)
     for row, example in enumerate(examples):
         batch = collate([example], pad_id=0)
         (alone,) = model.evidence_for(batch)
-        assert np.array_equal(alone.scores, said[row].scores)
-        assert np.array_equal(alone.weights, said[row].weights)
+        assert np.array_equal(alone.scores, evidences[row].scores)
+        assert np.array_equal(alone.weights, evidences[row].weights)
         assert model.propose(batch, [alone], run.experiment.decoding) == [proposed[row]]
     reports = list(Predictor.of(run).reports(examples))
     for example, report in zip(examples, reports, strict=True):
@@ -396,7 +396,7 @@ def test_a_stage_that_trains_five_members_at_once_clips_their_gradients_together
     assert stages.report.optimizer.max_grad_norm == one  # type: ignore[attr-defined]
 
 
-def test_the_full_member_is_trained_on_every_fold_and_asked_of_new_patients_alone(model: WeaveModel) -> None:
+def test_the_full_member_trains_on_every_fold_and_serves_new_patients_only(model: WeaveModel) -> None:
     assert (len(model.encoder), model.folds.number) == (3, 2), "two folds, and a member more"
     trained_on: dict[int, list[str]] = {}
 
@@ -407,8 +407,8 @@ def test_the_full_member_is_trained_on_every_fold_and_asked_of_new_patients_alon
     cross_fitted(Batch(["s0", "s1"], ["p0", "p1"]), torch.tensor([0, 1]), list(model.encoder.each), of)
     assert trained_on == {0: ["p1"], 1: ["p0"], 2: ["p0", "p1"]}
     barred = np.array([[False, False], [False, True]])
-    asked = unbiased_members(barred, torch.tensor([0, 1]), len(model.encoder))
-    assert asked.tolist() == [[True, True, True], [False, True, False]]
+    queried = unbiased_members(barred, torch.tensor([0, 1]), len(model.encoder))
+    assert queried.tolist() == [[True, True, True], [False, True, False]]
     assert model.memory is not None
     assert model.memory.members[2] is not None
     assert len(model.memory.members[2].rows) == len(model.memory.rows), "it remembers what it was trained on: all"
@@ -452,13 +452,13 @@ def test_without_drawn_reports_a_language_model_proposes_its_likeliest(run: Run,
     model, decoding = run.model, run.experiment.decoding
     assert isinstance(model, WeaveModel)
     batch = collate(examples_of(run, toy_dataset, "test")[:2], pad_id=0)
-    said, asked = model.evidence_for(batch), model.samples
-    several = model.propose(batch, said, decoding)
+    evidences, queried = model.evidence_for(batch), model.samples
+    several = model.propose(batch, evidences, decoding)
     model.samples = 0
     for cache in ("static", "growing"):
-        alone = model.propose(batch, said, decoding.model_copy(update={"cache": cache}))
+        alone = model.propose(batch, evidences, decoding.model_copy(update={"cache": cache}))
         assert alone == [row[:1] for row in several]
-    model.samples = asked
+    model.samples = queried
 
 
 def test_drafts_by_utility_need_a_memory_to_draft_from() -> None:
@@ -468,7 +468,7 @@ def test_drafts_by_utility_need_a_memory_to_draft_from() -> None:
     assert resolve("weave", "tiny", [*gone, "decoding.kind=likelihood"]).decoding.kind == "likelihood"
 
 
-def test_an_export_without_studies_says_what_the_sources_that_learned_say(
+def test_an_export_without_studies_scores_by_its_parametric_sources(
     run: Run, toy_dataset: Dataset, tmp_path: Path
 ) -> None:
     bare = restore(export(run.folder, tmp_path / "bare", bank=False))
@@ -514,42 +514,40 @@ def test_a_study_with_a_prior_is_compared_and_without_it_is_as_if_there_were_non
         assert (by_itself.text, by_itself.evidence) == (report.text, report.evidence)
 
 
-def test_a_run_that_is_told_to_look_at_no_prior_reports_as_if_there_were_none(
-    followed: Run, followed_dataset: Dataset
-) -> None:
+def test_a_run_with_priors_disabled_reports_as_without_priors(followed: Run, followed_dataset: Dataset) -> None:
     model = followed.model
     assert isinstance(model, WeaveModel)
     examples = [one for one in examples_of(followed, followed_dataset, "test") if one.prior is not None]
     vary(followed, followed_dataset, ["priors=false"])
-    told = list(Predictor.of(followed).reports(examples))
+    informed = list(Predictor.of(followed).reports(examples))
     vary(followed, followed_dataset, ["priors=true"])
     none = list(Predictor.of(followed).reports([replace(one, prior=None) for one in examples]))
-    assert [(one.text, one.evidence) for one in told] == [(one.text, one.evidence) for one in none]
+    assert [(one.text, one.evidence) for one in informed] == [(one.text, one.evidence) for one in none]
     assert [one.evidence for one in Predictor.of(followed).reports(examples)] != [one.evidence for one in none]
     with pytest.raises(InputError, match="prior"):
         vary(followed, followed_dataset, ["prior=false"])
 
 
-def test_what_a_language_model_compares_is_left_out_where_nothing_was_compared(
+def test_comparisons_of_the_language_model_are_dropped_without_a_prior(
     followed: Run, followed_dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = "The heart is normal. There is an opacity, which has increased since the prior study."
     model, held = followed.model, list[str]()
     assert isinstance(model, WeaveModel)
 
-    def best(self: Proposals, draft: Choice, others: Sequence[Candidate], *given: object, **more: object) -> Choice:
+    def best(self: Proposals, draft: Choice, others: Sequence[Candidate], *inputs: object, **more: object) -> Choice:
         held.extend(one.text for one in others)
         return draft
 
-    monkeypatch.setattr(WeaveModel, "propose", lambda self, batch, said, decoding: [[text]] * len(said))
+    monkeypatch.setattr(WeaveModel, "propose", lambda self, batch, evidences, decoding: [[text]] * len(evidences))
     monkeypatch.setattr(Proposals, "best", best)
     example = next(one for one in examples_of(followed, followed_dataset, "test") if one.prior is not None)
 
     def compares() -> bool:
         held.clear()
         list(Predictor.of(followed).reports([example]))
-        (said, *_) = held
-        return compares_with_prior(said)
+        (evidences, *_) = held
+        return compares_with_prior(evidences)
 
     assert compares()
     vary(followed, followed_dataset, ["priors=false"])
@@ -561,16 +559,16 @@ def test_what_a_language_model_compares_is_left_out_where_nothing_was_compared(
     assert not untaught, "there is a prior, and nothing was learned of changes"
 
 
-def test_a_prior_that_shows_less_is_said_to_be_worse_now_and_nothing_is_said_without_it(
+def test_a_milder_prior_gives_worse_now_and_no_prior_gives_no_change(
     followed: Run, followed_dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     classes = list(followed.card.classes)
 
-    def states(self: Change, pairs: Pairs, asked: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        found = np.zeros((len(pairs), len(classes), 6))
-        found[..., 0] = 1.0
-        found[:, classes.index("Lung Opacity")] = [0.0, 0.0, 0.95, 0.05, 0.0, 0.0]
-        return found
+    def states(self: Change, pairs: Pairs, queried: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        result = np.zeros((len(pairs), len(classes), 6))
+        result[..., 0] = 1.0
+        result[:, classes.index("Lung Opacity")] = [0.0, 0.0, 0.95, 0.05, 0.0, 0.0]
+        return result
 
     monkeypatch.setattr(Change, "states", states)
     later = next(one for one in examples_of(followed, followed_dataset, "test") if one.prior is not None)
@@ -592,9 +590,9 @@ def test_a_prior_of_another_patient_changes_nothing(followed: Run, followed_data
     plain = [replace(example, prior=None) for example in own]
     drafts = [[report.text for report in Predictor.of(followed).reports(some)] for some in (plain, others)]
     assert drafts[0] == drafts[1]
-    stranger = replace(plain[0], prior=replace(plain[-1], patient_id="p999"))
+    outsider = replace(plain[0], prior=replace(plain[-1], patient_id="p999"))
     with pytest.raises(InputError, match="another patient"):
-        list(Predictor.of(followed).reports([stranger]))
+        list(Predictor.of(followed).reports([outsider]))
 
 
 def test_the_page_of_a_draft_shows_what_changed_and_what_each_source_adds(
@@ -610,7 +608,7 @@ def test_the_page_of_a_draft_shows_what_changed_and_what_each_source_adds(
     assert '<th scope="row">adds</th>' in first
 
 
-def test_a_run_says_what_each_source_adds(followed: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_shows_the_gain_of_each_source(followed: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert set(followed.card.sources) == set(SOURCES)
     for figures in followed.card.sources.values():
         assert 0 <= figures["together"] <= 1  # type: ignore[operator]
@@ -621,13 +619,15 @@ def test_a_run_says_what_each_source_adds(followed: Run, capsys: pytest.CaptureF
     assert json.loads(radweave("inspect", "--json", followed.folder).stdout)[0]["sources"] == followed.card.sources
 
 
-def test_what_a_source_adds_is_the_precision_out_of_fold_with_it_and_without() -> None:
+def test_the_gain_of_a_source_is_a_difference_of_precision_out_of_fold() -> None:
     """One source knows the first class, the other nothing: without the first all is lost, without the other nothing."""
     rng = np.random.default_rng(5)
     labels = (rng.random((200, 2)) < 0.3).astype(float)
     scores = np.stack([2 * labels + rng.normal(size=(200, 2)), rng.normal(size=(200, 2))], axis=1)
     folds = np.arange(200) % 2
-    held = seen(scores=scores, labels=labels, folds=folds, withheld=folds, patients=[f"p{row}" for row in range(200)])
+    held = observed(
+        scores=scores, labels=labels, folds=folds, withheld=folds, patients=[f"p{row}" for row in range(200)]
+    )
     stack = Stack({"one": "log_odds", "other": "log_odds"}, ("one", "other"), 2)
     counted = np.ones(2, dtype=bool)
     _, stacks = stack.fit(held, StackConfig(), counted)
@@ -641,41 +641,41 @@ def test_what_a_source_adds_is_the_precision_out_of_fold_with_it_and_without() -
     assert rest(scores[:, :1]) == pytest.approx(only(scores[:, :1])), "as if the other had never been there"
 
 
-def test_no_study_is_judged_by_a_stack_that_has_seen_its_label(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_study_is_scored_by_a_stack_fitted_on_its_label(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither with all sources nor without one of them: other labels in a fold change nothing that is said of it."""
     rng = np.random.default_rng(6)
     labels, folds = (rng.random((120, 2)) < 0.4).astype(float), np.arange(120) % 3
     scores = rng.normal(size=(120, 3, 2)) + labels[:, None] * np.array([2.0, 1.0, 0.0])[:, None]
     patients = [f"p{row}" for row in range(120)]
     counted = np.ones(2, dtype=bool)
-    said: list[Any] = []
+    evidences: list[Any] = []
     real = stack_module._precisions
 
     def noted(log_odds: Any, *rest: Any) -> tuple[float, float]:
-        said.append(log_odds)
+        evidences.append(log_odds)
         return real(log_odds, *rest)
 
     monkeypatch.setattr(stack_module, "_precisions", noted)
 
-    def asked(of: Any) -> list[Any]:
-        held = seen(scores=scores, labels=of, folds=folds, withheld=folds, patients=patients)
-        said.clear()
+    def queried(of: Any) -> list[Any]:
+        held = observed(scores=scores, labels=of, folds=folds, withheld=folds, patients=patients)
+        evidences.clear()
         stacks = stack_module.stacks_without(held, ["log_odds"] * 3, StackConfig(deviation=1.0))
         stack_module.precisions_without(held, stacks, StackConfig(deviation=1.0), counted)
-        return list(said)
+        return list(evidences)
 
-    before = asked(labels)
+    before = queried(labels)
     assert len(before) == 1 + 3
     for fold in range(3):
         own = folds == fold
-        after = asked(np.where(own[:, None], 1 - labels, labels))
+        after = queried(np.where(own[:, None], 1 - labels, labels))
         for one, other in zip(before, after, strict=True):
             np.testing.assert_array_equal(one[own], other[own])
             assert np.abs(one[~own] - other[~own]).max() > 0.1
 
 
 def test_without_any_source_but_the_prior_s_a_study_has_the_frequencies_of_the_classes() -> None:
-    held = seen(scores=np.zeros((12, 0, 3)))
+    held = observed(scores=np.zeros((12, 0, 3)))
     stack = FittedStack.fit(held.scores, held.labels, [], StackConfig())
     share = (held.labels.sum(axis=0) + 0.5) / 13
     assert stack(held.scores[0]) == pytest.approx(np.log(share / (1 - share)))
@@ -683,22 +683,24 @@ def test_without_any_source_but_the_prior_s_a_study_has_the_frequencies_of_the_c
     assert experiment.model.sources == ()  # type: ignore[attr-defined]
 
 
-def test_what_a_language_model_writes_is_asked_for_and_can_be_left_out(
+def test_the_language_model_is_optional_in_drafting(
     run: Run, toy_dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     example = examples_of(run, toy_dataset, "val")[0]
-    asked: list[int] = []
+    queried: list[int] = []
 
-    def propose(self: WeaveModel, batch: Batch, said: Sequence[Evidence], decoding: DecodingConfig) -> list[list[str]]:
-        asked.append(len(said))
-        return [["The heart is normal."]] * len(said)
+    def propose(
+        self: WeaveModel, batch: Batch, evidences: Sequence[Evidence], decoding: DecodingConfig
+    ) -> list[list[str]]:
+        queried.append(len(evidences))
+        return [["The heart is normal."]] * len(evidences)
 
     monkeypatch.setattr(WeaveModel, "propose", propose)
     (plain,) = Predictor.of(run, decoding=["expected_utility.written=false"]).reports([example])
-    assert not asked
+    assert not queried
     assert all(row["source"]["study_id"] for row in plain.evidence["sentences"])
     (_,) = Predictor.of(run).reports([example])
-    assert asked == [1]
+    assert queried == [1]
 
 
 def test_kinds_are_known_for_every_source_and_every_ablation_row_silences_one() -> None:
@@ -716,8 +718,8 @@ def test_a_study_of_the_training_split_does_not_recall_itself(
     example = examples_of(run, toy_dataset)[0]
     (own,) = model.evidence_for(collate([example], pad_id=0))
     assert own.weights[0] == 0
-    (stranger,) = model.evidence_for(collate([replace(example, study_id="file", patient_id="file")], pad_id=0))
-    assert stranger.weights[0] != 0
+    (outsider,) = model.evidence_for(collate([replace(example, study_id="file", patient_id="file")], pad_id=0))
+    assert outsider.weights[0] != 0
 
 
 def test_a_prior_that_an_archive_had_is_compared_with_its_signed_report(
@@ -734,7 +736,7 @@ def test_a_prior_that_an_archive_had_is_compared_with_its_signed_report(
     assert [answer["kind"] for answer in answers] == ["drafted"] * len(jobs)
     shown = [answer["evidence"].get("changes") for answer in answers]
     assert shown[0] is None
-    said = [changes["Lung Opacity"] for changes in shown[1:]]
-    assert [one["before"] for one in said[:2]] == ["affirmed", "not affirmed"]
-    assert said[0] != said[1] != said[2] != said[0]
+    evidences = [changes["Lung Opacity"] for changes in shown[1:]]
+    assert [one["before"] for one in evidences[:2]] == ["affirmed", "not affirmed"]
+    assert evidences[0] != evidences[1] != evidences[2] != evidences[0]
     assert [PRIOR_UNREPORTED in answer["warnings"] for answer in answers] == [False, False, False, True]

@@ -64,13 +64,13 @@ def test_no_source_tells_of_a_study_from_another_one_of_its_patient(model: Weave
     assert gathered.out_of_fold.patients[0] == gathered.out_of_fold.patients[1]
 
 
-def test_members_are_asked_of_their_own_fold_and_folds_are_of_patients(model: WeaveModel, gathered: Gathered) -> None:
+def test_members_score_their_own_fold_and_folds_split_patients(model: WeaveModel, gathered: Gathered) -> None:
     assert gathered.out_of_fold.folds.tolist() == model.folds.of(PATIENTS).tolist()
     assert np.array_equal(gathered.out_of_fold.withheld, gathered.out_of_fold.folds)
     assert set(gathered.out_of_fold.folds.tolist()) == {0, 1}
 
 
-def test_the_dense_heads_take_their_words_from_what_their_members_train_on(
+def test_dense_heads_take_their_vocabulary_from_their_training_fold(
     model: WeaveModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     took: list[list[list[int]]] = []
@@ -85,17 +85,17 @@ def test_the_dense_heads_take_their_words_from_what_their_members_train_on(
     assert len(took[2]) == len(PATIENTS), "the full member learns from all"
 
 
-def test_what_is_normal_is_taken_from_what_a_member_trains_on(model: WeaveModel) -> None:
+def test_normal_statistics_come_from_the_training_fold_of_a_member(model: WeaveModel) -> None:
     assert isinstance(model.difference, DifferenceSource)
     folds = model.folds.of(PATIENTS).tolist()
     row, own = 2, folds[2]
-    found = []
+    result = []
     for more in (0, 90):
         brightness = [more if number == row else 0 for number in range(len(PATIENTS))]
         model.difference.fit(view(brightness=brightness), model.encoder, model.folds)
-        found.append(model.difference.normal.clone())
-    assert torch.equal(found[0][own], found[1][own]), "the member of its fold never saw it"
-    assert not torch.equal(found[0][1 - own], found[1][1 - own])
+        result.append(model.difference.normal.clone())
+    assert torch.equal(result[0][own], result[1][own]), "the member of its fold never saw it"
+    assert not torch.equal(result[0][1 - own], result[1][1 - own])
     assert isinstance(model.tokens, TokenSource)
 
 
@@ -104,22 +104,22 @@ def test_a_memory_neither_answers_with_barred_rows_nor_learns_from_their_labels(
 ) -> None:
     memory = model.read(gathered.bank)
     vectors = gathered.bank.tensors["vectors"].double().numpy()[2]
-    asked, barred = np.ones(2, dtype=bool), np.arange(len(PATIENTS)) < 4
-    said = memory.recalled(vectors, asked.astype(float), barred)
-    assert said is not None
-    assert not said.weights[:4].any()
-    nearest = memory.nearest(vectors, asked, barred)
+    queried, barred = np.ones(2, dtype=bool), np.arange(len(PATIENTS)) < 4
+    recollection = memory.recalled(vectors, queried.astype(float), barred)
+    assert recollection is not None
+    assert not recollection.weights[:4].any()
+    nearest = memory.nearest(vectors, queried, barred)
     assert nearest is not None
     assert nearest >= 4
-    assert memory.nearest(vectors, asked, barred & False) == 2, "itself, where it is not barred"
+    assert memory.nearest(vectors, queried, barred & False) == 2, "itself, where it is not barred"
     silent = replace(memory, members=(None,) * len(memory.members))
-    assert silent.nearest(vectors, asked, barred) is None, "no member remembers any"
-    flipped = model.read(gather(model, view(flip=3)).bank).recalled(vectors, asked.astype(float), barred)
+    assert silent.nearest(vectors, queried, barred) is None, "no member remembers any"
+    flipped = model.read(gather(model, view(flip=3)).bank).recalled(vectors, queried.astype(float), barred)
     assert flipped is not None
-    assert np.array_equal(flipped.scores, said.scores)
+    assert np.array_equal(flipped.scores, recollection.scores)
 
 
-def test_what_a_difference_means_is_learnt_from_cases_of_other_patients() -> None:
+def test_differences_are_learnt_from_other_patients() -> None:
     vectors, labels = RNG.normal(size=(12, 3)), (RNG.random((12, 2)) < 0.5).astype(float)
     vectors[1] = vectors[0] + 1e-3  # the nearest of its own patient
     patients = np.array([0, 0, *range(1, 11)])
@@ -144,7 +144,7 @@ def test_no_finding_is_never_asserted_and_a_threshold_is_met_from_it_on() -> Non
     assert WeaveModel.asserted(fake, np.array([[0.0, 9.0, -0.1]]), stack).tolist() == [[True, False, False]]
 
 
-def test_a_new_study_is_asked_of_the_bank_without_its_patient(model: WeaveModel, gathered: Gathered) -> None:
+def test_a_new_study_queries_the_bank_without_its_patient(model: WeaveModel, gathered: Gathered) -> None:
     model.set_memories({STUDIES: gathered.bank})
     model.stack.fit(gathered.out_of_fold, model.weighing, np.ones(2, dtype=bool))
     example = view().examples[0]
@@ -163,23 +163,23 @@ def test_a_member_that_remembers_next_to_nothing_words_nothing(model: WeaveModel
     (alone,), (other,) = (of_fold(model, fold, 1) for fold in (0, 1))
     states = [(1, 2), (2, 1), (1, 1), (2, 2)]
     for patients in ([alone, other, other, other], [other, other, other, alone]):
-        found = gather(model, made_view(patients, states))
-        assert np.isfinite(found.out_of_fold.scores).all()
-        assert [weights.sum() for weights in found.weights] == pytest.approx([1.0] * 4)
+        result = gather(model, made_view(patients, states))
+        assert np.isfinite(result.out_of_fold.scores).all()
+        assert [weights.sum() for weights in result.weights] == pytest.approx([1.0] * 4)
 
 
-def test_in_training_a_patient_whom_nobody_remembers_is_asked_of_the_member_that_lacked_them(model: WeaveModel) -> None:
-    strangers = [*of_fold(model, 0, 1), *of_fold(model, 1, 1)]
-    batch = collate(made_view(strangers, [(1, 2), (2, 1)]).examples, pad_id=0)
+def test_in_training_a_patient_queries_only_the_member_trained_without_it(model: WeaveModel) -> None:
+    outside_fold = [*of_fold(model, 0, 1), *of_fold(model, 1, 1)]
+    batch = collate(made_view(outside_fold, [(1, 2), (2, 1)]).examples, pad_id=0)
     model.train()
-    asked = Forward(model, batch).members
+    queried = Forward(model, batch).members
     model.eval()
-    assert asked[:, :2].tolist() == [[True, False], [False, True]]
-    assert not asked[:, 2:].any(), "the full member saw them"
+    assert queried[:, :2].tolist() == [[True, False], [False, True]]
+    assert not queried[:, 2:].any(), "the full member saw them"
     assert Forward(model, batch).members.all(), "in use they are new"
 
 
-def test_who_was_really_asked_is_what_the_stack_is_told(model: WeaveModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_stack_gets_the_members_actually_queried(model: WeaveModel, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = evidence.own_members
     monkeypatch.setattr(evidence, "own_members", lambda folds, number: honest((folds + 1) % 2, number))
     with pytest.raises(InputError, match="trained on"):
@@ -194,16 +194,16 @@ def test_a_member_that_was_trained_on_nothing_has_no_spread_to_divide_by(model: 
     model.difference.fit(view(), model.encoder, model.folds)
 
 
-def test_who_asserts_is_the_stack_where_studies_are_remembered_and_the_bare_one_elsewhere(
+def test_findings_come_from_the_full_stack_if_studies_are_stored_else_from_the_bare_one(
     model: WeaveModel, gathered: Gathered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their thresholds differ: nothing reaches that of the stack, and everything that of the bare one."""
-    found: list[bool] = []
+    result: list[bool] = []
     real = WeaveModel.asserted
 
     def watched(self: WeaveModel, log_odds: Any, stack: Stack) -> torch.Tensor:
         findings = real(self, log_odds, stack)
-        found.append(bool(findings.all()))
+        result.append(bool(findings.all()))
         assert bool(findings.any()) == bool(findings.all())
         return findings
 
@@ -213,7 +213,7 @@ def test_who_asserts_is_the_stack_where_studies_are_remembered_and_the_bare_one_
     model.stack.fit(gathered.out_of_fold, model.weighing, np.ones(2, dtype=bool))
     learned = gathered.out_of_fold.of([number for number, name in enumerate(model.sources) if name in evidence.LEARNED])
     model.bare.fit(learned, model.weighing, np.ones(2, dtype=bool))
-    kept = {name: value.clone() for name, value in model.state_dict().items() if "threshold" in name}
+    retained = {name: value.clone() for name, value in model.state_dict().items() if "threshold" in name}
     model.stack.threshold.fill_(2.0)
     model.bare.threshold.fill_(-1.0)
     brief = DecodingConfig(max_new_tokens=1)
@@ -224,21 +224,19 @@ def test_who_asserts_is_the_stack_where_studies_are_remembered_and_the_bare_one_
         model.to_write(batch)
         model.propose(batch, model.evidence_for(batch), brief)
     model.memory = None
-    model.load_state_dict(kept, strict=False)
-    assert found == [True, True, False, False, False, False]
+    model.load_state_dict(retained, strict=False)
+    assert result == [True, True, False, False, False, False]
 
 
-def test_a_member_that_is_asked_alone_recalls_nobody_whom_it_does_not_remember(
-    model: WeaveModel, gathered: Gathered
-) -> None:
+def test_a_single_member_recalls_only_its_own_studies(model: WeaveModel, gathered: Gathered) -> None:
     memory = model.read(gathered.bank)
     far = gathered.vectors[0] + 1000.0
     for number, member in enumerate(memory.members):
         assert member is not None
-        asked = np.arange(len(memory.members)) == number
+        queried = np.arange(len(memory.members)) == number
         known = np.isin(np.arange(len(PATIENTS)), member.rows)
-        assert memory.nearest(far, asked, np.zeros_like(known)) in member.rows
-        assert memory.nearest(far, asked, known) is None
+        assert memory.nearest(far, queried, np.zeros_like(known)) in member.rows
+        assert memory.nearest(far, queried, known) is None
     both = np.arange(len(memory.members)) < 2
     first, second = (set(member.rows.tolist()) for member in memory.members[:2] if member is not None)
     assert memory.nearest(far, both, np.zeros(len(PATIENTS), dtype=bool)) in first ^ second, "unknown is near: at 1"

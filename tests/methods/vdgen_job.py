@@ -25,8 +25,8 @@ from toys import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
 
 TERMS = ("report", "vse", "did")
 STUDIES = 5
-# The connector's batch norm needs the engine around it, see tests/train; the contrasts do not.
-PLAIN = "model.connector.input_norm=none"
+# A norm over images needs the engine around it, see tests/train; the contrasts do not.
+PLAIN = "model.vision_norm=layer"
 # Each process would draw its own augmentation.
 READINGS = {"self": ["model.vse=self"], "two_views": ["model.vse=two_views", "model.vse.augmentation=none"]}
 

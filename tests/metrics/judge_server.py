@@ -36,14 +36,14 @@ class Server:
 @contextmanager
 def serving(reply: Callable[[int, dict[str, Any]], Reply]) -> Iterator[Server]:
     """Serve ``reply(number of the request, body)`` on a free port."""
-    seen = Server("")
+    observed = Server("")
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            seen.requests.append({"path": self.path, **body})
-            seen.headers.append(dict(self.headers))
-            status, headers, data = reply(len(seen.requests), body)
+            observed.requests.append({"path": self.path, **body})
+            observed.headers.append(dict(self.headers))
+            status, headers, data = reply(len(observed.requests), body)
             self.send_response(status)
             for name, value in headers.items():
                 self.send_header(name, value)
@@ -57,9 +57,9 @@ def serving(reply: Callable[[int, dict[str, Any]], Reply]) -> Iterator[Server]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
-    seen.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
+    observed.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
     try:
-        yield seen
+        yield observed
     finally:
         server.shutdown()
         server.server_close()

@@ -55,7 +55,7 @@ def test_averages_equal_sklearn(classes: int, policy: str) -> None:
     positive = (1,) if policy == "negative" else (1, 3)
     for group, columns in class_groups(labelled.classes).items():
         hyp, ref = (np.isin(states, positive)[:, columns] for states in (labelled.hyp, labelled.ref))
-        for average, theirs in (
+        for average, reference in (
             ("micro", "micro"),
             ("macro", "macro"),
             ("weighted", "weighted"),
@@ -63,10 +63,10 @@ def test_averages_equal_sklearn(classes: int, policy: str) -> None:
         ):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                expected = precision_recall_fscore_support(ref, hyp, average=theirs, zero_division=0)[:3]
+                expected = precision_recall_fscore_support(ref, hyp, average=reference, zero_division=0)[:3]
             for measure, value in zip(("precision", "recall", "f1"), expected, strict=True):
-                ours = statistics[policy, group, average, measure].corpus()
-                assert ours == pytest.approx(value, abs=1e-12), (group, average, measure)
+                own = statistics[policy, group, average, measure].corpus()
+                assert own == pytest.approx(value, abs=1e-12), (group, average, measure)
 
 
 def test_groups_go_by_name_not_by_place() -> None:

@@ -44,12 +44,12 @@ def test_each_is_the_best_by_its_own_score() -> None:
 def test_f1_of_a_constant_is_that_of_the_metric() -> None:
     rng = np.random.default_rng(0)
     stated = rng.random((20, 4)) < 0.3
-    for row, found in zip(stated, constant_f1(stated), strict=True):
+    for row, result in zip(stated, constant_f1(stated), strict=True):
         hits = (row & stated).sum()
-        assert found == pytest.approx(2 * hits / (20 * row.sum() + stated.sum()))
+        assert result == pytest.approx(2 * hits / (20 * row.sum() + stated.sum()))
 
 
-def test_where_no_finding_is_stated_there_is_no_floor_for_findings() -> None:
+def test_references_without_findings_have_no_findings_floor() -> None:
     assert best_for_findings([NORMAL, "The lungs are clear."], FULL, LABELER) is None
     assert set(best_constants([NORMAL], FULL, LABELER)) == {"constant_wording"}
     assert set(best_constants(TEXTS, FULL, None)) == {"constant_wording"}

@@ -35,21 +35,21 @@ def test_against_counts_by_hand() -> None:
         # Without a reference: does not count.
         {"ref": None, "hyp": EDEMA, "evidence": {}},
     ]
-    found = evidence_agreement(rows, get_labeler("chexpert14"))
-    assert found.draft == pytest.approx(2 * 1 / (1 + 2))
-    assert found.heads == pytest.approx(2 * 2 / (3 + 2))
-    assert found.recalled == pytest.approx(2 * 1 / (2 + 2))
-    assert found.draft_heads == pytest.approx(2 * 1 / (1 + 3))
-    assert found.draft_recalled == pytest.approx(2 * 1 / (1 + 2))
-    assert found.recalled_kind == "report"
-    assert (found.per_reference, found.per_draft) == (1.0, 0.5)
+    result = evidence_agreement(rows, get_labeler("chexpert14"))
+    assert result.draft == pytest.approx(2 * 1 / (1 + 2))
+    assert result.heads == pytest.approx(2 * 2 / (3 + 2))
+    assert result.recalled == pytest.approx(2 * 1 / (2 + 2))
+    assert result.draft_heads == pytest.approx(2 * 1 / (1 + 3))
+    assert result.draft_recalled == pytest.approx(2 * 1 / (1 + 2))
+    assert result.recalled_kind == "report"
+    assert (result.per_reference, result.per_draft) == (1.0, 0.5)
 
 
-def test_what_is_not_there_is_not_zero() -> None:
-    found = evidence_agreement([row(EFFUSION, EFFUSION, sentences=[])], get_labeler("chexpert14"))
-    assert (found.heads, found.recalled, found.draft_heads, found.draft_recalled) == (None, None, None, None)
-    assert found.recalled_kind is None
-    assert found.draft == 1.0
+def test_missing_evidence_is_none_not_zero() -> None:
+    result = evidence_agreement([row(EFFUSION, EFFUSION, sentences=[])], get_labeler("chexpert14"))
+    assert (result.heads, result.recalled, result.draft_heads, result.draft_recalled) == (None, None, None, None)
+    assert result.recalled_kind is None
+    assert result.draft == 1.0
 
 
 @pytest.mark.parametrize(
@@ -61,18 +61,25 @@ def test_what_is_not_there_is_not_zero() -> None:
         ([{"kind": "region", "study_id": "x"}], (None, "")),
     ],
 )
-def test_what_counts_as_recalled(recalled: list[dict[str, Any]], expected: tuple[str | None, str]) -> None:
+def test_recalled_cases_are_counted_by_rule(recalled: list[dict[str, Any]], expected: tuple[str | None, str]) -> None:
     assert recalled_text({"recalled": recalled}) == expected
 
 
 def test_heads_count_from_run_thresholds_and_never_without_one() -> None:
-    said = {"Pleural Effusion": 0.3, "Edema": 0.9}
-    found = evidence_agreement(
-        [row(EFFUSION, CLEAR, class_probabilities=said, calibration={"thresholds": {"Pleural Effusion": 0.2}})],
+    probabilities = {"Pleural Effusion": 0.3, "Edema": 0.9}
+    result = evidence_agreement(
+        [
+            row(
+                EFFUSION,
+                CLEAR,
+                class_probabilities=probabilities,
+                calibration={"thresholds": {"Pleural Effusion": 0.2}},
+            )
+        ],
         get_labeler("chexpert14"),
     )
-    assert found.heads == 1.0
-    assert found.heads_ap is None, "not all classes have a probability"
+    assert result.heads == 1.0
+    assert result.heads_ap is None, "not all classes have a probability"
     full = dict.fromkeys(get_labeler("chexpert14").classes, 0.1) | {"Pleural Effusion": 0.3}
     two = [row(EFFUSION, CLEAR, class_probabilities=full), row(CLEAR, CLEAR, class_probabilities=full)]
     assert evidence_agreement(two, get_labeler("chexpert14")).heads_ap == 0.5

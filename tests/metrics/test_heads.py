@@ -23,36 +23,38 @@ EFFUSION, EDEMA, CLEAR = "There is a pleural effusion.", "There is pulmonary ede
 
 def test_ranking_is_scikit_learns_with_ties_and_weights() -> None:
     rng = np.random.default_rng(0)
-    said = rng.integers(0, 6, (40, 3)) / 5
+    forecast = rng.integers(0, 6, (40, 3)) / 5
     true = rng.random((40, 3)) < 0.3
     weights = np.concatenate([np.ones((1, 40)), rng.integers(0, 4, (3, 40)).astype(float)])
-    auroc, precision = ranking(said, true, weights)
+    auroc, precision = ranking(forecast, true, weights)
     for row, weight in enumerate(weights):
         each = np.repeat(weight, 3)
-        assert auroc[row] == pytest.approx(roc_auc_score(true.ravel(), said.ravel(), sample_weight=each))
-        assert precision[row] == pytest.approx(average_precision_score(true.ravel(), said.ravel(), sample_weight=each))
+        assert auroc[row] == pytest.approx(roc_auc_score(true.ravel(), forecast.ravel(), sample_weight=each))
+        assert precision[row] == pytest.approx(
+            average_precision_score(true.ravel(), forecast.ravel(), sample_weight=each)
+        )
     for labels in (np.zeros((40, 3), bool), np.ones((40, 3), bool)):
-        assert np.isnan(ranking(said, labels, weights)[0]).all()
+        assert np.isnan(ranking(forecast, labels, weights)[0]).all()
 
 
 def drafts(num: int = 60) -> list[Pair]:
     """Every third study has an effusion; the heads say 0.4 or 0.1, and half of the drafts say what they say."""
     pairs = []
     for n in range(num):
-        there = n % 3 == 0
-        values = {"Pleural Effusion": 0.4 if there else 0.1, "Edema": 0.05, "No Finding": 0.9}
+        present = n % 3 == 0
+        values = {"Pleural Effusion": 0.4 if present else 0.1, "Edema": 0.05, "No Finding": 0.9}
         cuts = dict.fromkeys(values, 0.2)
-        given = Probabilities(values, cuts, frozenset({"Pleural Effusion"}), split="val")
-        hyp, ref = EFFUSION if there and n % 2 else CLEAR, EFFUSION if there else CLEAR
-        pairs.append(Pair(f"s{n}", hyp, (ref,), probabilities=given))
+        probabilities_of_row = Probabilities(values, cuts, frozenset({"Pleural Effusion"}), split="val")
+        hyp, ref = EFFUSION if present and n % 2 else CLEAR, EFFUSION if present else CLEAR
+        pairs.append(Pair(f"s{n}", hyp, (ref,), probabilities=probabilities_of_row))
     return pairs
 
 
 def test_against_counts_by_hand() -> None:
     options = Options(meteor=False, floors=False, resamples=20)
-    found = evaluate_pairs(drafts(), labeler=LABELER, options=options).heads
-    assert isinstance(found, HeadTable)
-    effusion = found.classes["Pleural Effusion"]
+    actual = evaluate_pairs(drafts(), labeler=LABELER, options=options).heads
+    assert isinstance(actual, HeadTable)
+    effusion = actual.classes["Pleural Effusion"]
     assert (effusion.auroc.value, effusion.average_precision.value) == (1.0, 1.0)
     assert effusion.auroc.bounds == (1.0, 1.0)
     assert effusion.calibration_error == pytest.approx(20 / 60 * 0.6 + 40 / 60 * 0.1)
@@ -60,35 +62,35 @@ def test_against_counts_by_hand() -> None:
         (0.1, 0.0, 40),
         (0.4, 1.0, 20),
     ]
-    edema = found.classes["Edema"]
+    edema = actual.classes["Edema"]
     assert (edema.positives, edema.auroc.value, edema.calibration_error) == (0, None, None), "nothing can be said"
     assert not edema.calibrated
     # Heads: 20 of 20. Drafts: 10 of 20.
-    assert (found.heads_f1, found.draft_f1) == (1.0, pytest.approx(2 * 10 / 30))
-    assert found.share == found.draft_f1 == found.draft_macro_f1
-    assert found.calibration_error == effusion.calibration_error
-    assert found.calibrated_on == "val"
+    assert (actual.heads_f1, actual.draft_f1) == (1.0, pytest.approx(2 * 10 / 30))
+    assert actual.share == actual.draft_f1 == actual.draft_macro_f1
+    assert actual.calibration_error == effusion.calibration_error
+    assert actual.calibrated_on == "val"
 
 
 def test_a_rare_finding_counts_in_the_micro_average_alone() -> None:
     """Heads and drafts are averaged over the same classes, whichever of the two is wrong of the rare one."""
     pairs = []
     for n in range(30):
-        there, rare = n < 6, n in (10, 11, 12, 13)
-        values = {"Pleural Effusion": 0.9 if there else 0.1, "Edema": 0.1, "No Finding": 0.5}
-        given = Probabilities(values, dict.fromkeys(values, 0.5), frozenset(values), split="val")
-        ref = EFFUSION if there else EDEMA if rare else CLEAR
-        pairs.append(Pair(f"s{n}", EFFUSION if there else CLEAR, (ref,), probabilities=given))
-    found = evaluate_pairs(pairs, labeler=LABELER, options=Options(meteor=False, floors=False, resamples=0)).heads
-    assert isinstance(found, HeadTable)
-    assert found.classes["Edema"].positives == 4
-    assert (found.heads_macro_f1, found.draft_macro_f1) == (1.0, 1.0)
-    assert found.heads_f1 == found.draft_f1 == pytest.approx(2 * 6 / (6 + 10))
+        present, rare = n < 6, n in (10, 11, 12, 13)
+        values = {"Pleural Effusion": 0.9 if present else 0.1, "Edema": 0.1, "No Finding": 0.5}
+        probabilities_of_row = Probabilities(values, dict.fromkeys(values, 0.5), frozenset(values), split="val")
+        ref = EFFUSION if present else EDEMA if rare else CLEAR
+        pairs.append(Pair(f"s{n}", EFFUSION if present else CLEAR, (ref,), probabilities=probabilities_of_row))
+    actual = evaluate_pairs(pairs, labeler=LABELER, options=Options(meteor=False, floors=False, resamples=0)).heads
+    assert isinstance(actual, HeadTable)
+    assert actual.classes["Edema"].positives == 4
+    assert (actual.heads_macro_f1, actual.draft_macro_f1) == (1.0, 1.0)
+    assert actual.heads_f1 == actual.draft_f1 == pytest.approx(2 * 6 / (6 + 10))
     # With a fifth study it is not rare any more, and both have missed it.
     pairs[14] = replace(pairs[14], refs=(EDEMA,))
-    found = evaluate_pairs(pairs, labeler=LABELER, options=Options(meteor=False, floors=False, resamples=0)).heads
-    assert isinstance(found, HeadTable)
-    assert (found.heads_macro_f1, found.draft_macro_f1) == (0.5, 0.5)
+    actual = evaluate_pairs(pairs, labeler=LABELER, options=Options(meteor=False, floors=False, resamples=0)).heads
+    assert isinstance(actual, HeadTable)
+    assert (actual.heads_macro_f1, actual.draft_macro_f1) == (0.5, 0.5)
 
 
 def test_drafts_without_probabilities_have_no_table() -> None:
@@ -140,8 +142,8 @@ def line_of(pair: Pair) -> str:
 def test_the_command_writes_table_and_picture(tmp_path: Path) -> None:
     path = tmp_path / "drafts.jsonl"
     path.write_text("".join(map(line_of, drafts())))
-    for again in ([], ["--overwrite"]):
-        done = radweave("evaluate", path, "--no-meteor", "--resamples", "0", "--out", tmp_path / "out", *again)
+    for repeated in ([], ["--overwrite"]):
+        done = radweave("evaluate", path, "--no-meteor", "--resamples", "0", "--out", tmp_path / "out", *repeated)
         assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "out" / "evaluation.json").read_text())["heads"]
     assert result["draft_share_of_heads"] == pytest.approx(2 / 3)
@@ -151,7 +153,7 @@ def test_the_command_writes_table_and_picture(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [1.5, -0.1, "high", True])
-def test_what_is_no_probability_is_refused(tmp_path: Path, value: object) -> None:
+def test_invalid_probabilities_are_refused(tmp_path: Path, value: object) -> None:
     path = tmp_path / "drafts.jsonl"
     row = {"study_id": "a", "hyp": "x", "ref": "y", "evidence": {"class_probabilities": {"Edema": value}}}
     path.write_text(json.dumps(row) + "\n")

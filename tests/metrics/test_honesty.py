@@ -64,10 +64,10 @@ def test_collapsed_model_is_visible() -> None:
     assert rows.distinct_reports_share.value == 1 / len(REFERENCES)
     assert rows.distinct_reports_share.reference == 1.0
     assert rows.most_frequent_report_share.value == 1.0
-    said = " ".join(evaluation.to_json()["warnings"])
-    assert "collapsed: 100%" in said
+    warnings = " ".join(evaluation.to_json()["warnings"])
+    assert "collapsed: 100%" in warnings
     # Its reports can be dealt out anyhow: the shuffled baseline has the same score.
-    assert "no better than the baseline shuffled_pairing" in said
+    assert "no better than the baseline shuffled_pairing" in warnings
 
 
 def test_swapped_sides_are_visible_although_n_gram_scores_stay_high() -> None:
@@ -106,19 +106,19 @@ def test_invented_finding_is_visible() -> None:
         ("Large right pneumothorax.", "The lungs are clear.", 1, 0),
     ],
 )
-def test_what_counts_as_invented_and_as_missed(hyp: str, ref: str, invented: int, missed: int) -> None:
+def test_invented_and_missed_findings_are_counted(hyp: str, ref: str, invented: int, missed: int) -> None:
     rows = evaluate_pairs([Pair("a", hyp, (ref,))], labeler=get_labeler("chexpert14"), options=OPTIONS).honesty
     assert rows.hallucinated_findings_per_report.value == invented
     assert rows.missed_findings_per_report.value == missed
 
 
 def test_missed_findings_are_a_share_of_reference_findings() -> None:
-    said = {
+    warnings = {
         "Large pneumothorax. Cardiomegaly.": "Large pneumothorax.",
         "Edema.": "Edema.",
         "Clear.": "Edema.",
     }
-    pairs = [Pair(str(row), hyp, (ref,)) for row, (ref, hyp) in enumerate(said.items())]
+    pairs = [Pair(str(row), hyp, (ref,)) for row, (ref, hyp) in enumerate(warnings.items())]
     rows = evaluate_pairs(pairs, labeler=get_labeler("chexpert14"), options=OPTIONS).honesty
     missed, invented = rows.missed_findings_per_report, rows.hallucinated_findings_per_report
     assert isinstance(missed, MissedRow)
@@ -205,7 +205,7 @@ def test_sides_are_compared_where_both_texts_side_a_finding(
     assert (sides.comparable, sides.contradicted) == (comparable, contradicted)
 
 
-def test_floors_given_with_the_predictions() -> None:
+def test_floors_use_the_predictions_own_training_reports() -> None:
     pairs = [
         Pair(f"s{i}", text, (text,), floors={"constant": "Lungs clear.", "nearest_neighbour": REFERENCES[i - 1]})
         for i, text in enumerate(REFERENCES)

@@ -38,11 +38,11 @@ def test_order_is_balanced_recorded_and_undone() -> None:
     assert items == judge_items(STUDIES, seed=0)
     assert items != judge_items(STUDIES, seed=1)
     with serving(prefers_b) as server:
-        found = summarise(judge(items, chat(server.url)), judge_name="fake", seed=0, both_orders=False)
-    assert found["valid"] == 8
-    assert found["a_first"] == 4
-    assert found["first_slot_share"] == 0.5
-    for row in found["dimensions"].values():
+        result = summarise(judge(items, chat(server.url)), judge_name="fake", seed=0, both_orders=False)
+    assert result["valid"] == 8
+    assert result["a_first"] == 4
+    assert result["first_slot_share"] == 0.5
+    for row in result["dimensions"].values():
         assert (row["b_wins"], row["a_wins"], row["b_win_rate"]) == (8, 0, 1.0)
         # Two-sided sign test of 8 out of 8, times five by Holm.
         assert row["p"] == pytest.approx(2 / 256)
@@ -92,16 +92,16 @@ def test_study_with_one_of_two_answers_does_not_count() -> None:
         *judged("agreed", "b", "b"), *judged("too", "a", "a"), *judged("flipped", "a", "b"), *judged("once", "b", None),
         *judged("later", None, "b"), *judged("never", None, None),
     ]  # fmt: skip
-    found = summarise(answers, judge_name="fake", seed=0, both_orders=True)
-    assert (found["asked"], found["valid"], found["invalid"]) == (12, 8, 4)
-    for row in found["dimensions"].values():
+    result = summarise(answers, judge_name="fake", seed=0, both_orders=True)
+    assert (result["asked"], result["valid"], result["invalid"]) == (12, 8, 4)
+    for row in result["dimensions"].values():
         assert (row["b_wins"], row["a_wins"], row["flipped_with_order"]) == (1, 1, 1)
     single = [one for study in ("x", "y") for one in judged(study, "b")]
     once = summarise([*single, *judged("z", None)], judge_name="fake", seed=0, both_orders=False)
     assert {(row["b_wins"], row["a_wins"]) for row in once["dimensions"].values()} == {(2, 0)}
 
 
-def test_bad_answers_are_asked_again_then_counted() -> None:
+def test_bad_answers_are_retried_then_counted() -> None:
     def stubborn(number: int, body: dict[str, Any]) -> Reply:
         texts = body["messages"][1]["content"]
         if "of a 0" in texts:
@@ -109,14 +109,14 @@ def test_bad_answers_are_asked_again_then_counted() -> None:
         return 200, {}, completion(answer("second") if number % 2 == 0 else "```json\n{}\n```")
 
     with serving(stubborn) as server:
-        found = judge(judge_items(STUDIES[:3], seed=0), chat(server.url), attempts=3)
-    by_study = {judgement.study_id: judgement for judgement in found}
+        result = judge(judge_items(STUDIES[:3], seed=0), chat(server.url), attempts=3)
+    by_study = {judgement.study_id: judgement for judgement in result}
     assert by_study["s0"].choices is None
     assert by_study["s0"].problem == "the answer is not JSON"
     assert by_study["s0"].raw == ("Both are good!",) * 3
     assert by_study["s1"].choices is not None
     assert by_study["s1"].raw[-1] == answer("second")
-    summary = summarise(found, judge_name="fake", seed=0, both_orders=False)
+    summary = summarise(result, judge_name="fake", seed=0, both_orders=False)
     assert (summary["valid"], summary["invalid"]) == (2, 1)
 
 
@@ -206,9 +206,9 @@ def test_busy_server_is_retried_and_refusal_is_not() -> None:
         assert judge(judge_items(STUDIES[:1], seed=0), chat(server.url))[0].choices is not None
         assert len(server.requests) == 3
     with serving(lambda *_: (401, {}, b"bad key secret-key")) as server:
-        found = judge(judge_items(STUDIES[:1], seed=0), chat(server.url, key="secret-key"))
+        result = judge(judge_items(STUDIES[:1], seed=0), chat(server.url, key="secret-key"))
         assert len(server.requests) == 1
-    assert found[0].problem == "HTTP status 401"
+    assert result[0].problem == "HTTP status 401"
 
 
 def test_redirect_is_refused() -> None:
@@ -228,28 +228,28 @@ def test_strange_endpoint_is_no_answer(body: bytes) -> None:
         chat(server.url).complete([{"role": "user", "content": "x"}])
 
 
-def test_answers_are_kept_when_endpoint_fails() -> None:
+def test_answers_are_saved_when_the_endpoint_fails() -> None:
     class Dying:
         name = "dying"
 
         def __init__(self) -> None:
-            self.asked = 0
+            self.num_requests = 0
 
         def complete(self, messages: Messages) -> str:
-            self.asked += 1
-            if self.asked > 2:
+            self.num_requests += 1
+            if self.num_requests > 2:
                 raise ChatFailedError("no connection")
             return answer("first")
 
     dying = Dying()
-    found = judge(judge_items(STUDIES * 3, seed=0), dying)
-    assert [judgement.choices is not None for judgement in found[:3]] == [True, True, False]
-    assert len(found) == 24
-    assert dying.asked == 2 + 5
-    assert "endpoint is gone" in str(found[-1].problem)
+    result = judge(judge_items(STUDIES * 3, seed=0), dying)
+    assert [judgement.choices is not None for judgement in result[:3]] == [True, True, False]
+    assert len(result) == 24
+    assert dying.num_requests == 2 + 5
+    assert "endpoint is gone" in str(result[-1].problem)
 
 
-def test_unreachable_endpoint_is_said() -> None:
+def test_an_unreachable_endpoint_is_reported() -> None:
     with serving(prefers_b) as server:
         url = server.url
     with pytest.raises(ChatFailedError, match="no connection"):

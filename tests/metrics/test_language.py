@@ -29,11 +29,11 @@ def texts(studies: int, seed: int = 0) -> PreparedTexts:
 
 @pytest.mark.parametrize("protocol", ["full", "hf"])
 def test_a_few_studies_at_a_time_score_as_all_at_once(protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    rules, given = get_protocol(protocol), texts(11)
-    at_once = language_statistics(given, rules)
+    rules, paired = get_protocol(protocol), texts(11)
+    at_once = language_statistics(paired, rules)
     monkeypatch.setattr(language, "STUDIES_AT_A_TIME", 3)
     monkeypatch.setattr(ngrams, "_BLOCK", 2)
-    in_parts = language_statistics(given, rules)
+    in_parts = language_statistics(paired, rules)
     assert at_once.keys() == in_parts.keys()
     for name, statistic in at_once.items():
         # CIDEr adds the n-grams of a study in another order; all else is counted or divided study by study.
@@ -46,20 +46,20 @@ def test_a_few_studies_at_a_time_score_as_all_at_once(protocol: str, monkeypatch
 
 def test_parts_know_the_words_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """CIDEr weighs an n-gram by how many of all studies have it."""
-    given = texts(9)
-    whole = PairedTexts.of([text.split() for text in given.hyps], [[t.split() for t in refs] for refs in given.refs])
+    paired = texts(9)
+    whole = PairedTexts.of([text.split() for text in paired.hyps], [[t.split() for t in refs] for refs in paired.refs])
     wanted, _ = cider(whole, count_pairs(whole, 4))
     monkeypatch.setattr(language, "STUDIES_AT_A_TIME", 2)
-    found = language_statistics(given, get_protocol("full"))["CIDEr"].per_study
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
+    result = language_statistics(paired, get_protocol("full"))["CIDEr"].per_study
+    np.testing.assert_allclose(result, wanted, rtol=0, atol=1e-12)
     assert wanted.max() > 0
 
 
 def test_floors_counted_beside_score_as_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
-    rules, given, other = get_protocol("full"), texts(8), texts(8, seed=1).hyps
+    rules, paired, other = get_protocol("full"), texts(8), texts(8, seed=1).hyps
     monkeypatch.setattr(language, "STUDIES_AT_A_TIME", 3)
-    main, floors = language_and_floors(given, {"other": other, "own": given.hyps}, rules)
-    alone = language_statistics(PreparedTexts(other, given.refs), rules)
+    main, floors = language_and_floors(paired, {"other": other, "own": paired.hyps}, rules)
+    alone = language_statistics(PreparedTexts(other, paired.refs), rules)
     assert floors["other"] == pytest.approx({name: one.corpus() for name, one in alone.items()}, abs=1e-12)
     assert floors["own"] == pytest.approx({name: one.corpus() for name, one in main.items()}, abs=1e-12)
     assert floors["other"]["BLEU_4"] != floors["own"]["BLEU_4"]
@@ -70,13 +70,13 @@ def test_an_n_gram_counts_once_a_study(monkeypatch: pytest.MonkeyPatch) -> None:
     reports, owners = [["a", "b"], ["a", "b"], ["a"], ["b", "a", "b"]], np.array([0, 0, 1, 2])
     for block in (1, 2, 100):
         monkeypatch.setattr(ngrams, "_BLOCK", block)
-        found = ReportStatistics.of(reports, 2, owners)
-        by_word = {word: int(found.frequencies[0][number]) for word, number in found.words.items()}
+        result = ReportStatistics.of(reports, 2, owners)
+        by_word = {word: int(result.frequencies[0][number]) for word, number in result.words.items()}
         assert by_word == {"a": 3, "b": 2}
-        assert sorted(found.frequencies[1].tolist()) == [1, 2]
-        numbers = [found.encode(text) for text in (["a", "b", "new"], ["new", "b", "a"])]
-        tables, frequency = found.count(numbers)
-        bigrams = [(found.words["a"], found.words["b"], 2), (found.words["b"], found.words["a"], 1)]
+        assert sorted(result.frequencies[1].tolist()) == [1, 2]
+        numbers = [result.encode(text) for text in (["a", "b", "new"], ["new", "b", "a"])]
+        tables, frequency = result.count(numbers)
+        bigrams = [(result.words["a"], result.words["b"], 2), (result.words["b"], result.words["a"], 1)]
         shown = {
             (int(tables[0].last[before]), int(last), int(count))
             for before, last, count in zip(tables[1].before, tables[1].last, frequency[1], strict=True)

@@ -79,17 +79,17 @@ def test_scores_of_a_third_equal_loops_over_its_classes() -> None:
             for name in names:
                 column = CHEXPERT14.index(name)
                 tp = fp = fn = 0
-                for said, true in zip(hyp[:, column], ref[:, column], strict=True):
-                    tp += said in positive and true in positive
-                    fp += said in positive and true not in positive
-                    fn += said not in positive and true in positive
+                for predicted, true in zip(hyp[:, column], ref[:, column], strict=True):
+                    tp += predicted in positive and true in positive
+                    fp += predicted in positive and true not in positive
+                    fn += predicted not in positive and true in positive
                 f1s.append(2 * tp / (2 * tp + fp + fn))
                 pooled += (tp, fp, fn)
-            found = table.policies[policy][group]
-            assert found["macro"].f1.value == pytest.approx(np.mean(f1s))
-            assert found["micro"].precision.value == pytest.approx(pooled[0] / (pooled[0] + pooled[1]))
-            low, high = found["macro"].f1.bounds
-            assert low < found["macro"].f1.value < high
+            actual = table.policies[policy][group]
+            assert actual["macro"].f1.value == pytest.approx(np.mean(f1s))
+            assert actual["micro"].precision.value == pytest.approx(pooled[0] / (pooled[0] + pooled[1]))
+            low, high = actual["macro"].f1.bounds
+            assert low < actual["macro"].f1.value < high
 
 
 def test_a_system_that_only_knows_the_head_shows_it() -> None:
@@ -108,8 +108,10 @@ def test_a_system_that_only_knows_the_head_shows_it() -> None:
     assert groups["tail"]["micro"]["recall"]["value"] == 0.0
     assert groups["head"]["micro"]["recall"]["interval"] is None
     drawn = Options(meteor=False, floors=False, resamples=20)
-    given = evaluate_pairs(pairs, labeler=get_labeler("chexpert14"), frequencies=frequencies, options=drawn).long_tail
-    assert given.policies["uncertain_as_negative"]["head"]["micro"].recall.bounds == (1.0, 1.0)
+    evaluation = evaluate_pairs(
+        pairs, labeler=get_labeler("chexpert14"), frequencies=frequencies, options=drawn
+    ).long_tail
+    assert evaluation.policies["uncertain_as_negative"]["head"]["micro"].recall.bounds == (1.0, 1.0)
     assert "long_tail" not in evaluate_pairs(pairs, labeler=get_labeler("chexpert14"), options=options).to_json()
 
 
@@ -161,8 +163,8 @@ def test_the_phantom_has_a_long_tail_by_default() -> None:
     assert set(groups["tail"]) & set(expected[:5]) == set()
 
     def ratio(counted: ClassFrequencies) -> float:
-        found = counted.groups()
-        head, tail = (sum(counted.positives[name] for name in found[group]) for group in ("head", "tail"))
+        actual = counted.groups()
+        head, tail = (sum(counted.positives[name] for name in actual[group]) for group in ("head", "tail"))
         return head / max(1, tail)
 
     assert ratio(tailed) > 3 * ratio(balanced)

@@ -56,15 +56,15 @@ def test_iu_corpus_and_per_report_scores(shared_data: Path, system: str) -> None
     expected = read(shared_data, "iu_expected_scores.json")[system]
     evaluation = evaluate_pairs(iu_pairs(shared_data, system), "ws", options=PLAIN)
     assert len(evaluation.study_ids) == expected["corpus"]["n"]
-    for theirs, ours in IU_NAMES.items():
-        assert evaluation.corpus[ours].value == pytest.approx(expected["corpus"][theirs], abs=CORPUS_TOLERANCE), ours
+    for reference, own in IU_NAMES.items():
+        assert evaluation.corpus[own].value == pytest.approx(expected["corpus"][reference], abs=CORPUS_TOLERANCE), own
     per_study = evaluation.per_study()
     for study, scores in expected["per_report"].items():
-        for theirs, value in scores.items():
-            if theirs in IU_NAMES:
-                assert per_study[study][IU_NAMES[theirs]] == pytest.approx(value, abs=ROUNDED_TOLERANCE), (
+        for reference, value in scores.items():
+            if reference in IU_NAMES:
+                assert per_study[study][IU_NAMES[reference]] == pytest.approx(value, abs=ROUNDED_TOLERANCE), (
                     study,
-                    theirs,
+                    reference,
                 )
 
 
@@ -74,9 +74,9 @@ def test_iu_corpus_and_per_report_scores(shared_data: Path, system: str) -> None
 def test_iu_meteor(shared_data: Path, system: str) -> None:
     expected = read(shared_data, "iu_expected_scores.json")[system]
     pairs = iu_pairs(shared_data, system)
-    found = meteor_statistics([pair.hyp for pair in pairs], [pair.refs for pair in pairs])
-    assert isinstance(found, ExternalScores)
-    meteor = found.statistics["METEOR"]
+    result = meteor_statistics([pair.hyp for pair in pairs], [pair.refs for pair in pairs])
+    assert isinstance(result, ExternalScores)
+    meteor = result.statistics["METEOR"]
     assert meteor.corpus() == pytest.approx(expected["corpus"]["METEOR"], abs=CORPUS_TOLERANCE)
     for pair, score in zip(pairs, meteor.per_study, strict=True):
         assert score == pytest.approx(expected["per_report"][pair.study_id]["METEOR"], abs=ROUNDED_TOLERANCE)
@@ -102,12 +102,12 @@ def test_ct_scores_in_the_way_of_hf_evaluate(shared_data: Path) -> None:
     for name, scores in expected.items():
         evaluation = evaluate_pairs(pairs[name], "hf", options=PLAIN)
         assert len(evaluation.study_ids) == scores["n"]
-        for theirs, value in scores.items():
-            if theirs == "n":
+        for reference, value in scores.items():
+            if reference == "n":
                 continue
-            ours = f"{theirs.removeprefix('Overall_').replace('-', '_')}"
-            ours += "_corpus" if theirs.startswith("Overall_") else ""
-            assert evaluation.corpus[ours].value == pytest.approx(value, abs=CORPUS_TOLERANCE), (name, theirs)
+            own = f"{reference.removeprefix('Overall_').replace('-', '_')}"
+            own += "_corpus" if reference.startswith("Overall_") else ""
+            assert evaluation.corpus[own].value == pytest.approx(value, abs=CORPUS_TOLERANCE), (name, reference)
 
 
 def nlgeval(shared_data: Path) -> list[tuple[Evaluation, dict[str, float], dict[str, Any]]]:
@@ -126,9 +126,12 @@ def test_nlgeval_examples_with_several_references(shared_data: Path) -> None:
     names = {**{f"Bleu_{n}": f"BLEU_{n}" for n in range(1, 5)}, "ROUGE_L": "ROUGE_L"}
     compared = 0
     for evaluation, expected, example in nlgeval(shared_data):
-        for theirs, ours in names.items():
-            if theirs in expected:
-                assert evaluation.corpus[ours].value == pytest.approx(expected[theirs], abs=1e-6), (example, theirs)
+        for reference, own in names.items():
+            if reference in expected:
+                assert evaluation.corpus[own].value == pytest.approx(expected[reference], abs=1e-6), (
+                    example,
+                    reference,
+                )
                 compared += 1
     assert compared == 12
 
@@ -151,6 +154,6 @@ def test_nlgeval_cider_where_it_is_defined(shared_data: Path) -> None:
 @needs_java
 def test_nlgeval_meteor(shared_data: Path) -> None:
     for _, expected, example in nlgeval(shared_data)[:2]:
-        found = meteor_statistics(example["hypotheses"], example["references"])
-        assert isinstance(found, ExternalScores)
-        assert found.statistics["METEOR"].corpus() == pytest.approx(expected["METEOR"], abs=1e-6)
+        result = meteor_statistics(example["hypotheses"], example["references"])
+        assert isinstance(result, ExternalScores)
+        assert result.statistics["METEOR"].corpus() == pytest.approx(expected["METEOR"], abs=1e-6)

@@ -41,9 +41,9 @@ def pairs_file(folder: Path, rows: list[dict[str, Any]]) -> Path:
 
 def test_sections_are_scored_without_headings(tmp_path: Path) -> None:
     pairs = read_pairs(pairs_file(tmp_path, ROWS)).pairs
-    found = evaluate_pairs(pairs, labeler=get_labeler("chexpert14"), options=FAST)
-    assert found.sections["findings"].corpus["BLEU_4"].value == pytest.approx(1.0)
-    worse = found.sections["impression"].corpus["BLEU_1"].value
+    result = evaluate_pairs(pairs, labeler=get_labeler("chexpert14"), options=FAST)
+    assert result.sections["findings"].corpus["BLEU_4"].value == pytest.approx(1.0)
+    worse = result.sections["impression"].corpus["BLEU_1"].value
     assert worse is not None
     assert worse < 0.5, "a draft without a heading has no impression"
     bare = [
@@ -54,18 +54,18 @@ def test_sections_are_scored_without_headings(tmp_path: Path) -> None:
     plain = evaluate_pairs(
         read_pairs(pairs_file(tmp_path, bare)).pairs, labeler=get_labeler("chexpert14"), options=FAST
     )
-    assert found.corpus == plain.corpus
-    assert (found.floors, found.clinical, plain.sections) == (plain.floors, plain.clinical, {})
-    assert set(found.to_json()["sections"]) == {"findings", "impression"}  # type: ignore[call-overload]
+    assert result.corpus == plain.corpus
+    assert (result.floors, result.clinical, plain.sections) == (plain.floors, plain.clinical, {})
+    assert set(result.to_json()["sections"]) == {"findings", "impression"}  # type: ignore[call-overload]
     assert "sections" not in plain.to_json()
 
 
 def test_study_without_reference_section_is_left_out_of_it(tmp_path: Path) -> None:
     rows = [ROWS[0], {**ROWS[1], "ref": "FINDINGS: There is a small left pleural effusion."}]
-    found = evaluate_pairs(read_pairs(pairs_file(tmp_path, rows)).pairs, options=FAST)
-    assert found.sections["impression"].study_ids == ("a",)
-    assert found.sections["impression"].left_out == {"reference has no such section": 1}
-    assert found.sections["findings"].study_ids == ("a", "b")
+    result = evaluate_pairs(read_pairs(pairs_file(tmp_path, rows)).pairs, options=FAST)
+    assert result.sections["impression"].study_ids == ("a",)
+    assert result.sections["impression"].left_out == {"reference has no such section": 1}
+    assert result.sections["findings"].study_ids == ("a", "b")
 
 
 def test_texts_of_one_part_with_headings_are_scored_as_they_were(tmp_path: Path) -> None:
@@ -80,10 +80,10 @@ def test_floors_are_of_the_text_that_was_to_be_written(tmp_path: Path, capsys: p
             study = Study(study_id=name, patient_id=name, split="train", report="Clear.", findings="Clear lungs.")
             writer.add(study.model_copy(update={"impression": "Normal chest."}))
     drafts, refs = ({str(row["study_id"]): str(row[name]) for row in ROWS} for name in ("hyp", "ref"))
-    found = score(drafts, refs, train=tmp_path / "set", target="both", options=FAST)
+    result = score(drafts, refs, train=tmp_path / "set", target="both", options=FAST)
     whole, impression = (
-        found.floors["constant_report"].corpus,
-        found.sections["impression"].floors["constant_report"].corpus,
+        result.floors["constant_report"].corpus,
+        result.sections["impression"].floors["constant_report"].corpus,
     )
     assert whole is not None
     assert impression is not None

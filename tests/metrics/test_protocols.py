@@ -31,7 +31,7 @@ ASKED_FOR = {
 }
 
 
-def test_every_protocol_is_there_with_a_hash_of_its_own() -> None:
+def test_every_protocol_has_its_own_hash() -> None:
     assert set(PROTOCOLS) >= ASKED_FOR
     assert len({ProtocolRecord(protocol).language_hash for protocol in PROTOCOLS.values()}) == len(PROTOCOLS)
 

@@ -208,10 +208,10 @@ def plain_graph(folder: Path, name: str, text: str) -> tuple[list[Any], list[Any
             entities.append((*span, LABELS[int(scores.argmax())]))
         head = (state[f"{pruner}1._module.weight"], state[f"{pruner}1._module.bias"])
         mention[span] = float(linear(feed(f"{pruner}0._module.", vectors[span]), *head))
-    kept = sorted(sorted(spans, key=lambda span: -mention[span])[: math.ceil(len(words) * SPANS_PER_WORD)])
+    retained = sorted(sorted(spans, key=lambda span: -mention[span])[: math.ceil(len(words) * SPANS_PER_WORD)])
     relations = []
-    for a in kept:
-        for b in kept:
+    for a in retained:
+        for b in retained:
             pair = torch.cat([vectors[a], vectors[b], vectors[a] * vectors[b]])
             head = f"_relation._relation_scorers.{name}__relation_labels."
             inner = feed(f"_relation._relation_feedforwards.{name}__relation_labels.", pair)
@@ -228,14 +228,14 @@ def test_the_reader_is_the_published_network(checkpoint: Path, text: str) -> Non
         entities, relations = plain_graph(checkpoint, "radgraph", text)
     assert [(entity.start, entity.end, entity.label) for entity in graph.values()] == entities
     known = {(first, last) for first, last, _ in entities}
-    ours = [
+    own = [
         ((entity.start, entity.end), (graph[key].start, graph[key].end), name)
         for entity in graph.values()
         for name, key in entity.relations
     ]
-    assert sorted(ours) == sorted(row for row in relations if row[0] in known and row[1] in known)
+    assert sorted(own) == sorted(row for row in relations if row[0] in known and row[1] in known)
     assert len(entities) > 2
-    assert ours
+    assert own
 
 
 def test_statistics_and_the_rows_of_an_evaluation(checkpoint: Path) -> None:
@@ -254,12 +254,12 @@ def test_statistics_and_the_rows_of_an_evaluation(checkpoint: Path) -> None:
 
 
 def unavailable(folder: Path) -> str:
-    found = radgraph_statistics(["a"], [["a"]], folder)
-    assert isinstance(found, Unavailable)
-    return found.reason
+    actual = radgraph_statistics(["a"], [["a"]], folder)
+    assert isinstance(actual, Unavailable)
+    return actual.reason
 
 
-def test_what_is_missing_is_said(tmp_path: Path) -> None:
+def test_missing_files_are_named(tmp_path: Path) -> None:
     assert "no folder" in unavailable(tmp_path / "none")
     folder = write_checkpoint(tmp_path / "radgraph-xl", "radgraph-xl")
     assert RadGraphReader(folder).name == "radgraph-xl"

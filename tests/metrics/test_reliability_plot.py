@@ -15,22 +15,22 @@ BINS = [{"said": 0.1, "seen": 0.0, "count": 20, "low": 0.0}, {"said": 0.6, "seen
 
 def drawn(number: int, monkeypatch: pytest.MonkeyPatch) -> Figure:
     """The figure over all findings and this many classes."""
-    kept: list[Figure] = []
-    monkeypatch.setattr(tables, "png", lambda figure: kept.append(figure) or b"")
+    figures: list[Figure] = []
+    monkeypatch.setattr(tables, "png", lambda figure: figures.append(figure) or b"")
     classes: dict[str, Any] = {f"class {place}": {"reliability": BINS} for place in range(number)}
     assert tables.reliability_plot({"heads": {"reliability": BINS, "classes": classes}}) is not None
-    return kept[0]
+    return figures[0]
 
 
 def test_every_dot_has_its_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     panel = drawn(1, monkeypatch).axes[0]
     bars = [segment for bar in panel.collections for segment in bar.get_segments()]
-    found = [(x, low, high) for (x, low), (_, high) in bars]
+    result = [(x, low, high) for (x, low), (_, high) in bars]
     hits = (0, 5)
     expected = [
         (one["said"], *(wilson_interval(had, int(one["count"])) or ())) for one, had in zip(BINS, hits, strict=True)
     ]
-    assert found == [pytest.approx(one) for one in expected]
+    assert result == [pytest.approx(one) for one in expected]
     assert panel.get_ylim()[1] >= expected[1][2], "no bar is cut off"
 
 

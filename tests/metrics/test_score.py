@@ -21,8 +21,8 @@ REFS = {"a": "the lungs are clear .", "b": "left effusion and a large heart ."}
 PLAIN = Options(meteor=False, floors=False, resamples=0)
 
 
-def bleu(*given: Any, **named: Any) -> float:
-    value = radweave.score(*given, options=PLAIN, **named).corpus["BLEU_2"].value
+def bleu(*inputs: Any, **named: Any) -> float:
+    value = radweave.score(*inputs, options=PLAIN, **named).corpus["BLEU_2"].value
     assert value is not None
     return value
 
@@ -65,9 +65,9 @@ def test_fields_of_any_name(tmp_path: Path) -> None:
 
 
 def test_a_score_is_printed_as_a_table_has_it() -> None:
-    found = radweave.score(HYPS, REFS, options=Options(meteor=False, resamples=20)).corpus
-    assert re.fullmatch(r"0\.\d{4} \[0\.\d{3}, 0\.\d{3}\]", str(found["BLEU_1"]))
-    assert str(found["METEOR"]).startswith("none: ")
+    result = radweave.score(HYPS, REFS, options=Options(meteor=False, resamples=20)).corpus
+    assert re.fullmatch(r"0\.\d{4} \[0\.\d{3}, 0\.\d{3}\]", str(result["BLEU_1"]))
+    assert str(result["METEOR"]).startswith("none: ")
     assert str(Score(0.5)) == "0.5000"
 
 
@@ -88,7 +88,7 @@ def test_a_score_is_printed_as_a_table_has_it() -> None:
         ([], [], "no pairs"),
     ],
 )
-def test_what_is_no_text_is_named(drafts: Any, references: Any, says: str) -> None:
+def test_a_non_text_input_is_named(drafts: Any, references: Any, says: str) -> None:
     with pytest.raises(InputError, match=says):
         radweave.score(drafts, references)
 
@@ -117,9 +117,9 @@ def test_package_imports_fast_and_lists_its_names() -> None:
 
 
 def test_a_notebook_shows_scores_with_floors_and_the_notice() -> None:
-    found = radweave.score(HYPS, REFS, options=Options(meteor=False, resamples=20))
-    html = found._repr_html_()
+    result = radweave.score(HYPS, REFS, options=Options(meteor=False, resamples=20))
+    html = result._repr_html_()
     assert "BLEU_4" in html
     assert "constant_report" in html
     assert "not a medical device" in html
-    assert all(sentence.replace("'", "&#x27;") in html for sentence in found.warnings())
+    assert all(sentence.replace("'", "&#x27;") in html for sentence in result.warnings())

@@ -60,7 +60,7 @@ def test_resampled_bleu_is_the_bleu_of_the_resampled_corpus() -> None:
 
 def test_interval_holds_the_score_and_repeats_with_its_seed() -> None:
     pairs = pairs_of(spoiled(5))
-    first, again, other = (
+    first, repeated, other = (
         evaluate_pairs(pairs, "ws", options=Options(meteor=False, floors=False, resamples=200, seed=seed)).corpus
         for seed in (0, 0, 1)
     )
@@ -70,7 +70,7 @@ def test_interval_holds_the_score_and_repeats_with_its_seed() -> None:
             assert score.interval.low is not None
             assert score.interval.high is not None
             assert score.interval.low <= score.value <= score.interval.high
-    assert first["BLEU_4"] == again["BLEU_4"]
+    assert first["BLEU_4"] == repeated["BLEU_4"]
     assert first["BLEU_4"] != other["BLEU_4"]
 
 
@@ -93,16 +93,16 @@ def test_a_patients_studies_are_drawn_together() -> None:
 
 def test_one_study_or_one_patient_has_no_interval() -> None:
     pairs = [Pair("a", "x", ("x y",), patient_id="p"), Pair("b", "y", ("x y",), patient_id="p")]
-    for given in (pairs, pairs[:1]):
-        score = evaluate_pairs(given, "ws", options=Options(meteor=False, resamples=50)).corpus["BLEU_1"].to_json()
+    for drafts in (pairs, pairs[:1]):
+        score = evaluate_pairs(drafts, "ws", options=Options(meteor=False, resamples=50)).corpus["BLEU_1"].to_json()
         assert score["interval"] is None
         assert "one study or one patient" in score["interval_note"]
 
 
 def test_comparison_tells_a_difference_from_none() -> None:
     better, worse = evaluation(spoiled(8)), evaluation(spoiled(2))
-    found = {d.metric: d for d in compare(worse, better, resamples=500)}
-    bleu = found["BLEU_4"]
+    result = {d.metric: d for d in compare(worse, better, resamples=500)}
+    bleu = result["BLEU_4"]
     assert bleu.difference is not None
     assert bleu.difference > 0
     assert bleu.low is not None
@@ -132,20 +132,22 @@ def test_randomisation_p_value_against_all_exchanges() -> None:
     gap = b.statistics["ROUGE_L"].per_study - a.statistics["ROUGE_L"].per_study
     signs = np.array([[1 if code >> i & 1 else -1 for i in range(6)] for code in range(64)])
     exact = (np.abs(signs @ gap) >= abs(gap.sum()) - 1e-12).mean()
-    found = next(d for d in compare(a, b, resamples=4000) if d.metric == "ROUGE_L")
+    result = next(d for d in compare(a, b, resamples=4000) if d.metric == "ROUGE_L")
     # Standard error of a share near 0.5 with 4,000 draws: 0.008; four of them.
-    assert found.p_randomisation == pytest.approx(exact, abs=0.032)
+    assert result.p_randomisation == pytest.approx(exact, abs=0.032)
 
 
 def test_exchanges_depend_on_seed_and_keep_patients_together() -> None:
     """All of B is better, but there are two patients: of their four exchanges two are as far apart, so p is 1/2."""
     owners: list[str | None] = ["p"] * 12 + ["q"] * 12
     worse, better = (evaluate_pairs(pairs_of(spoiled(n), owners), "ws", options=PLAIN) for n in (2, 8))
-    found = {d.metric: d for d in compare(worse, better, resamples=400)}
-    assert found["BLEU_4"].p_randomisation == pytest.approx(0.5, abs=0.1)
+    result = {d.metric: d for d in compare(worse, better, resamples=400)}
+    assert result["BLEU_4"].p_randomisation == pytest.approx(0.5, abs=0.1)
     a, b = (evaluation(hyps) for hyps in mixed())
-    first, again, other = ([d.p_randomisation for d in compare(a, b, resamples=100, seed=seed)] for seed in (0, 0, 1))
-    assert first == again
+    first, repeated, other = (
+        [d.p_randomisation for d in compare(a, b, resamples=100, seed=seed)] for seed in (0, 0, 1)
+    )
+    assert first == repeated
     assert first != other
 
 
@@ -198,12 +200,12 @@ TABLE_5 = {
 def test_published_table_over_seeds_is_reproduced() -> None:
     a = [{name: scores[0][seed] for name, scores in TABLE_5.items()} for seed in range(5)]
     b = [{name: scores[1][seed] for name, scores in TABLE_5.items()} for seed in range(5)]
-    found = {comparison.metric: comparison for comparison in compare_seeds(a, b)}
+    result = {comparison.metric: comparison for comparison in compare_seeds(a, b)}
     for name, (_, _, p) in TABLE_5.items():
         # Three digits are printed, of scores rounded to two.
-        assert found[name].p == pytest.approx(p, rel=0.01), name
-    assert (round(found["B1"].a_mean, 2), round(found["B1"].a_std, 2)) == (47.40, 0.15)
-    assert (round(found["RG-L"].b_mean, 2), round(found["RG-L"].b_std, 2)) == (37.92, 3.13)
+        assert result[name].p == pytest.approx(p, rel=0.01), name
+    assert (round(result["B1"].a_mean, 2), round(result["B1"].a_std, 2)) == (47.40, 0.15)
+    assert (round(result["RG-L"].b_mean, 2), round(result["RG-L"].b_std, 2)) == (37.92, 3.13)
 
 
 def test_seeds_without_spread_have_no_test_and_one_seed_is_refused() -> None:

@@ -59,7 +59,7 @@ def test_positions_are_stretched_to_another_size(name: str, tmp_path: Path) -> N
     assert AnyVisionConfig(path=str(tmp_path)).build(48).eval()(torch.rand(1, 1, 48, 48)).grid == (6, 6)
 
 
-def test_what_is_no_vision_model_or_does_not_take_the_images_is_refused(tmp_path: Path) -> None:
+def test_non_vision_models_and_wrong_input_shapes_are_refused(tmp_path: Path) -> None:
     transformers.LlamaModel(transformers.LlamaConfig(**{**TEXT, "hidden_size": 16})).save_pretrained(tmp_path / "words")
     with pytest.raises(InputError, match="not a vision model") as caught:
         AnyVisionConfig(path=str(tmp_path / "words")).build(SIZE)

@@ -114,9 +114,9 @@ def test_an_eigen_map_is_of_centred_features() -> None:
     """A large constant in every channel is no structure; the sign is that of the brighter places."""
     pattern = draw(1, 12, 1).abs()
     activations = 50.0 + pattern * torch.tensor([1.0, 2.0, -0.5], dtype=torch.float64)
-    found = class_activation_map("eigencam", activations, torch.zeros_like(activations))[0]
+    result = class_activation_map("eigencam", activations, torch.zeros_like(activations))[0]
     centred = pattern[0, :, 0] - pattern.mean()
-    torch.testing.assert_close(found / found.max(), centred.clamp(min=0) / centred.max(), **CLOSE)
+    torch.testing.assert_close(result / result.max(), centred.clamp(min=0) / centred.max(), **CLOSE)
     # Tokens behind a LayerNorm have the same mean everywhere; then the strongest place decides.
     flat = F.layer_norm(draw(1, 12, 6, seed=5), (6,))
     one, other = (class_activation_map("eigencam", sign * flat, flat) for sign in (1.0, -1.0))
@@ -174,8 +174,8 @@ def test_a_map_points_at_the_place_that_decides() -> None:
     tokens[0, 0, 6, 0] = 5.0
     views = ViewTokens(tokens, torch.ones(1, 1).bool(), torch.ones(1, 1).long(), (4, 4))
     for kind in CAM_KINDS:
-        found = view_maps(kind, views, lambda x: x[..., 0].amax((1, 2))[:, None], [0])
-        assert int(found.flatten().argmax()) == 6, kind
+        result = view_maps(kind, views, lambda x: x[..., 0].amax((1, 2))[:, None], [0])
+        assert int(result.flatten().argmax()) == 6, kind
 
 
 @pytest.mark.parametrize(("tokens", "image", "cell"), [(4, 64, 16), (8, 64, 16), (2, 64, 16), (7, 40, 16), (3, 40, 16)])

@@ -21,7 +21,7 @@ def test_it_projects_adds_the_view_and_normalises(config: ConnectorConfig) -> No
         torch.testing.assert_close(out[view], expected, atol=1e-5, rtol=0)
 
 
-def test_the_mlp_has_the_width_it_was_given() -> None:
+def test_the_mlp_has_the_configured_width() -> None:
     connector = MlpConnectorConfig(expansion=2.0).build(5, 8)
     assert [tuple(p.shape) for p in connector.projection.parameters()] == [(16, 5), (16,), (8, 16), (8,)]
 

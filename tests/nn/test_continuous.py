@@ -52,9 +52,9 @@ def prompts(rows: Sequence[int], *, memory: bool = False) -> Prefixes:
 def written(
     model: CausalLanguageModel, decoding: DecodingConfig, *batches: Sequence[int]
 ) -> list[tuple[object, object]]:
-    found = list(model.write(iter([prompts(rows) for rows in batches]), decoding))
-    assert [len(ids) for ids, _ in found] == [len(rows) for rows in batches], "batch by batch, in order"
-    return [pair for ids, scores in found for pair in zip(ids, scores, strict=True)]
+    result = list(model.write(iter([prompts(rows) for rows in batches]), decoding))
+    assert [len(ids) for ids, _ in result] == [len(rows) for rows in batches], "batch by batch, in order"
+    return [pair for ids, scores in result for pair in zip(ids, scores, strict=True)]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -69,10 +69,10 @@ def test_a_report_has_the_same_bits_alone_and_in_any_batch_and_the_words_of_a_gr
     lengths = {len(ids) for ids, _ in alone}  # type: ignore[arg-type]
     assert len(lengths) > 2, "reports of one length would never leave and enter"
     if not decoding.do_sample:
-        growing = written(writer, decoding.model_copy(update={"cache": "growing"}), [6, 2, 4], [0, 1, 3, 5])
+        appending = written(writer, decoding.model_copy(update={"cache": "growing"}), [6, 2, 4], [0, 1, 3, 5])
         order = [6, 2, 4, 0, 1, 3, 5]
-        assert [ids for ids, _ in growing] == [alone[row][0] for row in order]
-        for (_, scores), row in zip(growing, order, strict=True):
+        assert [ids for ids, _ in appending] == [alone[row][0] for row in order]
+        for (_, scores), row in zip(appending, order, strict=True):
             assert scores == pytest.approx(alone[row][1], abs=1e-5)
 
 
@@ -86,9 +86,9 @@ def test_cross_attention_reports_are_the_same_alone_and_in_any_batch(beams: int)
     decoding = DecodingConfig(max_new_tokens=MOST, num_beams=beams)
 
     def reports(*batches: Sequence[int], cache: str = "static") -> list[object]:
-        given = iter([prompts(rows, memory=True) for rows in batches])
-        found = decoder.write(given, decoding.model_copy(update={"cache": cache}))
-        return [pair for ids, scores in found for pair in zip(ids, scores, strict=True)]
+        batches_of_prompts = iter([prompts(rows, memory=True) for rows in batches])
+        result = decoder.write(batches_of_prompts, decoding.model_copy(update={"cache": cache}))
+        return [pair for ids, scores in result for pair in zip(ids, scores, strict=True)]
 
     alone = [reports([row])[0] for row in range(7)]
     assert reports([0, 1, 2], [3, 4, 5], [6]) == alone
@@ -102,7 +102,7 @@ def test_the_next_batch_enters_while_the_first_is_being_written(
     decoding = WAYS["greedy"]
     lengths = [len(ids) for ids, _ in writer.write(iter([prompts([row]) for row in range(7)]), decoding) for ids in ids]
     assert lengths[0] != lengths[1]
-    told: list[object] = []
+    calls: list[object] = []
     steps: list[int] = []
     step = KVCache.step
     monkeypatch.setattr(
@@ -111,12 +111,12 @@ def test_the_next_batch_enters_while_the_first_is_being_written(
 
     def batches() -> Iterator[Prefixes]:
         for rows in ([0, 1], [2, 3], [4, 5], [6]):
-            told.append(rows)
+            calls.append(rows)
             yield prompts(rows)
 
     for number, _ in enumerate(writer.write(batches(), decoding)):
-        told.append(number)
-    assert told.index([2, 3]) < told.index(0), "asked for when one of two was done"
+        calls.append(number)
+    assert calls.index([2, 3]) < calls.index(0), "asked for when one of two was done"
     together = sum(max(pair) for pair in (lengths[:2], lengths[2:4], lengths[4:6], lengths[6:]))
     assert len(steps) < together
     assert max(steps) == 2, "never more at once than the first batch has"
@@ -142,15 +142,15 @@ def test_draws_are_the_likeliest_report_and_drawn_ones_that_do_not_depend_on_oth
     writer: CausalLanguageModel, cache: str
 ) -> None:
     decoding = WAYS["drawn"].model_copy(update={"cache": cache})
-    given = [prompts([1, 3]), prompts([5])]
-    found = writer.write_draws(given, decoding, 4)
-    assert [len(reports) for reports in found] == [5, 5, 5]
+    batches_of_prompts = [prompts([1, 3]), prompts([5])]
+    result = writer.write_draws(batches_of_prompts, decoding, 4)
+    assert [len(reports) for reports in result] == [5, 5, 5]
     greedy = [ids for ids, _ in written(writer, WAYS["greedy"], [1, 3, 5])]
-    assert [reports[0] for reports in found] == greedy
-    assert writer.write_draws([prompts([3])], decoding, 4)[0] == found[1]
-    assert any(len({tuple(ids) for ids in reports[1:]}) > 1 for reports in found), "draws differ"
-    other = writer.write_draws(given, decoding.model_copy(update={"seed": 4}), 4)
-    assert [reports[1:] for reports in other] != [reports[1:] for reports in found]
+    assert [reports[0] for reports in result] == greedy
+    assert writer.write_draws([prompts([3])], decoding, 4)[0] == result[1]
+    assert any(len({tuple(ids) for ids in reports[1:]}) > 1 for reports in result), "draws differ"
+    other = writer.write_draws(batches_of_prompts, decoding.model_copy(update={"seed": 4}), 4)
+    assert [reports[1:] for reports in other] != [reports[1:] for reports in result]
 
 
 def test_drawn_words_have_their_probabilities(writer: CausalLanguageModel) -> None:
@@ -199,13 +199,13 @@ def test_a_step_can_be_compiled_and_writes_the_same(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("memory", [False, True], ids=["prompt", "memory beside it"])
 def test_a_compiled_step_writes_into_arrays_whose_addresses_stay(memory: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch records a CUDA graph of a step only if each input that it writes into is marked so."""
-    seen: list[tuple[set[int], set[int]]] = []
+    writes: list[tuple[set[int], set[int]]] = []
 
     def compiler(graph: torch.fx.GraphModule, _: object) -> object:
         facts = TracingContext.get().fw_metadata
         assert facts is not None
-        written_into = {at for at, given in enumerate(facts.input_info) if given.mutates_data}
-        seen.append((written_into, set(facts.static_input_indices)))
+        written_into = {at for at, batches_of_prompts in enumerate(facts.input_info) if batches_of_prompts.mutates_data}
+        writes.append((written_into, set(facts.static_input_indices)))
         return make_boxed_func(graph.forward)
 
     torch.manual_seed(0)
@@ -214,12 +214,12 @@ def test_a_compiled_step_writes_into_arrays_whose_addresses_stay(memory: bool, m
     step = torch.compile(slots._forward, backend=aot_autograd(fw_compiler=compiler), fullgraph=True, dynamic=False)
     monkeypatch.setattr(slots, "_compiled", lambda mode: step)
     monkeypatch.setattr(slots, "refuse_without_compiler", lambda device: None)
-    given, decoding = prompts([0, 1, 2], memory=memory), DecodingConfig(max_new_tokens=4, min_new_tokens=4)
+    batches_of_prompts, decoding = prompts([0, 1, 2], memory=memory), DecodingConfig(max_new_tokens=4, min_new_tokens=4)
     with torch.inference_mode():  # as drafts are written
-        plain = next(writer.write(iter([given]), decoding))[0]
+        plain = next(writer.write(iter([batches_of_prompts]), decoding))[0]
         compiled = decoding.model_copy(update={"compile": "reduce-overhead"})
-        assert next(writer.write(iter([given]), compiled))[0] == plain
-    ((written_into, static),) = seen
+        assert next(writer.write(iter([batches_of_prompts]), compiled))[0] == plain
+    ((written_into, static),) = writes
     assert len(written_into) == 4, "keys and values of two layers"
     assert written_into <= static
 
@@ -227,9 +227,9 @@ def test_a_compiled_step_writes_into_arrays_whose_addresses_stay(memory: bool, m
 @pytest.mark.parametrize("cache", ["static", "growing"])
 def test_a_batch_of_no_study_has_no_report_wherever_it_comes(writer: CausalLanguageModel, cache: str) -> None:
     decoding, empty = WAYS["greedy"].model_copy(update={"cache": cache}), prompts([0]).only([])
-    found = list(writer.write(iter([empty, empty, prompts([0, 1]), empty, prompts([2])]), decoding))
+    result = list(writer.write(iter([empty, empty, prompts([0, 1]), empty, prompts([2])]), decoding))
     one, other = (next(writer.write(iter([prompts(rows)]), decoding)) for rows in ([0, 1], [2]))
-    assert found == [([], []), ([], []), one, ([], []), other]
+    assert result == [([], []), ([], []), one, ([], []), other]
     assert list(writer.write(iter([empty]), decoding)) == [([], [])]
 
 
@@ -246,7 +246,9 @@ def test_a_compiled_step_writes_the_same_words(writer: CausalLanguageModel, mode
     assert [ids for ids, _ in compiled] == [ids for ids, _ in plain]
 
 
-def test_what_cannot_be_compiled_is_refused(writer: CausalLanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_that_cannot_be_compiled_are_refused(
+    writer: CausalLanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(ValidationError, match="compile needs cache=static"):
         DecodingConfig(cache="growing", compile="default")
     compiled = DecodingConfig(max_new_tokens=2, compile="default")

@@ -36,24 +36,24 @@ def test_gradients_over_a_grid_shorter_than_the_kernel_are_those_of_float32(
     size: int, stride: int, grid: tuple[int, int, int]
 ) -> None:
     torch.manual_seed(0)
-    ours = Convolution3d(8, 16, size, stride=stride, padding=size // 2, bias=False)
+    own = Convolution3d(8, 16, size, stride=stride, padding=size // 2, bias=False)
     exact = torch.nn.Conv3d(8, 16, size, stride=stride, padding=size // 2, bias=False)
-    exact.load_state_dict(ours.state_dict())
-    found = weight_gradient(ours, grid)
+    exact.load_state_dict(own.state_dict())
+    result = weight_gradient(own, grid)
     volume = torch.randn(2, 8, *grid, generator=torch.Generator().manual_seed(0))
     exact(volume).square().sum().backward()
-    torch.testing.assert_close(found, exact.weight.grad, rtol=0, atol=0)
+    torch.testing.assert_close(result, exact.weight.grad, rtol=0, atol=0)
 
 
 @pytest.mark.skipif(not has_bfloat16(CPU), reason="oneDNN computes otherwise on this processor")
 def test_a_gradient_over_a_long_grid_is_a_number_and_near_that_of_float32() -> None:
     torch.manual_seed(0)
     convolution = Convolution3d(8, 16, 3, padding=1, bias=False)
-    found = weight_gradient(convolution, (6, 6, 6))
+    result = weight_gradient(convolution, (6, 6, 6))
     volume = torch.randn(2, 8, 6, 6, 6, generator=torch.Generator().manual_seed(0))
     exact = torch.autograd.grad(convolution(volume).square().sum(), convolution.weight)[0]
     # 8 bits of mantissa in the volume, the weights, the output and its gradient.
-    assert float((found - exact).norm()) < 0.02 * float(exact.norm())
+    assert float((result - exact).norm()) < 0.02 * float(exact.norm())
 
 
 def test_a_long_grid_stays_in_half_precision_and_float32_stays_float32() -> None:

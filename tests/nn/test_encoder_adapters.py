@@ -73,7 +73,7 @@ def test_every_family_of_transformers_takes_adapters(name: str, tmp_path: Path) 
     trains_its_adapters_alone(AnyVisionConfig(path=str(tmp_path), lora=LORA).build(SIZE), torch.rand(1, 1, SIZE, SIZE))
 
 
-def test_a_kept_adapter_is_restored(tmp_path: Path) -> None:
+def test_a_saved_adapter_is_restored(tmp_path: Path) -> None:
     record = SwinUnetrConfig(width=12, depths=(1,), num_heads=(1,), window=3, lora=LORA)
     encoder = record.build(0).eval()
     for name, weight in encoder.named_parameters():

@@ -44,9 +44,9 @@ def test_the_loss_equals_the_librarys_with_shifted_labels(decoder: CrossAttentio
     memory, memory_mask = padded([5, 5], 0, left=False)
     ids = torch.tensor([[7, 8, 9, EOS], [11, 12, 13, EOS]])
     whole = torch.cat([torch.full((2, 1), IDS["bos_id"]), ids], dim=1)
-    theirs = decoder.model(input_ids=whole, labels=whole, encoder_hidden_states=memory).loss
-    ours = decoder.loss(memory, memory_mask, None, None, ids, ids)
-    torch.testing.assert_close(ours, theirs, atol=TOLERANCE, rtol=0)
+    reference = decoder.model(input_ids=whole, labels=whole, encoder_hidden_states=memory).loss
+    actual = decoder.loss(memory, memory_mask, None, None, ids, ids)
+    torch.testing.assert_close(actual, reference, atol=TOLERANCE, rtol=0)
 
 
 def test_padding_of_memory_prompt_and_report_does_not_change_a_row(decoder: CrossAttentionLanguageModel) -> None:
@@ -106,7 +106,7 @@ def test_a_row_generates_the_same_alone_and_in_a_padded_batch(
         assert alone[0] == together[row]
 
 
-def test_it_learns_to_write_what_the_memory_says() -> None:
+def test_the_decoder_learns_to_write_the_memory() -> None:
     torch.manual_seed(0)
     decoder = BertDecoderConfig(hidden_size=WIDTH, num_layers=2, dropout=0.0).build(vocab_size=VOCAB, **IDS)
     memory, mask = padded([4, 4], 3, left=False)
@@ -158,16 +158,16 @@ def test_an_encoder_checkpoint_gets_new_cross_attention_and_says_so(tmp_path: Pa
     with pytest.warns(UserWarning, match=r"start from nothing.*crossattention.*must train them"):
         decoder = PretrainedBertDecoderConfig(path=str(tmp_path)).build(vocab_size=VOCAB, **IDS)
     published = BertForMaskedLM.from_pretrained(tmp_path).state_dict()
-    ours = decoder.model.state_dict()
+    actual = decoder.model.state_dict()
     for name, value in published.items():
-        assert torch.equal(ours[name], value), name
-    assert decoder.untrained == {f"model.{name}" for name in ours if "crossattention" in name}
+        assert torch.equal(actual[name], value), name
+    assert decoder.untrained == {f"model.{name}" for name in actual if "crossattention" in name}
     # A decoder that was saved whole is whole: no warning.
     decoder.model.save_pretrained(tmp_path / "decoder")
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        again = PretrainedBertDecoderConfig(path=str(tmp_path / "decoder")).build(vocab_size=VOCAB, **IDS)
-    assert again.untrained == frozenset()
+        repeated = PretrainedBertDecoderConfig(path=str(tmp_path / "decoder")).build(vocab_size=VOCAB, **IDS)
+    assert repeated.untrained == frozenset()
 
 
 def test_a_checkpoint_without_a_head_gets_a_new_one(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_a_checkpoint_without_a_head_gets_a_new_one(tmp_path: Path) -> None:
     assert any("cls.predictions.transform" in name for name in decoder.untrained)
 
 
-def test_lora_trains_adapters_and_what_the_checkpoint_did_not_have(tmp_path: Path) -> None:
+def test_lora_trains_adapters_and_weights_missing_in_the_checkpoint(tmp_path: Path) -> None:
     write_bert(tmp_path)
     config = PretrainedBertDecoderConfig(path=str(tmp_path), lora=LoraConfig(rank=2, targets=("query", "value")))
     with pytest.warns(UserWarning, match="start from nothing"):
@@ -191,7 +191,7 @@ def test_lora_trains_adapters_and_what_the_checkpoint_did_not_have(tmp_path: Pat
     assert {name for name, _ in decoder.named_parameters() if "crossattention" in name} <= trained
 
 
-def test_what_is_no_bert_or_lacks_weights_is_refused(tmp_path: Path) -> None:
+def test_non_bert_checkpoints_and_missing_weights_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot load a language model"):
         PretrainedBertDecoderConfig(path=str(tmp_path / "none")).build(vocab_size=VOCAB, **IDS)
     GPT2LMHeadModel(GPT2Config(vocab_size=VOCAB, n_embd=32, n_layer=1, n_head=2)).save_pretrained(tmp_path / "gpt2")

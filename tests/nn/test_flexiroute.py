@@ -40,8 +40,8 @@ def test_masks_equal_equation_6(grid: tuple[int, int], queries: int) -> None:
     assert masks[0].all()
     for order in (1, 2, 3):
         for query in range(queries):
-            seen = set(masks[order, query].nonzero().flatten().tolist())
-            assert seen == window(grid, query % cells, order), (order, query)
+            observed = set(masks[order, query].nonzero().flatten().tolist())
+            assert observed == window(grid, query % cells, order), (order, query)
 
 
 def test_windows_in_three_dimensions_and_spread_centres() -> None:
@@ -93,13 +93,13 @@ def test_co_attention_equals_equations_4_and_5(rule: MaskRule, projections: Proj
     present[1, 6:] = False
     spans = span_masks((2, 3), 4, 3).repeat(1, 1, 2)
     alpha = torch.rand(2, 3).softmax(-1).double()
-    out, seen = layer(queries, image, spans, present, alpha)
+    out, observed = layer(queries, image, spans, present, alpha)
     for row in range(2):
         wanted = co_attention_loop(layer, queries[row], image[row], spans, present[row], alpha[row], rule)
         # Float64: only the order of additions differs.
         assert torch.allclose(out[row], wanted, atol=1e-10)
-    assert torch.allclose(seen.sum(-1), torch.ones(2, 4).double())
-    assert (seen[1, :, 6:] == 0).all()
+    assert torch.allclose(observed.sum(-1), torch.ones(2, 4).double())
+    assert (observed[1, :, 6:] == 0).all()
 
 
 def test_alpha_one_hot_on_mask_0_is_plain_co_attention() -> None:
@@ -130,9 +130,9 @@ def test_a_layer_is_post_norm_as_equation_3_has_it() -> None:
     co_attention = RoutedCoAttention(8, 2, 1, projections="per_mask", mask="minus_infinity")
     layer = DynamicRoutingLayer(8, 2, None, co_attention, dropout=0.0).double().eval()
     z, image = torch.randn(1, 3, 8).double(), torch.randn(1, 4, 8).double()
-    there, present = torch.ones(1, 3, dtype=torch.bool), torch.ones(1, 4, dtype=torch.bool)
+    is_present, present = torch.ones(1, 3, dtype=torch.bool), torch.ones(1, 4, dtype=torch.bool)
     spans = span_masks((2, 2), 3, 1)
-    out, _, _ = layer(z, there, image, present, spans)
+    out, _, _ = layer(z, is_present, image, present, spans)
     routed = norm(co_attention(z, image, spans, present, torch.ones(1, 1).double())[0] + z)
     attended = norm(layer.self_attention(routed, routed)[0] + routed)
     assert torch.allclose(out, norm(layer.ffn(attended) + attended), atol=1e-10)

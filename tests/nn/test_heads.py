@@ -34,7 +34,7 @@ def test_states_become_targets(uncertain: str, targets: list[int], known: list[b
     assert not where[1].any()
 
 
-def test_the_loss_is_the_mean_over_what_is_known() -> None:
+def test_the_loss_is_the_mean_over_known_labels() -> None:
     logits = torch.tensor([[0.5, -1.0, 2.0, 0.1], [9.0, 9.0, 9.0, 9.0]], requires_grad=True)
     loss = binary_loss(logits, STATES, "ignore")
     terms = [math.log1p(math.exp(0.5)), math.log1p(math.exp(1.0)), math.log1p(math.exp(2.0))]
@@ -62,7 +62,7 @@ def head_of(**changes: object) -> DenseHead:
 
 
 def pooled(row: int) -> torch.Tensor:
-    views = [view for view, there in zip(TOKENS[row], VIEWS[row], strict=True) if there]
+    views = [view for view, present in zip(TOKENS[row], VIEWS[row], strict=True) if present]
     return torch.stack([torch.cat([view.mean(0), view.max(0).values]) for view in views]).mean(0)
 
 
@@ -82,25 +82,25 @@ def test_a_target_weighs_the_root_of_its_odds_within_bounds() -> None:
 def test_the_loss_is_the_weighted_cross_entropy_of_classes_and_words() -> None:
     head, classes, words = head_of(words=0.5), [], []
     for row in range(3):
-        said = [float(word in WORDS[row].tolist()) for word in head.word_ids.tolist()]
-        words += terms(head.words(pooled(row)), said, head.word_weight)
+        word_targets = [float(word in WORDS[row].tolist()) for word in head.word_ids.tolist()]
+        words += terms(head.words(pooled(row)), word_targets, head.word_weight)
         if row < 2:  # the third study has no labels; an uncertain finding is not there
             classes += terms(
                 head.classes(pooled(row)), [float(state == 1) for state in TWO_STATES[row]], head.class_weight
             )
     expected = sum(classes) / len(classes) + 0.5 * sum(words) / len(words)
-    found = head.loss(TOKENS, VIEWS, WORDS, TWO_STATES)
-    torch.testing.assert_close(float(found.detach()), expected, atol=1e-5, rtol=0)
+    result = head.loss(TOKENS, VIEWS, WORDS, TWO_STATES)
+    torch.testing.assert_close(float(result.detach()), expected, atol=1e-5, rtol=0)
     without = head.loss(TOKENS, VIEWS, WORDS)
     torch.testing.assert_close(float(without.detach()), 0.5 * sum(words) / len(words), atol=1e-5, rtol=0)
 
 
-def terms(logits: torch.Tensor, said: list[float], weights: torch.Tensor) -> list[float]:
-    found = []
-    for logit, target, weight in zip(logits.tolist(), said, weights.tolist(), strict=True):
+def terms(logits: torch.Tensor, word_targets: list[float], weights: torch.Tensor) -> list[float]:
+    result = []
+    for logit, target, weight in zip(logits.tolist(), word_targets, weights.tolist(), strict=True):
         chance = 1 / (1 + math.exp(-logit))
-        found.append(-weight * target * math.log(chance) - (1 - target) * math.log(1 - chance))
-    return found
+        result.append(-weight * target * math.log(chance) - (1 - target) * math.log(1 - chance))
+    return result
 
 
 def test_logits_are_corrected_for_class_weights_by_default() -> None:

@@ -53,15 +53,15 @@ def test_the_gradient_of_the_chunks_is_that_of_the_plain_formula(monkeypatch: py
     monkeypatch.setattr(hopfield, "MAX_SCORES", 12)
     queries, values = draw(4, 3).requires_grad_(), draw(11, 3, seed=1).requires_grad_()
     weight = draw(4, 3, seed=2)
-    ours = torch.autograd.grad((recall(queries, Patterns(values)) * weight).sum(), (queries, values))
+    own = torch.autograd.grad((recall(queries, Patterns(values)) * weight).sum(), (queries, values))
     plain = torch.autograd.grad((plain_average(queries, values) * weight).sum(), (queries, values))
-    for left, right in zip(ours, plain, strict=True):
+    for left, right in zip(own, plain, strict=True):
         torch.testing.assert_close(left, right, **CLOSE)
     owners, askers = torch.arange(11) % 4, torch.tensor([0, 1, -1, 3])
     assert torch.autograd.gradcheck(lambda q, v: recall(q, Patterns(v, owners), askers), (queries, values))
 
 
-def test_half_precision_is_recalled_in_float32_and_its_gradient_is_there() -> None:
+def test_half_precision_input_is_recalled_in_float32_with_gradients() -> None:
     """Autocast on a GPU takes exponentials in float32, and the backward pass met both kinds and failed."""
     with standing_in() as device:
         states, patterns = (draw(rows, 3, seed=rows).float().to(device).requires_grad_() for rows in (4, 11))
@@ -69,45 +69,47 @@ def test_half_precision_is_recalled_in_float32_and_its_gradient_is_there() -> No
         with torch.autocast(device.type, torch.bfloat16):
             read = recall(states @ weight, Patterns(patterns @ weight))
         assert read.dtype is torch.bfloat16
-        found = torch.autograd.grad(read.float().sum(), (states, patterns))
+        result = torch.autograd.grad(read.float().sum(), (states, patterns))
         exact = torch.autograd.grad(recall(states, Patterns(patterns)).sum(), (states, patterns))
-    for ours, theirs in zip(found, exact, strict=True):
-        torch.testing.assert_close(ours.cpu(), theirs.cpu(), rtol=0.05, atol=0.05)  # 8 bits of mantissa, three products
+    for own, reference in zip(result, exact, strict=True):
+        torch.testing.assert_close(
+            own.cpu(), reference.cpu(), rtol=0.05, atol=0.05
+        )  # 8 bits of mantissa, three products
 
 
 def test_the_gradient_sees_the_patterns_normalised_as_the_average_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hopfield, "MAX_SCORES", 12)
     queries, values, weight = draw(4, 3).requires_grad_(), draw(11, 3, seed=1, scale=3) + 1, draw(4, 3, seed=2)
-    ours = torch.autograd.grad((recall(queries, Patterns(values, normalised=True)) * weight).sum(), queries)
+    own = torch.autograd.grad((recall(queries, Patterns(values, normalised=True)) * weight).sum(), queries)
     plain = torch.autograd.grad((plain_average(queries, F.layer_norm(values, (3,))) * weight).sum(), queries)
-    torch.testing.assert_close(ours[0], plain[0], **CLOSE)
+    torch.testing.assert_close(own[0], plain[0], **CLOSE)
 
 
 def test_scores_beyond_a_chunk_are_never_held(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hopfield, "MAX_SCORES", 64)
-    seen: list[int] = []
+    observed: list[int] = []
     scores = Patterns.scores
 
     def watched(self: Patterns, queries: Tensor, askers: Tensor | None, rows: slice) -> tuple[Tensor, Tensor]:
         out = scores(self, queries, askers, rows)
-        seen.append(out[0].numel())
+        observed.append(out[0].numel())
         return out
 
     monkeypatch.setattr(Patterns, "scores", watched)
     queries = draw(4, 3).requires_grad_()
     recall(queries, Patterns(draw(200, 3, seed=1))).sum().backward()
     strongest(draw(2, 2, 3), Patterns(draw(200, 3, seed=1)), k=3)
-    assert max(seen) <= 64
+    assert max(observed) <= 64
 
 
-def test_a_state_never_sees_what_it_owns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_never_recalls_its_own_patterns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hopfield, "MAX_SCORES", 9)
     queries, values = draw(3, 4), draw(8, 4, seed=1)
     owners = torch.tensor([0, 0, 1, 1, 2, 2, -1, -1])
-    seen = recall(queries, Patterns(values, owners), torch.tensor([1, 2, -1]))
+    observed = recall(queries, Patterns(values, owners), torch.tensor([1, 2, -1]))
     for row, owner in enumerate((1, 2, None)):
         others = values if owner is None else values[owners != owner]
-        torch.testing.assert_close(seen[row], plain_average(queries[row : row + 1], others)[0], **CLOSE)
+        torch.testing.assert_close(observed[row], plain_average(queries[row : row + 1], others)[0], **CLOSE)
     mine = recall(queries.requires_grad_(), Patterns(values, torch.zeros(8, dtype=torch.long)), torch.zeros(3).long())
     mine.sum().backward()
     assert (mine == 0).all()

@@ -42,7 +42,7 @@ def test_the_exact_index_equals_a_plain_loop(rows: int, k: int, chunk: int, seed
     vectors = torch.randn(rows, 5, generator=generator)
     queries = torch.randn(3, 5, generator=generator)
     index = make_index(vectors, chunk_rows=chunk)
-    scores, found = index.search(queries, k, study_ids=["s0", "x", "y"], patient_ids=["p0", "p1", "z"])
+    scores, result = index.search(queries, k, study_ids=["s0", "x", "y"], patient_ids=["p0", "p1", "z"])
     barred = [{0, 1}, {2, 3}, set()]
     for number in range(3):
         expected = sorted(
@@ -50,7 +50,7 @@ def test_the_exact_index_equals_a_plain_loop(rows: int, k: int, chunk: int, seed
             for row in range(rows)
             if row not in barred[number]
         )[:k]
-        assert found[number].tolist() == [row for _, row in expected] + [-1] * (k - len(expected))
+        assert result[number].tolist() == [row for _, row in expected] + [-1] * (k - len(expected))
         for place, (negative, _) in enumerate(expected):
             assert float(scores[number, place]) == pytest.approx(-negative, abs=1e-5)
         assert torch.isneginf(scores[number, len(expected) :]).all()
@@ -91,7 +91,7 @@ def test_vectors_of_another_width_are_searched_as_their_values_are(dtype: torch.
 
 @pytest.mark.parametrize("noise", [0.0, 1e-7])
 @pytest.mark.parametrize("chunk", [1000, 65_536])
-def test_more_ties_than_the_margin_holds_are_found_in_order_alone_and_together(noise: float, chunk: int) -> None:
+def test_ties_beyond_the_margin_keep_their_order_for_any_batch_size(noise: float, chunk: int) -> None:
     generator = torch.Generator().manual_seed(0)
     vectors = torch.nn.functional.normalize(torch.randn(6000, 64, generator=generator), dim=1)
     copies = torch.randperm(6000, generator=generator)[:300].sort().values
@@ -171,7 +171,7 @@ def test_own_study_and_patient_never_come_back_even_when_they_are_nearest(build:
 
 
 @pytest.mark.parametrize("build", BUILDS)
-def test_fewer_rows_than_asked_for_leave_the_rest_empty(build: Build) -> None:
+def test_missing_neighbours_are_padded(build: Build) -> None:
     vectors, studies, patients = made_up(4, near_ties=False)
     index = build(vectors[:75], studies[:75], patients[:75])
     scores, rows = index.search(torch.ones(2, DIM), 80, study_ids=["x", "s0"], patient_ids=["y", "p0"])
@@ -197,10 +197,10 @@ def test_barred_pairs_equal_the_barred_mask() -> None:
     owners = Owners(studies[::-1], patients)
     own = owners.of_queries(["s3", "none", "s0", "s70"], ["p9", "none", "p49", "unknown"])
     query, row = owners.barred_rows(own)
-    found = torch.zeros(4, ROWS, dtype=torch.bool)
-    found[query, row] = True
-    assert torch.equal(found, owners.barred(own, slice(None)))
-    assert found.sum(1).tolist() == [5, 0, 3, 2]
+    result = torch.zeros(4, ROWS, dtype=torch.bool)
+    result[query, row] = True
+    assert torch.equal(result, owners.barred(own, slice(None)))
+    assert result.sum(1).tolist() == [5, 0, 3, 2]
 
 
 def test_the_largest_of_many_are_those_of_a_sort() -> None:

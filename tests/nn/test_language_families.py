@@ -55,8 +55,8 @@ def test_embeddings_give_the_checkpoints_own_numbers_behind_any_padding(name: st
     # In rows of fixed shape, as above, and with transformers' own cache.
     assert supports_slots(model.architecture)
     beams = DecodingConfig(max_new_tokens=NEW, num_beams=2, repetition_penalty=1.5, length_penalty=2.0)
-    growing, _ = model.generate(prefix, mask, beams.model_copy(update={"cache": "growing"}))
-    assert model.generate(prefix, mask, beams)[0] == growing
+    appending, _ = model.generate(prefix, mask, beams.model_copy(update={"cache": "growing"}))
+    assert model.generate(prefix, mask, beams)[0] == appending
 
 
 @pytest.mark.parametrize("name", ["gemma3 with images", "qwen2_vl"])

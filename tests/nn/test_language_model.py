@@ -50,11 +50,11 @@ def random_prefix(lengths: list[int], width: int = 32) -> tuple[Tensor, Tensor]:
 def test_the_loss_equals_the_librarys_on_the_whole_sequence(language_model: CausalLanguageModel) -> None:
     prefix, mask = random_prefix([5, 5])
     ids = torch.tensor([[7, 8, 9, EOS], [11, 12, 13, EOS]])
-    ours = language_model.loss(prefix, mask, ids, ids)
+    own = language_model.loss(prefix, mask, ids, ids)
     embeds = torch.cat([prefix, language_model.embed(ids)], dim=1)
     labels = torch.cat([torch.full((2, 5), -100), ids], dim=1)
-    theirs = language_model.model(inputs_embeds=embeds, labels=labels).loss
-    torch.testing.assert_close(ours, theirs, atol=TOLERANCE, rtol=0)
+    reference = language_model.model(inputs_embeds=embeds, labels=labels).loss
+    torch.testing.assert_close(own, reference, atol=TOLERANCE, rtol=0)
 
 
 def test_padding_on_both_sides_does_not_change_a_rows_loss(language_model: CausalLanguageModel) -> None:
@@ -125,8 +125,8 @@ def test_greedy_generation_equals_an_uncached_loop(language_model: CausalLanguag
 def test_the_text_loss_is_the_librarys_after_the_begin_token(language_model: CausalLanguageModel) -> None:
     ids = torch.tensor([[7, 8, 9, EOS]])
     whole = torch.tensor([[BOS, 7, 8, 9, EOS]])
-    theirs = language_model.model(input_ids=whole, labels=whole).loss
-    torch.testing.assert_close(language_model.text_loss(ids, ids), theirs, atol=TOLERANCE, rtol=0)
+    reference = language_model.model(input_ids=whole, labels=whole).loss
+    torch.testing.assert_close(language_model.text_loss(ids, ids), reference, atol=TOLERANCE, rtol=0)
 
 
 def test_the_end_token_and_what_follows_are_cut() -> None:
@@ -212,14 +212,14 @@ def set_adapters(model: nn.Module) -> None:
 
 @pytest.mark.parametrize("build", [llama, gpt2])
 def test_it_equals_pefts_own_wrapper(build: object) -> None:
-    ours = LoraConfig(rank=4, alpha=8).apply(build())  # type: ignore[operator]
-    theirs = get_peft_model(build(), PeftConfig(r=4, lora_alpha=8, lora_dropout=0.1))  # type: ignore[operator]
+    own = LoraConfig(rank=4, alpha=8).apply(build())  # type: ignore[operator]
+    reference = get_peft_model(build(), PeftConfig(r=4, lora_alpha=8, lora_dropout=0.1))  # type: ignore[operator]
     before = build()(IDS).logits  # type: ignore[operator]
-    torch.testing.assert_close(ours(IDS).logits, before, atol=0, rtol=0)
-    set_adapters(ours)
-    set_adapters(theirs)
+    torch.testing.assert_close(own(IDS).logits, before, atol=0, rtol=0)
+    set_adapters(own)
+    set_adapters(reference)
     with torch.no_grad():
-        left, right = ours.eval()(IDS).logits, theirs.eval()(IDS).logits
+        left, right = own.eval()(IDS).logits, reference.eval()(IDS).logits
     # The same operations in the same order; 1e-6 is float32's resolution at these sizes.
     torch.testing.assert_close(left, right, atol=1e-6, rtol=0)
     assert (left - before).abs().max() > 0.1

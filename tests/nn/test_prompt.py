@@ -64,9 +64,9 @@ def test_the_begin_token_stands_before_a_prompt_and_never_before_a_chat_template
     """A chat template brings its own. What is told of a study stands behind either beginning."""
     tokenizer = BpeTokenizerConfig(vocab_size=300).build(["Describe the turn."] * 4)
     tokenizer.chat_template = template
-    found = PromptTemplate.for_tokenizer("See {image}", tokenizer, how, slots=("image",))
-    for pieces in (found.pieces, found.with_context):
+    result = PromptTemplate.for_tokenizer("See {image}", tokenizer, how, slots=("image",))
+    for pieces in (result.pieces, result.with_context):
         words = [token for piece in pieces if not isinstance(piece, str) for token in piece]
         assert words.count(tokenizer.bos_token_id) == int(begins)
         assert tokenizer.decode(words, skip_special_tokens=True).startswith("See" if begins else "<turn>")
-    assert [piece for piece in found.with_context if isinstance(piece, str)] == ["context", "image"]
+    assert [piece for piece in result.with_context if isinstance(piece, str)] == ["context", "image"]

@@ -18,14 +18,14 @@ def test_cross_attention_equals_a_plain_loop() -> None:
     q, k, v = layer.query(queries), layer.key(source), layer.value(source)
     for b in range(2):
         for i in range(3):
-            read, seen = [], torch.zeros(5, dtype=torch.float64)
+            read, observed = [], torch.zeros(5, dtype=torch.float64)
             for head in (slice(0, 4), slice(4, 8)):
                 scores = [math.exp(float(q[b, i, head] @ k[b, j, head]) / 2.0) if mask[b, j] else 0.0 for j in range(5)]
                 shares = [score / sum(scores) for score in scores]
                 read.append(sum(share * v[b, j, head] for j, share in enumerate(shares)))
-                seen += torch.tensor(shares, dtype=torch.float64) / 2
+                observed += torch.tensor(shares, dtype=torch.float64) / 2
             assert torch.allclose(out[b, i], layer.out(torch.cat(read)), atol=1e-12)
-            assert torch.allclose(weights[b, i], seen, atol=1e-12)
+            assert torch.allclose(weights[b, i], observed, atol=1e-12)
 
 
 def test_reading_without_the_weights_gives_the_same() -> None:
@@ -33,15 +33,15 @@ def test_reading_without_the_weights_gives_the_same() -> None:
     layer = CrossAttention(8, 6, 2, dropout=0.5).double()
     queries, source = torch.randn(2, 3, 8).double(), torch.randn(2, 5, 6).double()
     mask = torch.tensor([[True] * 5, [True, True, False, True, False]])
-    for training, there in ((False, mask), (False, None), (True, mask)):
+    for training, present in ((False, mask), (False, None), (True, mask)):
         layer.train(training)
-        found = []
-        for read in (layer.read, lambda *given: layer(*given)[0]):
+        result = []
+        for read in (layer.read, lambda *inputs: layer(*inputs)[0]):
             torch.manual_seed(1)
-            out = read(queries, source, there)
-            found.append([out, *torch.autograd.grad(out.square().sum(), layer.parameters())])
-        for ours, written_out in zip(*found, strict=True):
-            torch.testing.assert_close(ours, written_out, rtol=0, atol=1e-12)
+            out = read(queries, source, present)
+            result.append([out, *torch.autograd.grad(out.square().sum(), layer.parameters())])
+        for own, written_out in zip(*result, strict=True):
+            torch.testing.assert_close(own, written_out, rtol=0, atol=1e-12)
 
 
 def test_absent_tokens_and_batch_mates_change_nothing() -> None:
@@ -81,7 +81,7 @@ def test_disease_tokens_equal_a_plain_loop() -> None:
     for study in range(2):
         for number in range(3):
             query = attention.query(layer.tokens[number])
-            read, seen = [], [0.0] * 5
+            read, observed = [], [0.0] * 5
             for head in (slice(0, 4), slice(4, 8)):
                 weights = [
                     math.exp(float(query[head] @ keys[study, patch, head]) / math.sqrt(4))
@@ -91,7 +91,7 @@ def test_disease_tokens_equal_a_plain_loop() -> None:
                 ]
                 shares = [weight / sum(weights) for weight in weights]
                 read.append(sum(share * values[study, patch, head] for patch, share in enumerate(shares)))
-                seen = [old + share / 2 for old, share in zip(seen, shares, strict=True)]
+                observed = [old + share / 2 for old, share in zip(observed, shares, strict=True)]
             summed = layer.tokens[number] + attention.out(torch.cat(read))
             variance = ((summed - summed.mean()) ** 2).mean()
             token = (summed - summed.mean()) / torch.sqrt(variance + layer.norm.eps)  # the norm starts as the identity
@@ -101,7 +101,7 @@ def test_disease_tokens_equal_a_plain_loop() -> None:
             # Float64 throughout: only the order of additions differs.
             assert torch.allclose(reading.tokens[study, number], token, atol=1e-10)
             assert abs(float(reading.logits[study, number]) - logit) < 1e-10
-            assert torch.allclose(reading.attention[study, number], torch.tensor(seen).double(), atol=1e-7)
+            assert torch.allclose(reading.attention[study, number], torch.tensor(observed).double(), atol=1e-7)
 
 
 def test_a_head_reads_its_own_token_only() -> None:

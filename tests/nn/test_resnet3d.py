@@ -101,14 +101,14 @@ def test_a_block_is_its_equations(
         out = norm_by_formula(torch.tensor(conv_by_loops(out.tolist(), conv.weight.tolist(), strided, dilated)), norm)
         out = out.clamp(min=0) if index < last else out
     if isinstance(block.shortcut, nn.Identity):
-        beside = x
+        residual = x
     elif shortcut == "zeros":
-        beside = torch.zeros_like(out)
-        beside[:channels] = x[:, ::stride, ::stride, ::stride]
+        residual = torch.zeros_like(out)
+        residual[:channels] = x[:, ::stride, ::stride, ::stride]
     else:
         conv, norm = block.shortcut
-        beside = norm_by_formula(torch.tensor(conv_by_loops(x.tolist(), conv.weight.tolist(), stride, 1)), norm)
-    torch.testing.assert_close(block(x[None])[0], (out + beside).clamp(min=0), atol=TOLERANCE, rtol=1e-4)
+        residual = norm_by_formula(torch.tensor(conv_by_loops(x.tolist(), conv.weight.tolist(), stride, 1)), norm)
+    torch.testing.assert_close(block(x[None])[0], (out + residual).clamp(min=0), atol=TOLERANCE, rtol=1e-4)
 
 
 def test_the_published_models_have_their_published_size() -> None:
@@ -247,13 +247,13 @@ def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
     encoder = ResNet3dConfig(layout="medicalnet", shortcut="zeros", widths=WIDTHS).build(0)
     path = tmp_path / "weights.safetensors"
     save_file(packed(published_names(encoder, "medicalnet")), path)
-    given = [f"path={path}"]
+    overrides = [f"path={path}"]
     with pytest.raises(InputError, match=r"missing stages\.1\.0\.shortcut"):
-        override(ResNet3dConfig(layout="medicalnet", widths=(4, 8, 8, 8)), given).build(0)
+        override(ResNet3dConfig(layout="medicalnet", widths=(4, 8, 8, 8)), overrides).build(0)
     with pytest.raises(InputError, match=r"missing stages\.0\.2"):
-        override(ResNet3dConfig(layout="medicalnet", shortcut="zeros", depth=34, widths=WIDTHS), given).build(0)
+        override(ResNet3dConfig(layout="medicalnet", shortcut="zeros", depth=34, widths=WIDTHS), overrides).build(0)
     with pytest.raises(InputError, match=r"'stem\.0\.weight' has another shape"):
-        override(ResNet3dConfig(layout="r3d", shortcut="zeros", widths=WIDTHS), given).build(0)
+        override(ResNet3dConfig(layout="r3d", shortcut="zeros", widths=WIDTHS), overrides).build(0)
 
 
 def test_a_restored_run_needs_no_checkpoint(tmp_path: Path) -> None:

@@ -60,12 +60,12 @@ def test_outputs_and_gradients_equal_the_equation(shape: tuple[int, int, int, in
         output = backend(*leaves)
         gradients = torch.autograd.grad((output * weights.to(output)).sum(), leaves)
         results.append([output.detach().cpu(), *(gradient.cpu() for gradient in gradients)])
-    for name, expected, ours in zip(("y", "u", "delta", "A", "B", "C", "D"), *results, strict=True):
-        worst = float((ours.double() - expected).abs().max()) / max(1.0, float(expected.abs().max()))
+    for name, expected, own in zip(("y", "u", "delta", "A", "B", "C", "D"), *results, strict=True):
+        worst = float((own.double() - expected).abs().max()) / max(1.0, float(expected.abs().max()))
         assert worst <= TOLERANCE, f"{name}: {worst}"
 
 
-def test_the_back_end_can_be_asked_for(scan_kernels: Any) -> None:
+def test_the_scan_backend_is_configurable(scan_kernels: Any) -> None:
     values = [value.float().to(DEVICE) for value in arguments(1, 1, 3, 2, 1)]
     torch.testing.assert_close(
         selective_scan(*values, backend="triton"), selective_scan(*values, backend="chunked"), atol=1e-5, rtol=1e-5
@@ -81,5 +81,5 @@ def test_without_triton_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nothing_else_imports_the_kernels() -> None:
     """An installation for the CPU has no Triton."""
     source = Path(__file__).parents[2] / "src" / "radweave"
-    found = {path.name for path in source.rglob("*.py") if "scan_kernels" in path.read_text(encoding="utf-8")}
-    assert found == {"selective_scan.py"}
+    result = {path.name for path in source.rglob("*.py") if "scan_kernels" in path.read_text(encoding="utf-8")}
+    assert result == {"selective_scan.py"}

@@ -45,8 +45,8 @@ def outputs_and_gradients(arguments: list[Tensor], backend: ScanBackend) -> list
     return [output.detach(), *gradients]
 
 
-def assert_equal(ours: list[Tensor], reference: list[Tensor], tolerance: float) -> None:
-    for name, got, expected in zip(("y", "u", "delta", "A", "B", "C", "D"), ours, reference, strict=True):
+def assert_equal(own: list[Tensor], reference: list[Tensor], tolerance: float) -> None:
+    for name, got, expected in zip(("y", "u", "delta", "A", "B", "C", "D"), own, reference, strict=True):
         scale = max(1.0, float(expected.abs().max()))
         worst = float((got.double() - expected).abs().max()) / scale
         assert worst <= tolerance, f"{name}: {worst}"
@@ -83,8 +83,8 @@ def test_outputs_and_gradients_equal_the_sequential_reference(
     reference = outputs_and_gradients([value.double() for value in arguments], "loop")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "SEGMENT_STATES", segment_states)
-        ours = outputs_and_gradients(arguments, backend)
-    assert_equal(ours, reference, TOLERANCE if dtype is torch.float32 else EXACT)
+        own = outputs_and_gradients(arguments, backend)
+    assert_equal(own, reference, TOLERANCE if dtype is torch.float32 else EXACT)
 
 
 @pytest.mark.parametrize("states", [1, 16])
@@ -123,7 +123,7 @@ def test_no_token_sees_a_later_one(backend: ScanBackend) -> None:
 
 
 def test_saved_tensors_are_linear_in_tokens_without_states() -> None:
-    def kept(tokens: int, states: int) -> int:
+    def retained(tokens: int, states: int) -> int:
         arguments = [value.requires_grad_() for value in random_arguments(1, 2, tokens, 8, states, dtype=torch.float32)]
         sizes: dict[int, int] = {}
 
@@ -135,7 +135,7 @@ def test_saved_tensors_are_linear_in_tokens_without_states() -> None:
             selective_scan(*arguments, backend="chunked")
         return sum(sizes.values())
 
-    short, long = kept(784, 16), kept(3136, 16)
+    short, long = retained(784, 16), retained(3136, 16)
     assert 3.9 <= long / short <= 4.1
     # u, delta, B, C and little more; the states alone would be 16 times u.
     u, b = 2 * 3136 * 8, 2 * 3136 * 16
@@ -144,10 +144,10 @@ def test_saved_tensors_are_linear_in_tokens_without_states() -> None:
 
 def test_half_precision_is_scanned_in_float32() -> None:
     arguments = random_arguments(1, 2, 300, 4, 2, dtype=torch.bfloat16)
-    ours = selective_scan(*arguments)
-    assert ours.dtype is torch.bfloat16
+    own = selective_scan(*arguments)
+    assert own.dtype is torch.bfloat16
     exact = selective_scan(*[value.float() for value in arguments])
-    torch.testing.assert_close(ours, exact.bfloat16(), atol=0, rtol=0)
+    torch.testing.assert_close(own, exact.bfloat16(), atol=0, rtol=0)
 
 
 def test_autocast_does_not_reach_the_scan() -> None:

@@ -188,7 +188,9 @@ def test_tokens_are_those_of_the_plain_computation(merging: str, file: Path, sca
         ("", "linear"),
     ],
 )
-def test_names_of_others_who_trained_it_are_known(start: str, hidden: str, scan: Tensor, tmp_path: Path) -> None:
+def test_weights_of_other_trainings_with_other_key_names_load(
+    start: str, hidden: str, scan: Tensor, tmp_path: Path
+) -> None:
     """VoCo's and SuPreM's, NVIDIA's, and MONAI's, which counts its stages twice."""
     named = {}
     for name, value in PUBLISHED.items():

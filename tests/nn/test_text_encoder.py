@@ -79,9 +79,9 @@ def test_a_text_encoder_is_restored_from_a_run(bert: Path, tmp_path: Path) -> No
     encoder = PretrainedTextEncoderConfig(path=str(bert)).build()
     encoder.architecture.save_pretrained(str(tmp_path))
     encoder.tokenizer.save_pretrained(str(tmp_path))
-    again = PretrainedTextEncoderConfig(path="/nowhere").build(saved=tmp_path)
-    again.load_state_dict(encoder.state_dict())
-    assert torch.equal(again.encode(["no heart"]), encoder.encode(["no heart"]))
+    repeated = PretrainedTextEncoderConfig(path="/nowhere").build(saved=tmp_path)
+    repeated.load_state_dict(encoder.state_dict())
+    assert torch.equal(repeated.encode(["no heart"]), encoder.encode(["no heart"]))
 
 
 def test_a_missing_checkpoint_is_named(tmp_path: Path) -> None:

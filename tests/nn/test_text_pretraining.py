@@ -26,7 +26,7 @@ def test_hints_are_tokens_of_the_report_in_another_order() -> None:
     assert mask.any(0).all(), "no column is empty throughout"
 
 
-def test_some_hints_are_wrong_when_asked_for() -> None:
+def test_hints_have_the_configured_error_rate() -> None:
     labels = report_ids(*[50] * 8)
     ids, mask = word_hints(labels, torch.Generator().manual_seed(1), largest_share=1.0, wrong=0.3)
     foreign = torch.cat([ids[row][mask[row]] // 100 != row + 1 for row in range(8)]).float().mean()

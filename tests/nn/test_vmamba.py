@@ -215,11 +215,11 @@ def test_drop_path_draws_in_training_only_and_images_do_not_see_each_other() -> 
 
 def test_a_dropped_branch_is_scaled_so_that_its_mean_stays() -> None:
     torch.manual_seed(0)
-    kept = drop_branch(torch.ones(20_000, 1, 1, 4), 0.25)
-    assert kept.unique().tolist() == [0.0, pytest.approx(4 / 3)]
+    retained = drop_branch(torch.ones(20_000, 1, 1, 4), 0.25)
+    assert retained.unique().tolist() == [0.0, pytest.approx(4 / 3)]
     # The mean of 20,000 draws of variance 1/3 has a standard deviation of 0.004.
-    assert float(kept.mean()) == pytest.approx(1.0, abs=0.02)
-    assert (kept.flatten(1).std(dim=1) == 0).all()
+    assert float(retained.mean()) == pytest.approx(1.0, abs=0.02)
+    assert (retained.flatten(1).std(dim=1) == 0).all()
 
 
 def published_names(encoder: VMambaEncoder, *, conv_projections: bool) -> dict[str, Tensor]:

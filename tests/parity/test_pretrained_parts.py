@@ -180,7 +180,7 @@ def test_a_bert_checkpoint_trains_as_a_decoder_writes_and_restores_without_its_f
         decoder = config.build(**special)
     model = nn.ModuleDict({"language_model": decoder})
     apply_finetune(model, {"language_model": how})
-    kept = {name: p.clone() for name, p in decoder.named_parameters() if not p.requires_grad}
+    retained = {name: p.clone() for name, p in decoder.named_parameters() if not p.requires_grad}
     memory = torch.randn(2, 4, 32)
     mask = torch.ones(2, 4, dtype=torch.bool)
     ids = torch.tensor([[7, 8, 9, 10, 2], [7, 8, 12, 13, 2]])
@@ -193,8 +193,8 @@ def test_a_bert_checkpoint_trains_as_a_decoder_writes_and_restores_without_its_f
     decoder.eval()
     written = decoder.generate(memory, mask, None, None, DecodingConfig(max_new_tokens=8))
     assert written[0] == [[7, 8, 9, 10], [7, 8, 12, 13]]
-    assert bool(kept) == (how == "lora")
-    assert all(torch.equal(dict(decoder.named_parameters())[name], value) for name, value in kept.items())
+    assert bool(retained) == (how == "lora")
+    assert all(torch.equal(dict(decoder.named_parameters())[name], value) for name, value in retained.items())
     save_weights(model, tmp_path / "weights.safetensors")
     decoder.architecture.save_pretrained(str(tmp_path / "parts"))
     shutil.rmtree(tmp_path / "bert")

@@ -24,8 +24,8 @@ def app() -> typer.Typer:
 
 def test_writes_a_dataset_with_masks_and_twins(app: typer.Typer, tmp_path: Path) -> None:
     out = tmp_path / "d"
-    given = ["--modality", "xray", "--studies", "8", "--seed", "1", "--image-size", "64", "--prevalence", "balanced"]
-    result = CliRunner().invoke(app, [str(out), *given, "--masks"])
+    inputs = ["--modality", "xray", "--studies", "8", "--seed", "1", "--image-size", "64", "--prevalence", "balanced"]
+    result = CliRunner().invoke(app, [str(out), *inputs, "--masks"])
     assert result.exit_code == 0, result.output
     assert "studies 8" in result.output
     studies = list(Dataset.open(out).studies())
@@ -62,8 +62,8 @@ def test_the_verb_imports_nothing_heavy() -> None:
 
 def test_the_folder_is_an_argument_or_an_option(app: typer.Typer, tmp_path: Path) -> None:
     small = ["--studies", "1", "--image-size", "32", "--jobs", "1"]
-    for given in (["--out", str(tmp_path / "a")], [str(tmp_path / "b")]):
-        assert CliRunner().invoke(app, [*given, *small]).exit_code == 0
+    for inputs in (["--out", str(tmp_path / "a")], [str(tmp_path / "b")]):
+        assert CliRunner().invoke(app, [*inputs, *small]).exit_code == 0
     assert {path.name for path in tmp_path.iterdir()} == {"a", "b"}
     for wrong in ([], [str(tmp_path / "c"), "--out", str(tmp_path / "c")]):
         result = CliRunner().invoke(app, [*wrong, *small])

@@ -24,10 +24,10 @@ def test_volume_of_a_painted_solid_is_its_volume() -> None:
     scan = Scan()
     voxels = Voxels(scan)
     cell = float(np.prod(scan.spacing_mm))
-    found = voxels._share(Ellipsoid((10, 5, -20), (40, 30, 50), tilt_deg=25))
-    assert found is not None
+    result = voxels._share(Ellipsoid((10, 5, -20), (40, 30, 50), tilt_deg=25))
+    assert result is not None
     # The edge is a voxel wide and the distance to it approximate.
-    assert found[1].sum() * cell == pytest.approx(4 / 3 * np.pi * 40 * 30 * 50, rel=0.08)
+    assert result[1].sum() * cell == pytest.approx(4 / 3 * np.pi * 40 * 30 * 50, rel=0.08)
     ball = voxels._segment(Tube(((0, 0, -60), (0, 0, 60)), 12.0), (slice(0, 48), slice(0, 96), slice(0, 96)))
     assert ball.sum() * cell == pytest.approx(np.pi * 144 * 120 + 4 / 3 * np.pi * 12**3, rel=0.08)
 
@@ -132,7 +132,7 @@ def test_masks_cover_the_difference_from_the_twin() -> None:
 
 
 def test_a_study_is_reproducible_and_labelled_by_its_report() -> None:
-    seen: set[str] = set()
+    observed: set[str] = set()
     for index in range(30):
         study = draw_ct_study(6, index, PhantomOptions(volume_size=16, slices=8, prevalence="balanced"))
         labels = study.record.labels["ct18"]
@@ -141,11 +141,11 @@ def test_a_study_is_reproducible_and_labelled_by_its_report() -> None:
         for finding in study.findings:
             if finding.visible and finding.certainty == "definite":
                 assert labels[finding.name] is LabelState.POSITIVE
-                seen.add(finding.name)
-    assert len(seen) >= 15
-    first, again = (draw_ct_study(6, 3, SMALL) for _ in range(2))
-    assert first.images[0].pixels.tobytes() == again.images[0].pixels.tobytes()
-    assert first.record == again.record
+                observed.add(finding.name)
+    assert len(observed) >= 15
+    first, repeated = (draw_ct_study(6, 3, SMALL) for _ in range(2))
+    assert first.images[0].pixels.tobytes() == repeated.images[0].pixels.tobytes()
+    assert first.record == repeated.record
 
 
 def test_files_read_back_equal_with_the_right_axes(tmp_path: Path) -> None:

@@ -82,9 +82,9 @@ def test_a_tube_casts_the_chord_of_a_cylinder() -> None:
 def test_a_study_depends_on_seed_and_index_only() -> None:
     first = draw_xray_study(7, 5, SMALL)
     draw_xray_study(7, 2, SMALL)
-    again = draw_xray_study(7, 5, SMALL)
-    assert first.record == again.record
-    for a, b in zip(first.images, again.images, strict=True):
+    repeated = draw_xray_study(7, 5, SMALL)
+    assert first.record == repeated.record
+    for a, b in zip(first.images, repeated.images, strict=True):
         assert a.pixels.tobytes() == b.pixels.tobytes()
     assert draw_xray_study(8, 5, SMALL).images[0].pixels.tobytes() != first.images[0].pixels.tobytes()
 
@@ -110,13 +110,13 @@ def test_an_effusion_is_on_its_side(side: str) -> None:
     projector = Projector(exposure)
     finding = Finding(name="Pleural Effusion", kind="typical", side=side, severity="severe", size_mm=80)
     change = projector.depth(make_scene(anatomy, [finding])) - projector.depth(make_scene(anatomy, []))
-    here, there = (change[:, :44], change[:, 52:]) if side == "right" else (change[:, 52:], change[:, :44])
+    here, present = (change[:, :44], change[:, 52:]) if side == "right" else (change[:, 52:], change[:, :44])
     assert here.max() > 0.5
-    assert np.abs(there).max() < 1e-4
+    assert np.abs(present).max() < 1e-4
 
 
 def test_labels_equal_the_statements_of_the_report() -> None:
-    seen: set[str] = set()
+    observed: set[str] = set()
     for index in range(32):
         study = draw_xray_study(1, index, PhantomOptions(image_size=32, prevalence="balanced", lateral_share=0))
         labels = study.record.labels["chexpert14"]
@@ -125,12 +125,12 @@ def test_labels_equal_the_statements_of_the_report() -> None:
         for finding in study.findings:
             if finding.visible and finding.certainty == "definite":
                 assert labels[finding.name] is LabelState.POSITIVE
-                seen.add(finding.name)
+                observed.add(finding.name)
         if labels["Pneumothorax"] is LabelState.NEGATIVE:
             assert "no pneumothorax" in text or "or pneumothorax" in text or "pneumothorax has resolved" in text
         if labels["Pneumothorax"] is LabelState.BLANK:
             assert "pneumothorax" not in text
-    assert len(seen) >= 11
+    assert len(observed) >= 11
 
 
 def test_normal_prevalence_gives_normal_reports() -> None:

@@ -110,16 +110,16 @@ def key_of(fault: Fault, root: Path = ROOT) -> str:
 
 def run_tests(tree: Path, tests: Sequence[str], limit_s: float, *, keep_compiled: bool) -> tuple[int | None, str]:
     """Run tests of a tree in a process of its own; its exit code (None: it did not end in time), and what it said."""
-    said = tree / "said.txt"
+    output = tree / "said.txt"
     child = os.fork()
     if child == 0:
-        _be_pytest(tree, tests, said, keep_compiled=keep_compiled)
+        _be_pytest(tree, tests, output, keep_compiled=keep_compiled)
     until = time.monotonic() + limit_s
     try:
         while time.monotonic() < until:
             done, status = os.waitpid(child, os.WNOHANG)
             if done:
-                return os.waitstatus_to_exitcode(status), said.read_text(encoding="utf-8", errors="replace")
+                return os.waitstatus_to_exitcode(status), output.read_text(encoding="utf-8", errors="replace")
             time.sleep(0.02)
         return None, "no end"
     finally:
@@ -129,13 +129,13 @@ def run_tests(tree: Path, tests: Sequence[str], limit_s: float, *, keep_compiled
             os.waitpid(child, 0)
 
 
-def _be_pytest(tree: Path, tests: Sequence[str], said: Path, *, keep_compiled: bool) -> None:
+def _be_pytest(tree: Path, tests: Sequence[str], output: Path, *, keep_compiled: bool) -> None:
     code = 70
     try:
         os.setsid()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.chdir(tree)
-        out = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        out = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(out, 1)
         os.dup2(out, 2)
@@ -167,18 +167,18 @@ def _is_of_a_tree(place: str) -> bool:
 def try_group(tree: Path, tests: Sequence[str], faults: Iterable[tuple[Fault, str]]) -> Iterator[Result]:
     """Try faults that share their tests, one after the other, in a tree of which nobody else makes use."""
     started = time.monotonic()
-    code, said = run_tests(tree, tests, 600.0, keep_compiled=True)
+    code, output = run_tests(tree, tests, 600.0, keep_compiled=True)
     limit_s = LEAST_LIMIT_S + SLOWER * (time.monotonic() - started)
-    whole = code == 0 and re.search(r"\b\d+ passed", said) is not None
+    whole = code == 0 and re.search(r"\b\d+ passed", output) is not None
     for fault, key in faults:
         if not whole:
-            yield Result(fault.name, fault.room, "broken", 0.0, key, f"its tests do not pass: {said[-300:]}")
+            yield Result(fault.name, fault.room, "broken", 0.0, key, f"its tests do not pass: {output[-300:]}")
             continue
         started = time.monotonic()
         with planted(tree, fault):
-            code, said = run_tests(tree, tests, limit_s, keep_compiled=False)
+            code, output = run_tests(tree, tests, limit_s, keep_compiled=False)
         seconds = round(time.monotonic() - started, 1)
-        yield Result(fault.name, fault.room, _outcome(code), seconds, key, _first_failure(said))
+        yield Result(fault.name, fault.room, _outcome(code), seconds, key, _first_failure(output))
 
 
 def _outcome(code: int | None) -> Outcome:
@@ -187,9 +187,9 @@ def _outcome(code: int | None) -> Outcome:
     return "broken" if code in NO_TESTS else "survived" if code == 0 else "killed"
 
 
-def _first_failure(said: str) -> str:
-    found = re.search(r"^(?:FAILED|ERROR) (\S+)", said, re.MULTILINE)
-    return found[1] if found else ""
+def _first_failure(output: str) -> str:
+    matches = re.search(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE)
+    return matches[1] if matches else ""
 
 
 @contextlib.contextmanager
@@ -233,7 +233,7 @@ def _work(root: Path, groups: Any, results: Any) -> None:
     results.put(None)
 
 
-def try_all(groups: Sequence[Group], workers: int, told: Callable[[Result], None], *, root: Path = ROOT) -> None:
+def try_all(groups: Sequence[Group], workers: int, report: Callable[[Result], None], *, root: Path = ROOT) -> None:
     """Try groups of faults in processes side by side, and tell each result."""
     context = multiprocessing.get_context("spawn")
     waiting, results = context.Queue(), context.Queue()
@@ -250,7 +250,7 @@ def try_all(groups: Sequence[Group], workers: int, told: Callable[[Result], None
             if result is None:
                 left -= 1
             else:
-                told(result)
+                report(result)
     finally:
         for process in started:
             if left:
@@ -260,10 +260,10 @@ def try_all(groups: Sequence[Group], workers: int, told: Callable[[Result], None
 
 def grouped(faults: Iterable[tuple[Fault, str]]) -> list[Group]:
     """Faults by the tests that they share."""
-    found: dict[tuple[str, ...], list[tuple[Fault, str]]] = defaultdict(list)
+    matches: dict[tuple[str, ...], list[tuple[Fault, str]]] = defaultdict(list)
     for fault, key in faults:
-        found[fault.tests].append((fault, key))
-    return list(found.items())
+        matches[fault.tests].append((fault, key))
+    return list(matches.items())
 
 
 def table(results: Iterable[Result]) -> str:
@@ -272,11 +272,11 @@ def table(results: Iterable[Result]) -> str:
     for result in results:
         rooms[result.room].append(result)
     lines = ["| room | planted | killed | of them by time | survived |", "|---|---:|---:|---:|---:|"]
-    every = [result for found in rooms.values() for result in found]
-    for room, found in (*sorted(rooms.items()), ("all", every)):
-        count = {outcome: sum(r.outcome == outcome for r in found) for outcome in ("killed", "hung", "survived")}
+    every = [result for matches in rooms.values() for result in matches]
+    for room, matches in (*sorted(rooms.items()), ("all", every)):
+        count = {outcome: sum(r.outcome == outcome for r in matches) for outcome in ("killed", "hung", "survived")}
         killed = count["killed"] + count["hung"]
-        lines.append(f"| {room} | {len(found)} | {killed} | {count['hung']} | {count['survived']} |")
+        lines.append(f"| {room} | {len(matches)} | {killed} | {count['hung']} | {count['survived']} |")
     share = sum(result.outcome in ("killed", "hung") for result in every) / max(1, len(every))
     lines.append(f"\n{share:.1%} of {len(every)} faults were noticed.")
     lines += [f"survived: {result.name}" for result in every if result.outcome == "survived"]
@@ -298,20 +298,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wanted = [(f, key) for f, key in wanted if not options.rooms or f.room in options.rooms.split(",")]
     if options.one_in > 1:
         wanted = random.Random(options.seed).sample(wanted, -(-len(wanted) // options.one_in))
-    kept = {row["key"]: Result(**row) for row in _kept(options.out)}
-    again = ("survived", "broken") if options.survivors else ("broken",)
-    todo = [(f, key) for f, key in wanted if key not in kept or kept[key].outcome in again]
+    results_by_key = {row["key"]: Result(**row) for row in _kept(options.out)}
+    retried = ("survived", "broken") if options.survivors else ("broken",)
+    todo = [(f, key) for f, key in wanted if key not in results_by_key or results_by_key[key].outcome in retried]
 
-    def told(result: Result) -> None:
-        kept[result.key] = result
+    def report(result: Result) -> None:
+        results_by_key[result.key] = result
         print(f"{result.outcome:8} {result.seconds:6.1f} s  {result.name}  {result.note[:120]}", flush=True)
         options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps([asdict(row) for row in kept.values()], indent=1), encoding="utf-8")
+        options.out.write_text(json.dumps([asdict(row) for row in results_by_key.values()], indent=1), encoding="utf-8")
 
-    try_all(grouped(todo), options.workers, told) if todo else None
-    found = [kept[key] for _, key in wanted]
-    print(table(found))
-    return int(any(result.outcome in ("survived", "broken") for result in found))
+    try_all(grouped(todo), options.workers, report) if todo else None
+    matches = [results_by_key[key] for _, key in wanted]
+    print(table(matches))
+    return int(any(result.outcome in ("survived", "broken") for result in matches))
 
 
 def _kept(path: Path) -> list[dict[str, Any]]:

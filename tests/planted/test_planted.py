@@ -19,7 +19,7 @@ def faults() -> list[Fault]:
     return read_faults()
 
 
-def test_there_are_enough_and_each_has_a_name_of_its_own(faults: list[Fault]) -> None:
+def test_enough_faults_have_distinct_names(faults: list[Fault]) -> None:
     assert len(faults) >= LEAST
     assert len({fault.name for fault in faults}) == len(faults)
 
@@ -53,7 +53,7 @@ print(json.dumps([dataclasses.asdict(result) for result in results]))
 """
 
 
-def test_noticed_unnoticed_and_endless_faults_are_told_and_the_file_is_as_it_was(tmp_path: Path) -> None:
+def test_outcomes_are_reported_and_the_file_is_restored(tmp_path: Path) -> None:
     (tmp_path / "src" / "radweave").mkdir(parents=True)
     (tmp_path / "tests").mkdir()
     source = tmp_path / "src" / "radweave" / "toy.py"
@@ -67,6 +67,6 @@ def test_noticed_unnoticed_and_endless_faults_are_told_and_the_file_is_as_it_was
     results = [Result(**row) for row in json.loads(done.stdout)]
     assert [result.outcome for result in results] == ["killed", "survived", "hung"]
     assert source.read_text() == "def one():\n    return 1\n"
-    said = table(results)
-    assert "| radweave | 3 | 2 | 1 | 1 |" in said
-    assert "survived: toy.py: not noticed" in said
+    statement = table(results)
+    assert "| radweave | 3 | 2 | 1 | 1 |" in statement
+    assert "survived: toy.py: not noticed" in statement

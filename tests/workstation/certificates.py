@@ -38,6 +38,6 @@ def certificate(folder: Path, name: str = "server", *, from_days: int = -1, to_d
 
 def encrypted(key: Path, to: Path) -> Path:
     """A key that asks for a password."""
-    found = serialization.load_pem_private_key(key.read_bytes(), None)
-    to.write_bytes(found.private_bytes(PEM, PKCS8, serialization.BestAvailableEncryption(b"password")))
+    result = serialization.load_pem_private_key(key.read_bytes(), None)
+    to.write_bytes(result.private_bytes(PEM, PKCS8, serialization.BestAvailableEncryption(b"password")))
     return to

@@ -19,8 +19,8 @@ from radweave.workstation.station import Station
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[postgres.PostgresServer]:
-    if postgres.ASKED not in os.environ:
-        pytest.skip(f"tests of PostgreSQL alone run with {postgres.ASKED}: make test-postgres")
+    if postgres.REQUEST_VARIABLE not in os.environ:
+        pytest.skip(f"tests of PostgreSQL alone run with {postgres.REQUEST_VARIABLE}: make test-postgres")
     with postgres.server() as started:
         yield started
 
@@ -34,7 +34,7 @@ def _cheap_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def url(tmp_path: Path, request: pytest.FixtureRequest) -> str:
     """An empty database: a file of SQLite, or one of a PostgreSQL server where that is asked for."""
-    if postgres.ASKED not in os.environ:
+    if postgres.REQUEST_VARIABLE not in os.environ:
         return f"sqlite:///{tmp_path / 'a.db'}"
     server: postgres.PostgresServer = request.getfixturevalue("postgres_server")
     return server.new_database()

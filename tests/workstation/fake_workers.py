@@ -88,8 +88,8 @@ def _with_a_map(job: dict[str, Any]) -> dict[str, Any]:
     covers = [[0, 1]] * 3 if is_scan else [[-0.1, 1.2], [0, 1]]
     view = {"file": "file00000.dcm", "image": 0, "view": "AP", "covers": covers}
     values = [[[[0.5, 1.0]]]] if is_scan else [[[0.5, 1.0]]]
-    given = {"views": [view] if job["files"] else [], "attention_maps": {"Lung / Opacity": values}}
-    return {**drafted(job["id"]), "evidence": given, "model": {"method": "dast"}}
+    inputs = {"views": [view] if job["files"] else [], "attention_maps": {"Lung / Opacity": values}}
+    return {**drafted(job["id"]), "evidence": inputs, "model": {"method": "dast"}}
 
 
 REFUSALS = {b"unlike": "unfamiliar", b"knee": "body part", b"doubt": "integrity", b"mixed": "mixture"}

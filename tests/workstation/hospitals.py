@@ -71,14 +71,14 @@ def push(port: int, *files: Path, calling: str = "SCANNER", called: str = "RADWE
     association = entity.associate("127.0.0.1", port, ae_title=called, tls_args=tls)
     if not association.is_established:
         return ["refused"]
-    found = []
+    result = []
     for dataset in datasets:
         try:
-            found.append(association.send_c_store(dataset).get("Status", "cut"))
+            result.append(association.send_c_store(dataset).get("Status", "cut"))
         except (RuntimeError, ValueError):
-            found.append("cut")
+            result.append("cut")
     association.release()
-    return found
+    return result
 
 
 def free_port() -> int:
@@ -90,15 +90,15 @@ def free_port() -> int:
 def until(ready: Callable[[], Any], seconds: float = 30) -> Any:
     """What ``ready`` gives, once it is true."""
     end = time.monotonic() + seconds
-    while not (found := ready()):
+    while not (result := ready()):
         assert time.monotonic() < end
         time.sleep(0.05)
-    return found
+    return result
 
 
 def studies(client: Any) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = client.get("/api/v1/studies").json()["studies"]
-    return found
+    result: list[dict[str, Any]] = client.get("/api/v1/studies").json()["studies"]
+    return result
 
 
 def figure(client: Any, name: str) -> int:

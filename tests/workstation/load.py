@@ -45,16 +45,16 @@ class Killed:
         """Start it; the first user's token, where this is the first time."""
         self._starts += 1
         self.log = self._place / f"server{self._starts}.log"
-        said = self._place / f"server{self._starts}.out"
-        with self.log.open("wb") as errors, said.open("wb") as out:
+        server_output = self._place / f"server{self._starts}.out"
+        with self.log.open("wb") as errors, server_output.open("wb") as out:
             self.process = subprocess.Popen(self.command, stdout=out, stderr=errors)
         end = time.monotonic() + 120
         while not self._answers():
             assert self.process.poll() is None, self.log.read_text()[-2_000:]
             assert time.monotonic() < end, "the server does not start"
             time.sleep(0.05)
-        found = re.search(r"token=(\S+)", said.read_text())
-        return found[1] if found else self.token
+        result = re.search(r"token=(\S+)", server_output.read_text())
+        return result[1] if result else self.token
 
     def _answers(self) -> bool:
         try:
@@ -98,16 +98,16 @@ def request(port: int, method: str, path: str, token: str, *, body: bytes | None
     """One request on a connection of its own."""
     connection = HTTPConnection("127.0.0.1", port, timeout=60)
     try:
-        given = {
+        headers_sent = {
             "Authorization": f"Bearer {token}",
             **{name.replace("_", "-"): value for name, value in headers.items()},
         }
-        connection.request(method, path, body, given)
+        connection.request(method, path, body, headers_sent)
         answer = connection.getresponse()
         data = answer.read()
         isjson = "json" in (answer.getheader("content-type") or "")
-        found = {name.lower(): value for name, value in answer.getheaders()}
-        return Answer(answer.status, found, json.loads(data) if isjson else data)
+        result = {name.lower(): value for name, value in answer.getheaders()}
+        return Answer(answer.status, result, json.loads(data) if isjson else data)
     finally:
         connection.close()
 
@@ -189,8 +189,8 @@ class Load:
         self.names.add(name)
         if answer.status == 409:  # the answer to the first time was lost with the server
             self.counts["known"] += 1
-            (found,) = self.ask("search", "GET", f"/studies?search={name}").body["studies"]
-            return str(found["id"])
+            (result,) = self.ask("search", "GET", f"/studies?search={name}").body["studies"]
+            return str(result["id"])
         assert answer.status == 202, answer
         return str(answer.body["studies"][0])
 
@@ -219,8 +219,8 @@ class Load:
             assert answer.status in (200, 409), answer
             self.signed.add(study)
 
-    def _change(self, kind: str, method: str, path: str, given: Any) -> Answer:
-        return self.ask(kind, method, path, json.dumps(given).encode(), Content_Type="application/json")
+    def _change(self, kind: str, method: str, path: str, headers_sent: Any) -> Answer:
+        return self.ask(kind, method, path, json.dumps(headers_sent).encode(), Content_Type="application/json")
 
     def burst(self, clients: int, files: int, *, uploads: int) -> Counter[int]:
         """Archives of ``files`` images from all at once: the answers. What is taken must be there in the end."""
@@ -250,17 +250,17 @@ class Load:
 
     def check(self) -> int:
         """How many studies there are: those that were sent, each once, drafted once, as it was left."""
-        found = self._all()
+        result = self._all()
         end = time.monotonic() + 600
-        while any(row["state"] in ("waiting", "drafting") for row in found):
+        while any(row["state"] in ("waiting", "drafting") for row in result):
             assert time.monotonic() < end
             time.sleep(1.0)
-            found = self._all()
-        twice = [name for name, count in Counter(row["name"] for row in found).items() if count > 1]
+            result = self._all()
+        twice = [name for name, count in Counter(row["name"] for row in result).items() if count > 1]
         assert twice == [], twice
-        assert {row["name"] for row in found} == self.names
-        assert {row["state"] for row in found} <= {"drafted", "edited", "signed"}
-        states = {row["id"]: row["state"] for row in found}
+        assert {row["name"] for row in result} == self.names
+        assert {row["state"] for row in result} <= {"drafted", "edited", "signed"}
+        states = {row["id"]: row["state"] for row in result}
         for study in states:
             entries = self.ask("log", "GET", f"/studies/{study}/log").body["entries"]
             actions = Counter(entry["action"] for entry in entries)
@@ -270,12 +270,12 @@ class Load:
             assert text in self.ask("read", "GET", f"/studies/{study}").body["draft"]["text"]
             assert states[study] == ("signed" if study in self.signed else "edited")
         assert self.ask("check", "GET", "/log/check").body["broken_at"] is None
-        return len(found)
+        return len(result)
 
     def _all(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
+        result: list[dict[str, Any]] = []
         while True:
-            page = self.ask("list", "GET", f"/studies?offset={len(found)}&limit=200").body
-            found += page["studies"]
+            page = self.ask("list", "GET", f"/studies?offset={len(result)}&limit=200").body
+            result += page["studies"]
             if not page["studies"]:
-                return found
+                return result

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-ASKED = "RADWEAVE_TEST_POSTGRES"
+REQUEST_VARIABLE = "RADWEAVE_TEST_POSTGRES"
 """Set to anything, tests of the workstation have their databases on such a server; else they are SQLite's."""
 _QUICK = "fsync=off", "synchronous_commit=off", "full_page_writes=off", "shared_buffers=16MB", "max_connections=60"
 
@@ -26,9 +26,11 @@ def find_binaries() -> Path:
     on_path = shutil.which("initdb")
     folders = [Path(on_path).resolve().parent] if on_path else []
     folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda at: int(at.parent.name), reverse=True)
-    found = next((folder for folder in folders if (folder / "postgres").exists()), None)
-    assert found is not None, f"{ASKED} is set and there is no PostgreSQL (Debian: apt-get install postgresql)"
-    return found
+    result = next((folder for folder in folders if (folder / "postgres").exists()), None)
+    assert result is not None, (
+        f"{REQUEST_VARIABLE} is set and there is no PostgreSQL (Debian: apt-get install postgresql)"
+    )
+    return result
 
 
 def _who() -> dict[str, int | list[int]]:
@@ -61,10 +63,10 @@ def server() -> Iterator[PostgresServer]:
             command = [binaries / "postgres", "-D", folder / "data", "-k", folder, "-c", "listen_addresses=", *options]
             process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, **who)
             try:
-                found = PostgresServer(folder, process)
-                found.wait()
-                yield found
-                found.close()
+                result = PostgresServer(folder, process)
+                result.wait()
+                yield result
+                result.close()
             finally:
                 process.send_signal(signal.SIGINT)  # whoever is connected is sent away
                 process.wait(30)

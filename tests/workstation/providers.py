@@ -29,7 +29,7 @@ class Provider:
         self.changed: Callable[[dict[str, Any]], dict[str, Any]] = dict
         self.token: Callable[[dict[str, Any]], str] | None = None
         self.is_down = False
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self._codes: dict[str, dict[str, str]] = {}
         self.rotate()
 
@@ -102,12 +102,12 @@ def provider() -> Iterator[Provider]:
 
         def do_GET(self) -> None:
             path = urlsplit(self.path).path
-            made.asked.append(path)
-            found = {"/.well-known/openid-configuration": made.metadata, "/keys": made.keys}.get(path)
-            self._answer(503 if made.is_down or found is None else 200, {} if found is None else found())
+            made.requests.append(path)
+            document = {"/.well-known/openid-configuration": made.metadata, "/keys": made.keys}.get(path)
+            self._answer(503 if made.is_down or document is None else 200, {} if document is None else document())
 
         def do_POST(self) -> None:
-            made.asked.append(self.path)
+            made.requests.append(self.path)
             body = self.rfile.read(int(self.headers["Content-Length"])).decode()
             form = {name: values[0] for name, values in parse_qs(body).items()}
             self._answer(*((503, {}) if made.is_down else made.exchange(form, self.headers.get("Authorization", ""))))

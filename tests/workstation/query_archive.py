@@ -143,9 +143,9 @@ def dicom(archive: QueryArchive, *, heeds_cancel: bool = True, **more: Any) -> I
     """The archive as a DICOM node called ARCHIVE."""
 
     def keys_of(event: evt.Event) -> tuple[str, dict[str, str]]:
-        asked = event.identifier
+        query_keys = event.identifier
         names = ("StudyInstanceUID", "SeriesInstanceUID", "PatientID", "StudyDate", "ModalitiesInStudy")
-        return asked.QueryRetrieveLevel, {name: str(asked.get(name) or "") for name in names}
+        return query_keys.QueryRetrieveLevel, {name: str(query_keys.get(name) or "") for name in names}
 
     def find(event: evt.Event) -> Iterator[Any]:
         level, keys = keys_of(event)
@@ -215,11 +215,11 @@ def flat(path: Path, grey: float, **tags: Any) -> Path:
     return write_dicom(path, np.full((32, 24), grey), **tags)
 
 
-def text_of(found: dict[str, Any]) -> str:
-    return str(found["draft"]["text"])
+def text_of(result: dict[str, Any]) -> str:
+    return str(result["draft"]["text"])
 
 
-STRANGERS: dict[str, dict[str, str]] = {
+OTHER_PATIENTS: dict[str, dict[str, str]] = {
     "an equal name with another id": {"PatientID": "OTHER"},
     "swapped ids": {"PatientName": "Other^Eve", "PatientBirthDate": "19550505"},
     "an id that was given again": {"PatientBirthDate": "19550505"},

@@ -66,10 +66,10 @@ def wait_for(client: TestClient, study: str, *states: str, seconds: float = 60) 
     """The study once it has one of these states."""
     end = time.monotonic() + seconds
     while True:
-        found: dict[str, Any] = client.get(f"/api/v1/studies/{study}").json()
-        if found["state"] in states:
-            return found
-        assert time.monotonic() < end, found
+        result: dict[str, Any] = client.get(f"/api/v1/studies/{study}").json()
+        if result["state"] in states:
+            return result
+        assert time.monotonic() < end, result
         time.sleep(0.02)
 
 

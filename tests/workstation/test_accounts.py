@@ -75,8 +75,8 @@ def test_an_admin_sets_a_password_without_the_old_one(client: TestClient) -> Non
 def test_guesses_of_the_old_password_are_counted(client: TestClient) -> None:
     csrf = log_in(client, "r")
     number = client.get("/api/v1/session").json()["id"]
-    given = {"old": "wrong", "new": OTHER}
-    tries = [client.put(f"/api/v1/users/{number}/password", json=given, headers=csrf) for _ in range(6)]
+    columns_wanted = {"old": "wrong", "new": OTHER}
+    tries = [client.put(f"/api/v1/users/{number}/password", json=columns_wanted, headers=csrf) for _ in range(6)]
     assert [answer.status_code for answer in tries] == [400] * 5 + [429]
 
 
@@ -282,8 +282,8 @@ def test_failures_of_many_addresses_together_are_limited(client: TestClient) -> 
     added(client, "r")
     browser = of(client, "", "198.51.100.1")
     assert tried(browser, "r", PASSWORD) == 200
-    found = [tried(of(client, "", f"203.0.113.{number // 5}"), "r", "wrong") for number in range(101)]
-    assert found == [401] * 100 + [429]
+    row_of = [tried(of(client, "", f"203.0.113.{number // 5}"), "r", "wrong") for number in range(101)]
+    assert row_of == [401] * 100 + [429]
     assert tried(browser, "r", PASSWORD) == 200
 
 
@@ -321,14 +321,14 @@ def test_a_password_changed_during_a_login_is_refused(client: TestClient, monkey
     looked_at = {"password": users.by_password, "token": users.by_token}
 
     def changed(kind: str) -> Any:
-        def found(connection: Any, *given: str) -> Any:
-            user = looked_at[kind](connection, *given)
+        def row_of(connection: Any, *columns_wanted: str) -> Any:
+            user = looked_at[kind](connection, *columns_wanted)
             monkeypatch.undo()
             with client.app.state.station.database.writing() as other:  # type: ignore[attr-defined]
                 users.set_password(other, number, OTHER)
             return user
 
-        return found
+        return row_of
 
     monkeypatch.setattr("radweave.workstation.users.by_password", changed("password"))
     assert tried(of(client, ""), "r", PASSWORD) == 401

@@ -39,10 +39,9 @@ def test_from_a_file_to_a_signed_report(client: TestClient) -> None:
     # One word replaced, two put in; one of two sentences is as the model wrote it.
     assert (signed["edit_distance_words"], signed["accepted_sentences"], signed["seconds"]) == (3, 1, 12.5)
     assert client.get(place).json()["state"] == "signed"
-    again = client.post(f"{place}/sign", json={"version": 2})
-    assert (again.status_code, client.patch(f"{place}/sentences", json={"version": 2, "edits": edits}).status_code) == (
-        409, 409,
-    )  # fmt: skip
+    repeated = client.post(f"{place}/sign", json={"version": 2})
+    edited_late = client.patch(f"{place}/sentences", json={"version": 2, "edits": edits})
+    assert (repeated.status_code, edited_late.status_code) == (409, 409)
     actions = [entry["action"] for entry in client.get(f"{place}/log").json()["entries"]]
     assert actions == ["submitted", "drafted", "opened", "edited", "looked", "signed"]
     assert client.get("/api/v1/log/check").json()["broken_at"] is None
@@ -80,8 +79,8 @@ def test_the_work_list_is_searched_and_paged(client: TestClient) -> None:
         upload(client, (name, IMAGE))
     names = [row["name"] for row in client.get("/api/v1/studies").json()["studies"]]
     assert names == ["100%.png", "right.png", "left.png"]
-    found = client.get("/api/v1/studies", params={"search": "%"}).json()
-    assert [row["name"] for row in found["studies"]] == ["100%.png"]
+    result = client.get("/api/v1/studies", params={"search": "%"}).json()
+    assert [row["name"] for row in result["studies"]] == ["100%.png"]
     page = client.get("/api/v1/studies", params={"offset": 1, "limit": 1}).json()
     assert (page["total"], [row["name"] for row in page["studies"]]) == (3, ["right.png"])
 
@@ -116,19 +115,19 @@ def test_a_reader_sees_its_own_studies_only(client: TestClient) -> None:
     mine = one_draft(client)["id"]
     reader = client.post("/api/v1/users", json={"name": "r", "password": "long enough words"}).json()["id"]
     token = client.post(f"/api/v1/users/{reader}/token").json()["token"]
-    theirs = {"Authorization": f"Bearer {token}"}
-    assert client.get("/api/v1/studies", headers=theirs).json()["total"] == 0
+    reference = {"Authorization": f"Bearer {token}"}
+    assert client.get("/api/v1/studies", headers=reference).json()["total"] == 0
     for method, path, body in (
         ("GET", "", None), ("GET", "/evidence", None), ("GET", "/log", None), ("GET", "/versions/1", None),
         ("POST", "/sign", {"version": 1}), ("POST", "/cancel", None),
         ("PATCH", "/sentences", {"version": 1, "edits": [{"op": "remove", "key": 0}]}),
         ("POST", "/looked", {"version": 1, "sentences": [0]}),
     ):  # fmt: skip
-        answer = client.request(method, f"/api/v1/studies/{mine}{path}", json=body, headers=theirs)
+        answer = client.request(method, f"/api/v1/studies/{mine}{path}", json=body, headers=reference)
         assert answer.status_code == 404, path
-    assert client.get("/api/v1/log", headers=theirs).status_code == 403
-    assert client.post("/api/v1/users", json={"name": "x"}, headers=theirs).status_code == 403
-    own = upload(client, ("r.png", IMAGE), headers=theirs).json()["studies"]
+    assert client.get("/api/v1/log", headers=reference).status_code == 403
+    assert client.post("/api/v1/users", json={"name": "x"}, headers=reference).status_code == 403
+    own = upload(client, ("r.png", IMAGE), headers=reference).json()["studies"]
     assert len(own) == 1
     wait_for(client, own[0], "drafted")
 
@@ -149,8 +148,8 @@ def test_a_browser_logs_in_and_repeats_its_csrf_token(started: tuple[TestClient,
     client.delete("/api/v1/session", headers=csrf)
     assert client.get("/api/v1/session").status_code == 401
     with station.database.reading() as connection:
-        kept = [str(connection.execute(sa.select(table)).all()) for table in meta.sorted_tables]
-    assert "long enough words" not in "".join(kept)
+        tables = [str(connection.execute(sa.select(table)).all()) for table in meta.sorted_tables]
+    assert "long enough words" not in "".join(tables)
 
 
 def test_too_many_logins_have_to_wait(client: TestClient) -> None:
@@ -202,11 +201,11 @@ def test_no_event_holds_text_of_users_or_files(client: TestClient, capfd: pytest
     client.get(f"/api/v1/studies/{canary}", params={"search": canary})
     client.request(canary.upper(), f"/{canary}")
     client.post("/api/v1/session", json={"name": canary, "password": canary})
-    said = capfd.readouterr()
-    lines = [json.loads(line) for line in said.err.splitlines()]
+    texts_by_section = capfd.readouterr()
+    lines = [json.loads(line) for line in texts_by_section.err.splitlines()]
     assert {line["event"] for line in lines} >= {"request", "submitted", "drafted"}
-    assert canary.lower() not in (said.err + said.out).lower()
-    assert ORIGIN not in said.err
+    assert canary.lower() not in (texts_by_section.err + texts_by_section.out).lower()
+    assert ORIGIN not in texts_by_section.err
 
 
 def test_repeated_undo_goes_back_step_by_step(client: TestClient) -> None:
@@ -214,8 +213,8 @@ def test_repeated_undo_goes_back_step_by_step(client: TestClient) -> None:
     place = f"/api/v1/studies/{study['id']}/sentences"
     assert study["draft"]["undo"] is None
 
-    def edited(seen: int, **edit: object) -> tuple[str, int | None]:
-        draft = client.patch(place, json={"version": seen, "edits": [edit]}).json()
+    def edited(observed: int, **edit: object) -> tuple[str, int | None]:
+        draft = client.patch(place, json={"version": observed, "edits": [edit]}).json()
         return draft["sentences"][0]["text"], draft["undo"]
 
     assert edited(1, op="replace", key=0, text="One.") == ("One.", 1)
@@ -253,12 +252,14 @@ def test_a_blank_sentence_is_refused(op: dict[str, object], client: TestClient) 
 
 def test_an_exported_report_contains_all_text(client: TestClient) -> None:
     place = f"/api/v1/studies/{one_draft(client)['id']}"
-    said = {name: f"Words of {name}." for name in ("indication", "technique", "comparison", "findings", "impression")}
-    edits = [{"op": "insert", "section": name, "text": text} for name, text in said.items()]
+    texts_by_section = {
+        name: f"Words of {name}." for name in ("indication", "technique", "comparison", "findings", "impression")
+    }
+    edits = [{"op": "insert", "section": name, "text": text} for name, text in texts_by_section.items()]
     assert client.patch(f"{place}/sentences", json={"version": 1, "edits": edits}).status_code == 200
     report = client.get(f"{place}/report", params={"format": "text"})
     assert report.status_code == 200, report.text
-    for name, text in said.items():
+    for name, text in texts_by_section.items():
         assert f"{name.upper()}\n{text}" in report.text
 
 
@@ -290,8 +291,8 @@ def test_admins_see_the_losses_of_inference_processes(settings: Settings) -> Non
     with running(settings.model_copy(update={"tries": 1})) as (client, _):
         (study,) = upload(client, ("a.png", CRASH)).json()["studies"]
         wait_for(client, study, "refused")
-        found = client.get("/api/v1/status").json()
-        assert [(row["reason"], row["studies"]) for row in found["lost"]] == [("the inference process ended", 1)]
-        assert found["model"]["method"] == "baseline"
+        result = client.get("/api/v1/status").json()
+        assert [(row["reason"], row["studies"]) for row in result["lost"]] == [("the inference process ended", 1)]
+        assert result["model"]["method"] == "baseline"
         log_in(client, "r")
         assert "lost" not in client.get("/api/v1/status").json()

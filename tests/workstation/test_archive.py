@@ -35,10 +35,10 @@ def target(archive: Archive, folder: Path, way: str) -> Target:
 
 def under_studies(archive: Archive) -> dict[str, list[str]]:
     """Modalities of the instances of each study, as QIDO has them."""
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for row in archive.web().search_for_series():
-        found.setdefault(row["0020000D"]["Value"][0], []).append(row["00080060"]["Value"][0])
-    return {study: sorted(modalities) for study, modalities in found.items()}
+        result.setdefault(row["0020000D"]["Value"][0], []).append(row["00080060"]["Value"][0])
+    return {study: sorted(modalities) for study, modalities in result.items()}
 
 
 @pytest.mark.parametrize("way", ["web", "dicom"])
@@ -55,9 +55,9 @@ def test_fifty_studies_come_back_once_over_an_archive_that_is_killed(
             "receive": {"ae_title": "RADWEAVE", "port": port, "peers": {AET: "127.0.0.1"}, "quiet_s": 0.3},
             "send": [target(archive, tmp_path, way).model_dump(mode="json", exclude_none=True)],
         }
-        joined = settings.model_copy(update={"hospital": plan_file(tmp_path / "plan.yaml", **plan)})
+        combined = settings.model_copy(update={"hospital": plan_file(tmp_path / "plan.yaml", **plan)})
         subprocess.run(["dcmsend", "-aec", AET, "127.0.0.1", str(archive.dicom), *map(str, images)], check=True)
-        with working(joined) as (client, _):
+        with working(combined) as (client, _):
             ids = archive.get("/instances")
             assert len(ids) == STUDIES
             answer = archive.session().post(f"{archive.url}/modalities/radweave/store", json=ids, timeout=60)
@@ -80,9 +80,9 @@ def test_fifty_studies_come_back_once_over_an_archive_that_is_killed(
                 assert time.monotonic() < end, figures
                 time.sleep(0.1)
             assert 'radweave_studies{state="drafted"} 50' in figures
-        found = under_studies(archive)
-        assert set(found) == {str(dcmread(path).StudyInstanceUID) for path in images}
-        assert set(map(tuple, found.values())) == {("CR", "DOC", "SR")}
+        result = under_studies(archive)
+        assert set(result) == {str(dcmread(path).StudyInstanceUID) for path in images}
+        assert set(map(tuple, result.values())) == {("CR", "DOC", "SR")}
         assert len(archive.get("/instances")) == 3 * STUDIES
     finally:
         archive.kill()

@@ -28,10 +28,10 @@ BEFORE = "There is a small pleural effusion. No pneumothorax."
     ],
 )
 def test_a_sentence_in_conflict_with_the_prior_report(sentence: str, reason: str | None) -> None:
-    found = find_support(Report(sentence, "s"), LABELER)
-    reasons = conflicts_with_prior(found.sentences[0], read_prior_states(BEFORE, LABELER))
+    actual = find_support(Report(sentence, "s"), LABELER)
+    reasons = conflicts_with_prior(actual.sentences[0], read_prior_states(BEFORE, LABELER))
     assert reasons == ([] if reason is None else [reason])
-    assert conflicts_with_prior(found.sentences[0], read_prior_states(None, LABELER)) == []
+    assert conflicts_with_prior(actual.sentences[0], read_prior_states(None, LABELER)) == []
 
 
 def test_changes_between_two_reports() -> None:

@@ -80,31 +80,31 @@ def test_a_report_is_sent_though_the_clock_was_set_back(
 
 
 def named(number: int) -> FoundStudy:
-    said = {"StudyInstanceUID": "1.2.3", "NumberOfStudyRelatedInstances": str(number)}
-    found = found_study(said)
-    assert found is not None
-    return found
+    query_row = {"StudyInstanceUID": "1.2.3", "NumberOfStudyRelatedInstances": str(number)}
+    result = found_study(query_row)
+    assert result is not None
+    return result
 
 
 def test_a_study_of_an_archive_is_fetched_though_the_clock_was_set_back(database: Database, shift: Shift) -> None:
-    def seen(by: timedelta, quiet_s: float = 30, number: int = 2) -> bool:
+    def is_settled(by: timedelta, quiet_s: float = 30, number: int = 2) -> bool:
         shift(by)
         with database.writing() as connection:
             return hospital.note_listed(connection, "archive", named(number), quiet_s)
 
-    assert not seen(timedelta(0))
-    assert not seen(-DAY)  # it is as if it had come now
-    assert not seen(MINUTE / 4 - DAY)
-    assert seen(MINUTE - DAY)
+    assert not is_settled(timedelta(0))
+    assert not is_settled(-DAY)  # it is as if it had come now
+    assert not is_settled(MINUTE / 4 - DAY)
+    assert is_settled(MINUTE - DAY)
     with database.writing() as connection:
         hospital.retry_later(connection, "archive", named(2))
         assert not hospital.note_listed(connection, "archive", named(2), 0)
-    assert seen(2 * MINUTE - DAY)
+    assert is_settled(2 * MINUTE - DAY)
     shift(timedelta(0))
     with database.writing() as connection:
         hospital.retry_later(connection, "archive", named(2))
-    assert seen(-3 * DAY, quiet_s=0)
-    assert not seen(-3 * DAY, number=3)
+    assert is_settled(-3 * DAY, quiet_s=0)
+    assert not is_settled(-3 * DAY, number=3)
 
 
 def test_a_login_lasts_no_longer_though_the_clock_was_set_back(database: Database, shift: Shift) -> None:

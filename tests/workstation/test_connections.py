@@ -25,20 +25,20 @@ def ask(port: int, path: str = "/healthz", *, more: str = "", source: str = "127
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=20, source_address=(source, 0)) as client:
             client.sendall(head.encode())
-            found = b""
+            received = b""
             while part := client.recv(1 << 16):
-                found += part
+                received += part
     except OSError:
         return 0
-    return int(found.split()[1]) if found else 0
+    return int(received.split()[1]) if received else 0
 
 
-def crowd(kept: ExitStack, port: int, number: int, data: bytes, *sources: str) -> list[socket.socket]:
+def crowd(stack: ExitStack, port: int, number: int, data: bytes, *sources: str) -> list[socket.socket]:
     """Connections that say so much and no more, from these addresses in turn."""
     clients = []
     for one in range(number):
         source = (sources[one % len(sources)], 0)
-        client = kept.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20, source_address=source))
+        client = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20, source_address=source))
         client.sendall(data)
         clients.append(client)
     return clients
@@ -54,8 +54,8 @@ KINDS = {"silent": b"", "a slow head": b"GET /he", "a slow body": SLOW_BODY, "id
 @pytest.mark.parametrize("kind", KINDS)
 def test_500_connections_of_one_client_do_not_block_others(kind: str, settings: Settings) -> None:
     """The attacker's own address is the probe's: a proxy, or a machine of many users."""
-    with listening(settings) as (port, token), ExitStack() as kept:
-        clients = crowd(kept, port, 500, KINDS[kind], "127.0.0.1")
+    with listening(settings) as (port, token), ExitStack() as stack:
+        clients = crowd(stack, port, 500, KINDS[kind], "127.0.0.1")
         assert [ask(port) for _ in range(PROBES)] == [200] * PROBES
         bearer = f"Authorization: Bearer {token}\r\n"
         assert ask(port, "/api/v1/session", more=bearer, source="127.0.0.2") == 200
@@ -65,8 +65,8 @@ def test_500_connections_of_one_client_do_not_block_others(kind: str, settings: 
 
 
 def test_many_slow_clients_do_not_block_others(settings: Settings) -> None:
-    with listening(settings) as (port, token), ExitStack() as kept:
-        crowd(kept, port, 700, SLOW_BODY, *(f"127.0.0.{number}" for number in range(2, 8)))
+    with listening(settings) as (port, token), ExitStack() as stack:
+        crowd(stack, port, 700, SLOW_BODY, *(f"127.0.0.{number}" for number in range(2, 8)))
         assert [ask(port) for _ in range(PROBES)] == [200] * PROBES
         bearer = f"Authorization: Bearer {token}\r\n"
         assert [ask(port, "/api/v1/session", more=bearer) for _ in range(5)] == [200] * 5
@@ -154,14 +154,14 @@ def test_a_proxy_has_no_limit_of_one_client_and_an_ipv6_network_is_one() -> None
 
 def test_the_clients_behind_a_proxy_are_counted_one_by_one(settings: Settings) -> None:
     limits = settings.limits.model_copy(update={"connections_of_one": 3})
-    given = {"behind_proxy": ("127.0.0.1",), "limits": limits, "body_s": 20.0}
-    with listening(settings.model_copy(update=given)) as (port, token), ExitStack() as kept:
+    changes = {"behind_proxy": ("127.0.0.1",), "limits": limits, "body_s": 20.0}
+    with listening(settings.model_copy(update=changes)) as (port, token), ExitStack() as stack:
         body = SLOW_BODY.replace(b"Content-Type", b"X-Forwarded-For: 192.0.2.1\r\nContent-Type")
-        crowd(kept, port, 3, body, "127.0.0.1")
+        crowd(stack, port, 3, body, "127.0.0.1")
         bearer = f"Authorization: Bearer {token}\r\n"
         end = time.monotonic() + 20
-        while (found := ask(port, "/api/v1/session", more=f"{bearer}X-Forwarded-For: 192.0.2.1\r\n")) != 503:
-            assert time.monotonic() < end, found
+        while (received := ask(port, "/api/v1/session", more=f"{bearer}X-Forwarded-For: 192.0.2.1\r\n")) != 503:
+            assert time.monotonic() < end, received
         assert ask(port, "/api/v1/session", more=f"{bearer}X-Forwarded-For: 192.0.2.2\r\n") == 200
         assert ask(port, more="X-Forwarded-For: 192.0.2.1\r\n") == 200
 
@@ -170,10 +170,10 @@ def test_slow_clients_do_not_delay_a_stop(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("radweave.workstation.connections.STOP_S", 0.2)
-    given = settings.model_copy(update={"drain_s": 8.0, "head_s": 60.0, "body_s": 60.0})
-    with ExitStack() as kept, listening(given) as (port, _):
+    changes = settings.model_copy(update={"drain_s": 8.0, "head_s": 60.0, "body_s": 60.0})
+    with ExitStack() as stack, listening(changes) as (port, _):
         for data in (b"", b"GET /he", SLOW_BODY):
-            crowd(kept, port, 2, data, "127.0.0.1")
+            crowd(stack, port, 2, data, "127.0.0.1")
         assert ask(port) == 200
     assert "library-error" not in capfd.readouterr().err  # "graceful shutdown exceeded"
 
@@ -183,10 +183,10 @@ def test_waiting_logins_leave_threads_to_other_requests(settings: Settings, monk
     monkeypatch.setattr(
         "radweave.workstation.access._passwords", places := ConcurrencyLimit(1, most_waiting=20, wait_s=20.0)
     )
-    with listening(settings) as (port, token), ExitStack() as kept, places.slot():
+    with listening(settings) as (port, token), ExitStack() as stack, places.slot():
         for number in range(60):
             body = f'{{"name": "n{number}", "password": "wrong"}}'
             head = "POST /api/v1/session HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
             data = f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()
-            crowd(kept, port, 1, data, f"127.0.0.{2 + number // 4}")
+            crowd(stack, port, 1, data, f"127.0.0.{2 + number // 4}")
         assert ask(port, "/api/v1/session", more=f"Authorization: Bearer {token}\r\n") == 200

@@ -82,9 +82,9 @@ def test_a_session_ends_with_its_time_and_is_known_by_its_own_secret(database: D
         assert by_session(connection, over) is None, "though it is not yet removed"
         secret, csrf = open_session(connection, user, seconds=60)
         assert by_session(connection, f"{secret}x") is None
-        found = by_session(connection, secret)
-    assert found is not None
-    assert (found.id, found.csrf) == (user.id, csrf)
+        result = by_session(connection, secret)
+    assert result is not None
+    assert (result.id, result.csrf) == (user.id, csrf)
 
 
 def test_the_command_checks_the_log(database: Database, url: str, tmp_path: Path) -> None:
@@ -131,8 +131,8 @@ def test_a_database_of_the_fifth_version_gets_the_digest_of_fetched_series(datab
 
 
 def _columns(connection: sa.Connection) -> dict[str, set[str]]:
-    found = sa.inspect(connection)
-    return {table: {column["name"] for column in found.get_columns(table)} for table in found.get_table_names()}
+    result = sa.inspect(connection)
+    return {table: {column["name"] for column in result.get_columns(table)} for table in result.get_table_names()}
 
 
 def test_a_step_that_fails_leaves_the_old_version(database: Database) -> None:
@@ -150,8 +150,8 @@ def test_times_are_utc(database: Database) -> None:
     noon = datetime(2026, 1, 1, 12, tzinfo=timezone(timedelta(hours=2)))
     with database.writing() as connection:
         connection.execute(users.insert().values(name="n", role="reader", created=noon))
-        kept = connection.execute(sa.select(users.c.created)).scalar_one()
-    assert (kept, kept.tzinfo) == (noon, UTC)
+        retained = connection.execute(sa.select(users.c.created)).scalar_one()
+    assert (retained, retained.tzinfo) == (noon, UTC)
 
 
 def test_secrets_cannot_be_read_from_the_database(database: Database) -> None:
@@ -160,10 +160,10 @@ def test_secrets_cannot_be_read_from_the_database(database: Database) -> None:
         assert token is not None
         assert first_token(connection) is None
         add_user(connection, "r", role="reader", password="long enough words")
-        kept = str(connection.execute(sa.select(tokens)).all() + connection.execute(sa.select(users)).all())
-        assert token not in kept
-        assert "long enough words" not in kept
-        assert "$argon2id$" in kept
+        retained = str(connection.execute(sa.select(tokens)).all() + connection.execute(sa.select(users)).all())
+        assert token not in retained
+        assert "long enough words" not in retained
+        assert "$argon2id$" in retained
         assert by_token(connection, token) is not None
         assert by_password(connection, "r", "long enough words") is not None
         assert by_password(connection, "r", "another password") is None
@@ -250,11 +250,11 @@ def test_a_database_without_an_outbox_gets_its_tables(url: str) -> None:
         for statement in ("DROP TABLE outbox", "DROP TABLE arrivals", "UPDATE schema_version SET version = 2"):
             connection.exec_driver_sql(statement)
     opened.close()
-    again = Database(url)
-    with again.reading() as connection:
+    repeated = Database(url)
+    with repeated.reading() as connection:
         assert outbox.counts(connection) == {"waiting": 0, "sent": 0, "refused": 0}
         assert connection.exec_driver_sql("SELECT version FROM schema_version").scalar_one() == NEWEST
-    again.close()
+    repeated.close()
 
 
 def test_an_older_database_gets_folded_names_and_keeps_look_alikes(database: Database) -> None:
@@ -268,7 +268,7 @@ def test_an_older_database_gets_folded_names_and_keeps_look_alikes(database: Dat
         assert _columns(connection) == new
         rows = connection.execute(sa.select(users.c.name, users.c.folded).order_by(users.c.id)).all()
         assert [tuple(row) for row in rows] == [("Anna", "anna"), ("аnna", None)]
-        found = by_password(connection, "ANNA", "long enough words")
-        assert found is not None
-        assert found.id == first
+        result = by_password(connection, "ANNA", "long enough words")
+        assert result is not None
+        assert result.id == first
         assert by_password(connection, "аnna", "long enough words") is None

@@ -10,7 +10,7 @@ import pytest
 from hospitals import Archive, image, listening, plan_file, push
 from pydicom import dcmread
 from stations import running, wait_for
-from test_hospital import figure, joined, studies, until
+from test_hospital import figure, studies, until, with_hospital
 
 from image_files import CANARY
 from radweave.data.deidentify.key import read_key, write_key
@@ -23,7 +23,7 @@ def test_no_patient_data_is_stored_and_no_report_is_sent(
     settings: Settings, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     write_key(tmp_path / "key")
-    settings, port = joined(settings, tmp_path, None, deidentify={"key_file": str(tmp_path / "key")})
+    settings, port = with_hospital(settings, tmp_path, None, deidentify={"key_file": str(tmp_path / "key")})
     same = {"StudyInstanceUID": "1.2.3.4", "AccessionNumber": CANARY}
     paths = [image(tmp_path / f"{n}.dcm", **same) for n in range(2)]
     with running(settings) as (client, station):
@@ -37,11 +37,11 @@ def test_no_patient_data_is_stored_and_no_report_is_sent(
         assert (report.PatientID, report.StudyInstanceUID) == (key.pseudonym(CANARY, ""), key.uid("1.2.3.4"))
         assert report.PatientIdentityRemoved == "YES"
         token = station.token
-    kept = [path for path in settings.state.rglob("*") if path.is_file()]
-    assert [path for path in kept if CANARY.encode() in path.read_bytes() or CANARY in str(path)] == []
+    stored = [path for path in settings.state.rglob("*") if path.is_file()]
+    assert [path for path in stored if CANARY.encode() in path.read_bytes() or CANARY in str(path)] == []
     assert CANARY not in "".join(capfd.readouterr())
     with listening(Archive()) as archive:
-        settings, _ = joined(settings, tmp_path, archive)  # another plan later: what is nobody's stays nobody's
+        settings, _ = with_hospital(settings, tmp_path, archive)  # another plan later: what is nobody's stays nobody's
         with running(settings) as (client, _):
             client.headers["Authorization"] = f"Bearer {token}"
             time.sleep(0.2)  # some looks of the sender

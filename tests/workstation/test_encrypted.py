@@ -27,12 +27,12 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 
 @pytest.fixture
 def encrypted_server(settings: Settings, files: tuple[Path, Path]) -> Iterator[tuple[int, str]]:
-    given = {"tls_cert": files[0], "tls_key": files[1], "head_s": 1.0}
-    with listening(settings.model_copy(update=given)) as place:
+    changes = {"tls_cert": files[0], "tls_key": files[1], "head_s": 1.0}
+    with listening(settings.model_copy(update=changes)) as place:
         yield place
 
 
-def asked(port: int, request: bytes, files: tuple[Path, Path], **versions: Any) -> bytes:
+def requested(port: int, request: bytes, files: tuple[Path, Path], **versions: Any) -> bytes:
     context = ssl.create_default_context(cafile=str(files[0]))
     for name, value in versions.items():
         setattr(context, name, value)
@@ -41,10 +41,10 @@ def asked(port: int, request: bytes, files: tuple[Path, Path], **versions: Any) 
         context.wrap_socket(plain, server_hostname="127.0.0.1") as client,
     ):
         client.sendall(request)
-        found = b""
+        received = b""
         while part := client.recv(1 << 16):
-            found += part
-        return found
+            received += part
+        return received
 
 
 def get(port: int, path: str = "/healthz", more: str = "") -> bytes:
@@ -55,7 +55,7 @@ def test_tls_requests_are_answered_with_a_secure_cookie(
     encrypted_server: tuple[int, str], files: tuple[Path, Path]
 ) -> None:
     port, token = encrypted_server
-    answer = asked(port, get(port), files)
+    answer = requested(port, get(port), files)
     assert answer.startswith(b"HTTP/1.1 200")
     assert b"strict-transport-security: max-age=31536000" in answer
     body = f'{{"token": "{token}"}}'
@@ -63,22 +63,22 @@ def test_tls_requests_are_answered_with_a_secure_cookie(
         f"POST /api/v1/session HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(body)}\r\nConnection: close\r\nOrigin: https://127.0.0.1:{port}\r\n\r\n{body}"
     )
-    answer = asked(port, login.encode(), files)
+    answer = requested(port, login.encode(), files)
     assert answer.startswith(b"HTTP/1.1 200")
     cookies = [line for line in answer.splitlines() if line.lower().startswith(b"set-cookie")]
     assert len(cookies) == 2
     assert all(b"; secure" in cookie.lower() for cookie in cookies)
     # A page of the same name without encryption is another site.
-    assert asked(port, login.replace("Origin: https", "Origin: http").encode(), files).startswith(b"HTTP/1.1 403")
+    assert requested(port, login.replace("Origin: https", "Origin: http").encode(), files).startswith(b"HTTP/1.1 403")
 
 
 def test_older_versions_are_refused(encrypted_server: tuple[int, str], files: tuple[Path, Path]) -> None:
     port, _ = encrypted_server
     for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
-        assert b" 200 " in asked(port, get(port), files, minimum_version=version, maximum_version=version)
+        assert b" 200 " in requested(port, get(port), files, minimum_version=version, maximum_version=version)
     old = {"minimum_version": ssl.TLSVersion.TLSv1, "maximum_version": ssl.TLSVersion.TLSv1_1}
     with pytest.warns(DeprecationWarning, match="TLSv1"), pytest.raises((ssl.SSLError, ConnectionResetError)):
-        asked(port, get(port), files, **old)
+        requested(port, get(port), files, **old)
 
 
 def test_plain_http_to_the_tls_port_is_answered_once(
@@ -90,7 +90,7 @@ def test_plain_http_to_the_tls_port_is_answered_once(
         answer = client.recv(1 << 16)
     assert answer.startswith(b"HTTP/1.1 400")
     assert b"https" in answer
-    assert b" 200 " in asked(port, get(port), files)
+    assert b" 200 " in requested(port, get(port), files)
 
 
 @pytest.mark.parametrize("start", [b"", b"\x16", b"\x16\x03\x01\x02\x00\x01", b"\x16" + b"a" * 4_000])
@@ -98,11 +98,11 @@ def test_an_unfinished_handshake_is_cut(
     start: bytes, encrypted_server: tuple[int, str], files: tuple[Path, Path]
 ) -> None:
     port, _ = encrypted_server
-    with ExitStack() as kept:
-        clients = [kept.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30)) for _ in range(160)]
+    with ExitStack() as stack:
+        clients = [stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30)) for _ in range(160)]
         for client in clients:
             client.sendall(start)
-        assert b" 200 " in asked(port, get(port), files)
+        assert b" 200 " in requested(port, get(port), files)
         for client in clients:
             try:
                 while client.recv(1 << 16):
@@ -129,15 +129,15 @@ def test_a_request_in_the_last_packet_of_a_handshake_is_not_lost(
                 come.write(client.recv(1 << 16))
         tls.write(get(port))
         client.sendall(go.read())
-        found, end = b"", time.monotonic() + 30
-        while b"HTTP/1.1 200" not in found:
+        received, end = b"", time.monotonic() + 30
+        while b"HTTP/1.1 200" not in received:
             assert time.monotonic() < end
             part = client.recv(1 << 16)
             assert part, "the connection ended without an answer"
             come.write(part)
             try:
                 while True:
-                    found += tls.read(1 << 16)
+                    received += tls.read(1 << 16)
             except ssl.SSLWantReadError:
                 continue
 

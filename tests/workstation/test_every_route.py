@@ -41,19 +41,19 @@ def ask(client: TestClient, method: str, path: str, study: str, **more: Any) -> 
 
 
 @pytest.fixture
-def theirs(client: TestClient) -> dict[str, str]:
+def other_user(client: TestClient) -> dict[str, str]:
     """The token of another reader, as a header."""
     reader = client.post("/api/v1/users", json={"name": "other", "password": PASSWORD}).json()["id"]
     token = client.post(f"/api/v1/users/{reader}/token").json()["token"]
     return {"Authorization": f"Bearer {token}"}
 
 
-def test_no_route_shows_another_users_study(client: TestClient, theirs: dict[str, str]) -> None:
+def test_no_route_shows_another_users_study(client: TestClient, other_user: dict[str, str]) -> None:
     study = one_draft(client)["id"]
-    asked = [route for route in routes(client) if route[1].startswith(OF_A_STUDY)]
-    assert len(asked) > 14
-    for method, path in asked:
-        answer = ask(client, method, path, study, headers=theirs)
+    study_routes = [route for route in routes(client) if route[1].startswith(OF_A_STUDY)]
+    assert len(study_routes) > 14
+    for method, path in study_routes:
+        answer = ask(client, method, path, study, headers=other_user)
         assert (answer.status_code, "no such study" in answer.text) == (404, True), (method, path)
     assert client.get(f"/api/v1/studies/{study}").json()["version"] == 1
 
@@ -65,11 +65,11 @@ def test_no_route_but_the_probes_answers_without_a_token(client: TestClient) -> 
         assert (answer.status_code == 401) is ((method, path) not in OPEN), (method, path)
 
 
-def test_admin_routes_are_refused_to_readers(client: TestClient, theirs: dict[str, str]) -> None:
+def test_admin_routes_are_refused_to_readers(client: TestClient, other_user: dict[str, str]) -> None:
     known = {route for route in routes(client) if any(end in route[1] for end in ("/users", "/log", "/template"))}
     assert known - {("GET", f"{OF_A_STUDY}/log"), ("GET", "/api/v1/template")} == FOR_ADMINS
     for method, path in FOR_ADMINS:
-        assert ask(client, method, path, "x", headers=theirs).status_code == 403, (method, path)
+        assert ask(client, method, path, "x", headers=other_user).status_code == 403, (method, path)
 
 
 def test_every_change_by_a_browser_needs_the_csrf_token(client: TestClient) -> None:
@@ -100,8 +100,8 @@ def test_every_reader_of_a_draft_is_logged(client: TestClient) -> None:
         study = one_draft_by_api(client)
         answer = ask(client, method, path, study, params={"format": "text"} if end == "/report" else None)
         done = [entry["action"] for entry in client.get(f"/api/v1/studies/{study}/log").json()["entries"]]
-        given = answer.status_code == 200
-        assert len(done) > 2 or not given, (path, answer.status_code, done)
+        is_ok = answer.status_code == 200
+        assert len(done) > 2 or not is_ok, (path, answer.status_code, done)
 
 
 def one_draft_by_api(client: TestClient) -> str:

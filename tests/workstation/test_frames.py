@@ -25,9 +25,9 @@ def browser(started: tuple[TestClient, Station]) -> TestClient:
 
 
 def csrf_of(page: str) -> dict[str, str]:
-    found = re.search('name="csrf" content="([^"]+)"', page)
-    assert found is not None
-    return {"X-CSRF-Token": found[1]}
+    result = re.search('name="csrf" content="([^"]+)"', page)
+    assert result is not None
+    return {"X-CSRF-Token": result[1]}
 
 
 @pytest.mark.parametrize("path", ["/studies", "/studies/0123", "/account", "/log"])
@@ -90,10 +90,10 @@ def test_static_files_are_those_of_the_package_alone(path: str, client: TestClie
 
 def test_scripts_insert_external_values_as_text() -> None:
     """No script of ours has a way from a string to markup or to code."""
-    ours = [path for path in files("radweave.workstation").joinpath("static").iterdir() if path.name.endswith(".js")]
-    assert len(ours) > 10
+    own = [path for path in files("radweave.workstation").joinpath("static").iterdir() if path.name.endswith(".js")]
+    assert len(own) > 10
     ways = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|srcdoc|\beval\(|new Function|javascript:"
-    for path in ours:
+    for path in own:
         assert re.search(ways, path.read_text("utf-8")) is None, path.name
 
 
@@ -116,8 +116,8 @@ def test_counts_cover_visible_studies_only(client: TestClient) -> None:
 def test_colours_have_sufficient_contrast(scheme: int) -> None:
     """WCAG 2.2: 4.5 : 1 for words (1.4.3), 3 : 1 for the edges of what is used and for the focus (1.4.11)."""
     sheet = files("radweave.workstation").joinpath("static/station.css").read_text("utf-8")
-    found = re.findall(r"--([\w-]+): light-dark\((#\w+), (#\w+)\);", sheet)
-    colour = {name: pair[scheme] for name, *pair in found}
+    result = re.findall(r"--([\w-]+): light-dark\((#\w+), (#\w+)\);", sheet)
+    colour = {name: pair[scheme] for name, *pair in result}
     grounds = ("page", "card", "tint", "chosen")
     for words in ("ink", "soft", "link", "good", "bad", "doubt"):
         for ground in grounds:

@@ -27,7 +27,7 @@ from radweave.workstation.settings import Settings
 pytestmark = pytest.mark.usefixtures("short_pauses")
 
 
-def joined(settings: Settings, folder: Path, archive: Archive | None, **receive: Any) -> tuple[Settings, int]:
+def with_hospital(settings: Settings, folder: Path, archive: Archive | None, **receive: Any) -> tuple[Settings, int]:
     """Settings with a plan that receives from SCANNER, and sends to the archive what was drafted and signed."""
     port = free_port()
     send = [] if archive is None else [
@@ -50,7 +50,7 @@ def archive() -> Iterator[Archive]:
 def test_a_received_study_is_drafted_and_its_report_sent_back(
     settings: Settings, tmp_path: Path, archive: Archive, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    settings, port = joined(settings, tmp_path, archive)
+    settings, port = with_hospital(settings, tmp_path, archive)
     path = image(tmp_path / "a.dcm")
     with running(settings) as (client, _):
         assert push(port, path) == [0x0000]
@@ -70,16 +70,16 @@ def test_a_received_study_is_drafted_and_its_report_sent_back(
         metrics = client.get("/metrics").text
     assert set(archive.came.values()) == {1}
     objects = [dcmread(io.BytesIO(data)) for data in archive.data.values()]
-    assert {found.StudyInstanceUID for found in objects} == {dcmread(path).StudyInstanceUID}
-    flags = sorted(found.VerificationFlag for found in objects)
+    assert {item.StudyInstanceUID for item in objects} == {dcmread(path).StudyInstanceUID}
+    flags = sorted(item.VerificationFlag for item in objects)
     assert flags == ["UNVERIFIED", "VERIFIED"]
-    first, report = sorted(objects, key=lambda found: str(found.VerificationFlag))
+    first, report = sorted(objects, key=lambda item: str(item.VerificationFlag))
     (named,) = report.PredecessorDocumentsSequence[0].ReferencedSeriesSequence[0].ReferencedSOPSequence
     assert named.ReferencedSOPInstanceUID == first.SOPInstanceUID
     (finding,) = report.ContentSequence[9].ContentSequence
     assert finding.TextValue == " ".join(row["text"] for row in draft["sentences"])
-    said = "".join(capfd.readouterr())
-    assert CANARY not in said + metrics
+    output = "".join(capfd.readouterr())
+    assert CANARY not in output + metrics
     assert not any(CANARY in str(file) for file in settings.state.rglob("*"))
 
 
@@ -88,7 +88,7 @@ def test_waiting_reports_are_sent_once_over_restarts_of_archive_and_server(
 ) -> None:
     with ExitStack() as away:
         other = away.enter_context(listening(Archive()))
-        settings, port = joined(settings, tmp_path, other)
+        settings, port = with_hospital(settings, tmp_path, other)
         archive_port = other.port
     paths = [image(tmp_path / f"{n}.dcm") for n in range(3)]
     with running(settings) as (client, station):
@@ -103,7 +103,7 @@ def test_waiting_reports_are_sent_once_over_restarts_of_archive_and_server(
 
 
 def test_a_report_sent_again_is_the_same_instance(settings: Settings, tmp_path: Path, archive: Archive) -> None:
-    settings, port = joined(settings, tmp_path, archive)
+    settings, port = with_hospital(settings, tmp_path, archive)
     with running(settings) as (client, station):
         push(port, image(tmp_path / "a.dcm"))
         until(lambda: figure(client, "reports_sent") == 1)
@@ -116,7 +116,7 @@ def test_a_report_sent_again_is_the_same_instance(settings: Settings, tmp_path: 
 
 
 def test_only_known_peers_may_send(settings: Settings, tmp_path: Path) -> None:
-    settings, port = joined(settings, tmp_path, None, peers={"SCANNER": "127.0.0.1", "FAR": "192.0.2.7"})
+    settings, port = with_hospital(settings, tmp_path, None, peers={"SCANNER": "127.0.0.1", "FAR": "192.0.2.7"})
     path = image(tmp_path / "a.dcm")
     with running(settings) as (client, _):
         assert push(port, path, calling="STRANGER") == ["refused"]
@@ -130,7 +130,7 @@ def test_only_known_peers_may_send(settings: Settings, tmp_path: Path) -> None:
 
 def test_images_that_fit_no_route_are_dropped_and_counted(settings: Settings, tmp_path: Path) -> None:
     routes = [{"modality": ["CR", "DX"], "body_part": ["CHEST", ""], "view": ["PA", "AP"]}]
-    settings, port = joined(settings, tmp_path, None, routes=routes)
+    settings, port = with_hospital(settings, tmp_path, None, routes=routes)
     one = dcmread(image(tmp_path / "a.dcm"))
     same = {"StudyInstanceUID": one.StudyInstanceUID}
     files = [
@@ -148,17 +148,17 @@ def test_images_that_fit_no_route_are_dropped_and_counted(settings: Settings, tm
 
 
 def test_cut_and_broken_connections_do_not_affect_others(settings: Settings, tmp_path: Path) -> None:
-    settings, port = joined(settings, tmp_path, None)
+    settings, port = with_hospital(settings, tmp_path, None)
     with running(settings) as (client, _):
-        for said in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\x01\x00\x00\x00\x7f\xff\xff\xff", b"\0" * 4096):
+        for output in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\x01\x00\x00\x00\x7f\xff\xff\xff", b"\0" * 4096):
             with socket.create_connection(("127.0.0.1", port)) as cut:
-                cut.sendall(said)
+                cut.sendall(output)
         assert push(port, image(tmp_path / "a.dcm")) == [0x0000]
         assert until(lambda: studies(client))
 
 
 def test_objects_of_a_killed_server_are_drafted_after_a_restart(settings: Settings, tmp_path: Path) -> None:
-    settings, _ = joined(settings, tmp_path, None)
+    settings, _ = with_hospital(settings, tmp_path, None)
     left = settings.incoming / f"{'a' * 32}.open"
     left.mkdir(parents=True)
     image(left / "1.dcm")
@@ -172,7 +172,7 @@ def test_objects_of_a_killed_server_are_drafted_after_a_restart(settings: Settin
 def test_a_study_without_a_possible_report_is_refused_with_its_field(
     settings: Settings, tmp_path: Path, archive: Archive
 ) -> None:
-    settings, port = joined(settings, tmp_path, archive)
+    settings, port = with_hospital(settings, tmp_path, archive)
     path = image(tmp_path / "a.dcm", SpecificCharacterSet="ISO_IR 192")
     data = path.read_bytes().replace(f"{CANARY}^Ann".encode(), f"{CANARY}\xff^An".encode("latin-1"))
     path.write_bytes(data)
@@ -187,7 +187,7 @@ def test_a_study_without_a_possible_report_is_refused_with_its_field(
 
 
 def test_uploaded_studies_are_not_sent_to_an_archive(settings: Settings, tmp_path: Path, archive: Archive) -> None:
-    settings, _ = joined(settings, tmp_path, archive)
+    settings, _ = with_hospital(settings, tmp_path, archive)
     with running(settings) as (client, _):
         (study,) = upload(client, ("a.dcm", image(tmp_path / "a.dcm").read_bytes())).json()["studies"]
         wait_for(client, study, "drafted")

@@ -50,8 +50,8 @@ def test_no_value_makes_the_server_fail(client: TestClient) -> None:
             where = "/api/v1/users" if "role" in body else "/api/v1/session"
             assert client.post(where, content=json.dumps(body)).status_code < 500, (where, body)
         text = str(value)[:200].encode("utf-8", "replace").decode()
-        asked = client.get("/api/v1/studies", params=dict.fromkeys(("search", "state", "offset"), text))
-        assert asked.status_code < 500, value
+        requested = client.get("/api/v1/studies", params=dict.fromkeys(("search", "state", "offset"), text))
+        assert requested.status_code < 500, value
         assert client.get("/api/v1/studies", params={"search": text}).status_code < 500, value
     assert client.get(place).json()["state"] == "edited"
     assert client.get("/api/v1/log/check").json()["broken_at"] is None
@@ -86,7 +86,7 @@ def _sent(port: int, data: bytes, *, last: bytes = b"") -> bytes:
     """What comes back until the server closes the connection; ``last`` is sent again and again."""
     with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
         client.sendall(data)
-        found = b""
+        received = b""
         client.settimeout(0.05)
         end = time.monotonic() + 60
         while True:
@@ -94,15 +94,15 @@ def _sent(port: int, data: bytes, *, last: bytes = b"") -> bytes:
             try:
                 part = client.recv(1 << 16)
                 if not part:
-                    return found
-                found += part
+                    return received
+                received += part
             except TimeoutError:
                 try:
                     client.sendall(last)
                 except OSError:
-                    return found
+                    return received
             except OSError:
-                return found
+                return received
 
 
 def test_silent_and_slow_connections_are_cut(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,8 +121,8 @@ def test_silent_and_slow_connections_are_cut(settings: Settings, monkeypatch: py
         unsized = _sent(port, f"{head}{form}Transfer-Encoding: chunked\r\n\r\n5\r\n--x\r\n\r\n".encode())
         assert b" 408 " in unsized.splitlines()[0]
         # A second request on a connection has no more time than the first.
-        again = f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\nGET /heal".encode()
-        assert _sent(port, again, last=b"t").count(b"HTTP/1.1 200") == 1
+        repeated = f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\nGET /heal".encode()
+        assert _sent(port, repeated, last=b"t").count(b"HTTP/1.1 200") == 1
 
 
 def _taken(port: int, path: str, *, bytes_a_turn: int, pause_s: float) -> int:

@@ -29,9 +29,9 @@ from radweave.workstation.settings import Limits, Settings
 def words_of(client: TestClient, study: str, name: str = "0") -> np.ndarray:
     listed = client.get(f"/api/v1/studies/{study}/images").json()
     about = next(one for one in listed["images"] + listed["prior"] if one["name"] == name)
-    found = client.get(f"/api/v1/studies/{study}/images/{name}/pixels")
-    assert found.status_code == 200, found.text
-    return np.frombuffer(found.content, "<u2").reshape(about["rows"], about["columns"])
+    result = client.get(f"/api/v1/studies/{study}/images/{name}/pixels")
+    assert result.status_code == 200, result.text
+    return np.frombuffer(result.content, "<u2").reshape(about["rows"], about["columns"])
 
 
 def sent(client: TestClient, path: Path) -> str:
@@ -65,7 +65,7 @@ def test_words_and_first_preset_match_the_reader_of_the_model(kind: str, tmp_pat
     assert np.ptp(grey) > 100
 
 
-def test_every_grey_level_of_the_file_is_there(client: TestClient, tmp_path: Path) -> None:
+def test_every_grey_level_of_the_file_is_served(client: TestClient, tmp_path: Path) -> None:
     image = np.rint(chest(300, 260) * 65_535)
     study = sent(client, save(dataset(image, bits=16, PixelSpacing=[0.2, 0.1], ImageLaterality="U",
                                       PatientOrientation=["L", "F"]), tmp_path / "chest.dcm"))  # fmt: skip
@@ -139,10 +139,10 @@ def test_one_bad_file_does_not_hide_the_others(client: TestClient, tmp_path: Pat
     wait_for(client, study, "drafted")
     listed = client.get(f"/api/v1/studies/{study}/images").json()["images"]
     assert [("problem" in one, one["file"]) for one in listed] == [(False, "good.dcm"), (True, "bad.dcm")]
-    found = client.get(f"/api/v1/studies/{study}/images/1/pixels")
-    assert found.status_code == 400
-    assert "truncated" in found.json()["error"]["reason"]
-    assert str(tmp_path) not in found.text
+    result = client.get(f"/api/v1/studies/{study}/images/1/pixels")
+    assert result.status_code == 400
+    assert "truncated" in result.json()["error"]["reason"]
+    assert str(tmp_path) not in result.text
 
 
 def test_etag_compression_and_headers(client: TestClient, tmp_path: Path) -> None:
@@ -154,12 +154,12 @@ def test_etag_compression_and_headers(client: TestClient, tmp_path: Path) -> Non
     assert "content-encoding" not in plain.headers
     assert packed.content == plain.content
     assert packed.headers["etag"] != plain.headers["etag"]
-    for found in (packed, plain):
-        assert found.headers.get_list("cache-control") == ["private, no-cache"]
-        assert found.headers["content-security-policy"].startswith("default-src 'none'")
-        assert found.headers["vary"] == "Accept-Encoding"
-    again = client.get(place, headers={"If-None-Match": packed.headers["etag"]})
-    assert (again.status_code, again.content) == (304, b"")
+    for result in (packed, plain):
+        assert result.headers.get_list("cache-control") == ["private, no-cache"]
+        assert result.headers["content-security-policy"].startswith("default-src 'none'")
+        assert result.headers["vary"] == "Accept-Encoding"
+    repeated = client.get(place, headers={"If-None-Match": packed.headers["etag"]})
+    assert (repeated.status_code, repeated.content) == (304, b"")
     refused = client.get(place, headers={"If-None-Match": packed.headers["etag"], "Authorization": "Bearer no"})
     assert refused.status_code == 401
     assert refused.headers.get_list("cache-control") == ["no-store"]
@@ -176,7 +176,7 @@ def test_another_users_study_has_no_images(client: TestClient, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["1", "99999", "-1", "x", "prior-0", "..%2f0", "0%00"])
-def test_an_image_that_is_not_there(client: TestClient, tmp_path: Path, name: str) -> None:
+def test_a_missing_image_gives_404(client: TestClient, tmp_path: Path, name: str) -> None:
     study = sent(client, write_dicom(tmp_path / "chest.dcm"))
     assert client.get(f"/api/v1/studies/{study}/images/{name}/pixels").status_code in (404, 422)
     assert client.get(f"/api/v1/studies/{study}/images/0/table").status_code == 404
@@ -221,15 +221,15 @@ def test_the_image_cache_is_bounded_and_removed_with_its_study(settings: Setting
 def test_a_volume_lies_where_the_scan_does(tmp_path: Path) -> None:
     write_series(tmp_path / "series", ImageOrientationPatient=[-1, 0, 0, 0, -1, 0])
     volume, about = viewer.read_scan(tmp_path / "series")
-    found = nibabel.Nifti1Image.from_bytes(gzip.decompress(viewer.nifti_bytes(volume.hu, viewer.affine_ras(volume))))
-    (tmp_path / "again.nii").write_bytes(found.to_bytes())
-    again = read_volume(tmp_path / "again.nii")
-    np.testing.assert_array_equal(np.asarray(found.dataobj).transpose(2, 1, 0), volume.hu)
-    np.testing.assert_array_equal(again.hu, read_volume(tmp_path / "series").hu)
-    np.testing.assert_allclose(again.geometry.origin_lps, volume.geometry.origin_lps, atol=1e-3)
-    np.testing.assert_allclose(again.spacing_mm, volume.spacing_mm)
+    result = nibabel.Nifti1Image.from_bytes(gzip.decompress(viewer.nifti_bytes(volume.hu, viewer.affine_ras(volume))))
+    (tmp_path / "again.nii").write_bytes(result.to_bytes())
+    repeated = read_volume(tmp_path / "again.nii")
+    np.testing.assert_array_equal(np.asarray(result.dataobj).transpose(2, 1, 0), volume.hu)
+    np.testing.assert_array_equal(repeated.hu, read_volume(tmp_path / "series").hu)
+    np.testing.assert_allclose(repeated.geometry.origin_lps, volume.geometry.origin_lps, atol=1e-3)
+    np.testing.assert_allclose(repeated.spacing_mm, volume.spacing_mm)
     assert about["shape_zyx"] == list(thorax_hu().shape)
-    assert nibabel.aff2axcodes(found.affine) == ("L", "P", "S")
+    assert nibabel.aff2axcodes(result.affine) == ("L", "P", "S")
 
 
 def evidence(values: Any, covers: Any) -> dict[str, Any]:
@@ -237,20 +237,20 @@ def evidence(values: Any, covers: Any) -> dict[str, Any]:
 
 
 def test_a_map_in_steps_of_its_peak() -> None:
-    found = images_api.read_maps(evidence([[[0.0, 0.1], [0.2, 0.4]]], [(0, 1), (0, 1)]), "Edema", "dast")
-    assert found is not None
-    assert found["grids"] == [{"image": 1, "shape": [2, 2], "covers": [(0, 1), (0, 1)], "values": [0, 64, 128, 255]}]
-    assert (found["peak"], found["method"]) == (0.4, "dast")
-    assert "not a lesion boundary" in found["note"]
+    result = images_api.read_maps(evidence([[[0.0, 0.1], [0.2, 0.4]]], [(0, 1), (0, 1)]), "Edema", "dast")
+    assert result is not None
+    assert result["grids"] == [{"image": 1, "shape": [2, 2], "covers": [(0, 1), (0, 1)], "values": [0, 64, 128, 255]}]
+    assert (result["peak"], result["method"]) == (0.4, "dast")
+    assert "not a lesion boundary" in result["note"]
 
 
 @pytest.mark.parametrize(
     "values", [[[[0.0, float("nan")]]], [[[0.0, -1.0]]], [[0.1]], "x", None, [[[0.0]]], [[[None]]]]
 )
 def test_a_map_that_cannot_be_laid_over_the_images(values: Any) -> None:
-    given = evidence(values, [(0, 1), (0, 1)])
-    assert images_api.names(given) == []
-    assert images_api.read_maps(given, "Edema", "dast") is None
+    inputs = evidence(values, [(0, 1), (0, 1)])
+    assert images_api.names(inputs) == []
+    assert images_api.read_maps(inputs, "Edema", "dast") is None
     assert images_api.read_maps({}, "Edema", "dast") is None
 
 
@@ -277,8 +277,8 @@ def test_maps_over_the_interface(settings: Settings, tmp_path: Path) -> None:
         listed = client.get(f"/api/v1/studies/{study}/images").json()
         assert (listed["maps"], listed["method"]) == (["Lung / Opacity"], "dast")
         assert listed["images"][0]["view"] == "AP"  # what was settled for the draft, not the file's PA
-        found = client.get(f"/api/v1/studies/{study}/maps/Lung / Opacity").json()
-        assert found["grids"][0]["values"] == [128, 255]
+        result = client.get(f"/api/v1/studies/{study}/maps/Lung / Opacity").json()
+        assert result["grids"][0]["values"] == [128, 255]
         assert client.get(f"/api/v1/studies/{study}/maps/Edema").status_code == 404
         assert client.get(f"/api/v1/studies/{study}/maps/Lung / Opacity?form=nifti").status_code == 404
 
@@ -286,14 +286,14 @@ def test_maps_over_the_interface(settings: Settings, tmp_path: Path) -> None:
 def test_too_many_waiting_requests_are_refused_as_busy(tmp_path: Path) -> None:
     from radweave.workstation.disk import BusyError, ImageCache
 
-    kept = ImageCache(tmp_path, 1 << 20, most_waiting=1, wait_s=0.01)
+    cache = ImageCache(tmp_path, 1 << 20, most_waiting=1, wait_s=0.01)
 
     def nested() -> Any:
-        kept.get("one", "other", lambda: ({}, {}))
+        cache.get("one", "other", lambda: ({}, {}))
 
     with pytest.raises(BusyError):
-        kept.get("one", "key", nested)
-    assert kept.get("one", "key", lambda: ({"a": 1}, {})).about == {"a": 1}
+        cache.get("one", "key", nested)
+    assert cache.get("one", "key", lambda: ({"a": 1}, {})).about == {"a": 1}
 
 
 def test_a_real_radiograph(client: TestClient, shared_data: Path) -> None:
@@ -353,9 +353,9 @@ def test_a_scan_over_the_interface(settings: Settings, tmp_path: Path) -> None:
         assert (listed["kind"], [preset["name"] for preset in listed["presets"]]) == (
             "volume", ["lung", "mediastinum", "bone"],
         )  # fmt: skip
-        found = client.get(f"/api/v1/studies/{study}/images/0/volume")
-        assert (found.headers["content-type"], "content-encoding" in found.headers) == ("application/gzip", False)
-        scan = nibabel.Nifti1Image.from_bytes(gzip.decompress(found.content))
+        result = client.get(f"/api/v1/studies/{study}/images/0/volume")
+        assert (result.headers["content-type"], "content-encoding" in result.headers) == ("application/gzip", False)
+        scan = nibabel.Nifti1Image.from_bytes(gzip.decompress(result.content))
         np.testing.assert_array_equal(np.asarray(scan.dataobj).transpose(2, 1, 0), read_volume(tmp_path / "series").hu)
         laid = client.get(f"/api/v1/studies/{study}/maps/Lung / Opacity?form=nifti")
         grid = nibabel.Nifti1Image.from_bytes(gzip.decompress(laid.content))

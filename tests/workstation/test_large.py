@@ -77,17 +77,17 @@ def test_no_patient_leaves_the_image(settings: Settings, tmp_path: Path, capfd: 
         sent = [("a.dcm", good), ("b.dcm", cut), ("c.dcm", strange.read_bytes()), ("d.dcm", b"Kanarien" * 100)]
         sent.append(("e.zip", _zip(("inner.zip", _zip(("a.png", IMAGE))))))  # not opened: bombs grow by nesting
         ids = [study for one in sent for study in upload(client, one).json().get("studies", [])]
-        found = [wait_for(client, study, "drafted", "refused", seconds=240) for study in ids]
-        assert found[-1]["state"] == "refused"
-        said = [json.dumps(one) for one in found]
+        result = [wait_for(client, study, "drafted", "refused", seconds=240) for study in ids]
+        assert result[-1]["state"] == "refused"
+        as_text = [json.dumps(one) for one in result]
         for study in ids:
             for place in ("evidence", "log", "images"):
-                said.append(client.get(f"/api/v1/studies/{study}/{place}").text)
-        said.append(client.get("/metrics").text)
-        said += [str(path) for path in settings.state.rglob("*")]
+                as_text.append(client.get(f"/api/v1/studies/{study}/{place}").text)
+        as_text.append(client.get("/metrics").text)
+        as_text += [str(path) for path in settings.state.rglob("*")]
     out = capfd.readouterr()
     assert out.err.count("\n") > len(ids)
     values = [*CANARIES.values(), "Kanarien", "KANARI"]
-    for text in (*said, out.err, out.out):
+    for text in (*as_text, out.err, out.out):
         for value in values:
             assert value.lower() not in text.lower(), (value, text[:500])

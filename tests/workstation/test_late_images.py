@@ -33,12 +33,12 @@ def archive() -> Iterator[Archive]:
 def version_of(client: Any, study: str, version: int) -> dict[str, Any]:
     """The study, once its newest version is this one and nothing more is to be drafted."""
 
-    def there() -> Any:
-        found = client.get(f"/api/v1/studies/{study}").json()
-        return found if found["version"] == version and found["state"] in ("drafted", "signed") else None
+    def when_ready() -> Any:
+        study_json = client.get(f"/api/v1/studies/{study}").json()
+        return study_json if study_json["version"] == version and study_json["state"] in ("drafted", "signed") else None
 
-    found: dict[str, Any] = until(there)
-    return found
+    study_json: dict[str, Any] = until(when_ready)
+    return study_json
 
 
 def test_later_images_are_drafted_until_the_study_is_signed(
@@ -60,18 +60,18 @@ def test_later_images_are_drafted_until_the_study_is_signed(
         version_of(client, study, 1)
         until(lambda: len(archive.came) == 1)
         push(port, first, more[0])  # one of them is here
-        found = version_of(client, study, 2)
-        assert (len(found["files"]), found["draft"]["undo"], found["draft"]["drafted"]) == (2, None, 2)
-        assert "images came after version 1" in str(found)
+        study_json = version_of(client, study, 2)
+        assert (len(study_json["files"]), study_json["draft"]["undo"], study_json["draft"]["drafted"]) == (2, None, 2)
+        assert "images came after version 1" in str(study_json)
         until(lambda: len(archive.came) == 2)
         place = f"/api/v1/studies/{study}"
         client.patch(f"{place}/sentences", json={"version": 2, "edits": [{"op": "insert", "text": "Mine."}]})
         push(port, more[1])
-        found = version_of(client, study, 4)
-        assert "what a reader had written is version 3" in str(found)
+        study_json = version_of(client, study, 4)
+        assert "what a reader had written is version 3" in str(study_json)
         assert "Mine." in client.get(f"{place}/versions/3").json()["text"]
-        assert "Mine." not in found["draft"]["text"]
-        (flagged,) = [row["key"] for row in found["draft"]["sentences"] if row["flagged"]]
+        assert "Mine." not in study_json["draft"]["text"]
+        (flagged,) = [row["key"] for row in study_json["draft"]["sentences"] if row["flagged"]]
         client.post(f"{place}/looked", json={"version": 4, "sentences": [flagged]})
         signed = client.post(f"{place}/sign", json={"version": 4, "seconds": 3})
         assert signed.status_code == 200, signed.text
@@ -90,26 +90,26 @@ def test_later_images_are_drafted_until_the_study_is_signed(
 def test_later_images_of_a_polled_archive_are_fetched_and_reports_are_not(settings: Settings, tmp_path: Path) -> None:
     query = {"name": "archive", "poll": {"every_s": 0.1, "quiet_s": 0, "last_h": 48}}
     first = image(tmp_path / "1.dcm", **TODAY)
-    with web(QueryArchive(first)) as asked:
-        plan = {"query": [{**query, "web": {"url": asked.url}}]}
+    with web(QueryArchive(first)) as queried:
+        plan = {"query": [{**query, "web": {"url": queried.url}}]}
         settings = settings.model_copy(update={"hospital": plan_file(tmp_path / "plan.yaml", **plan)})
         with running(settings) as (client, _):
             (study,) = [row["id"] for row in until(lambda: studies(client))]
             version_of(client, study, 1)
             report = dcmread(first)
             report.Modality, report.SeriesInstanceUID, report.SOPInstanceUID = "SR", "1.2.3", "1.2.3.4"
-            asked.files.append(save(report, tmp_path / "report.dcm"))
-            looked = asked.requests["SERIES"]
-            until(lambda: asked.requests["SERIES"] > looked)  # it saw that something came
-            asked_again = asked.requests["STUDY"]
-            until(lambda: asked.requests["STUDY"] > asked_again + 3)
-            assert (asked.requests["WADO"], asked.requests["SERIES"]) == (1, looked + 1)
+            queried.files.append(save(report, tmp_path / "report.dcm"))
+            looked = queried.requests["SERIES"]
+            until(lambda: queried.requests["SERIES"] > looked)  # it saw that something came
+            asked_again = queried.requests["STUDY"]
+            until(lambda: queried.requests["STUDY"] > asked_again + 3)
+            assert (queried.requests["WADO"], queried.requests["SERIES"]) == (1, looked + 1)
             own = dcmread(first)
             same = {"StudyInstanceUID": own.StudyInstanceUID, "SeriesInstanceUID": own.SeriesInstanceUID}
-            asked.files.append(image(tmp_path / "2.dcm", ViewPosition="LATERAL", **same, **TODAY))
+            queried.files.append(image(tmp_path / "2.dcm", ViewPosition="LATERAL", **same, **TODAY))
             assert len(version_of(client, study, 2)["files"]) == 2
-            asked_again = asked.requests["STUDY"]
-            until(lambda: asked.requests["STUDY"] > asked_again + 3)
+            asked_again = queried.requests["STUDY"]
+            until(lambda: queried.requests["STUDY"] > asked_again + 3)
             assert (figure(client, "studies_fetched"), figure(client, "studies_grew")) == (2, 1)
             assert version_of(client, study, 2)["version"] == 2
 
@@ -130,9 +130,9 @@ def test_a_study_that_cannot_be_redrafted_keeps_its_draft(url: str, tmp_path: Pa
         assert not store.refuse(connection, study, "2 cannot be read")
         row = connection.execute(sa.select(studies_table).where(studies_table.c.id == study)).one()
         assert (row.state, row.version, row.reason) == ("drafted", 1, None)
-        given = drafts.read_evidence(connection, study)
-        assert given is not None
-        assert any("2 cannot be read" in text for text in given["warnings"])
+        evidence = drafts.read_evidence(connection, study)
+        assert evidence is not None
+        assert any("2 cannot be read" in text for text in evidence["warnings"])
         store.add_images(connection, study, [(tmp_path / "1", "1")], 1)
         store.claim(connection, 1)
         assert store.give_back(connection, [study], tries=1, reason="it took too long") == []

@@ -15,9 +15,9 @@ from radweave.workstation.settings import Limits, Settings
 
 @pytest.mark.slow  # four processes are started; make test-postgres runs it too
 def test_kills_under_load_lose_and_duplicate_nothing(settings: Settings, tmp_path: Path) -> None:
-    given = settings.model_copy(update={"port": free_port(), "limits": Limits(waiting=12)})
-    command = [sys.executable, str(Path(__file__).with_name("fake_worker_server.py")), given.model_dump_json()]
-    server = Killed(command, given.port, tmp_path)
+    inputs = settings.model_copy(update={"port": free_port(), "limits": Limits(waiting=12)})
+    command = [sys.executable, str(Path(__file__).with_name("fake_worker_server.py")), inputs.model_dump_json()]
+    server = Killed(command, inputs.port, tmp_path)
     load = Load(server, [IMAGE], poll_s=0.05)
 
     def kill() -> None:

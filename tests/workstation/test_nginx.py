@@ -28,9 +28,9 @@ def proxied(settings: Settings, tmp_path: Path) -> Iterator[tuple[int, int, str,
     if shutil.which("nginx") is None:
         pytest.skip("nginx is not installed")
     outer = free_port()
-    given = {"behind_proxy": ("127.0.0.1",), "public_url": f"https://127.0.0.1:{outer}"}
+    changes = {"behind_proxy": ("127.0.0.1",), "public_url": f"https://127.0.0.1:{outer}"}
     cert, key = certificate(tmp_path)
-    with listening(settings.model_copy(update=given)) as (inner, token):
+    with listening(settings.model_copy(update=changes)) as (inner, token):
         (block,) = re.findall(r"```nginx\n(.*?)```", (ROOT / "docs" / "deploying.md").read_text("utf-8"), re.DOTALL)
         block = block.replace("listen 443", f"listen 127.0.0.1:{outer}").replace("127.0.0.1:8765", f"127.0.0.1:{inner}")
         block = block.replace("/etc/nginx/radweave.pem", str(cert)).replace("/etc/nginx/radweave.key", str(key))
@@ -59,7 +59,7 @@ def proxied(settings: Settings, tmp_path: Path) -> Iterator[tuple[int, int, str,
             process.wait(30)
 
 
-def asked(port: int, cert: Path | None, method: str, path: str, body: str = "", **headers: str) -> str:
+def response_to(port: int, cert: Path | None, method: str, path: str, body: str = "", **headers: str) -> str:
     """The answer to a request; over TLS where there is a certificate."""
     more = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
     if body:
@@ -71,30 +71,33 @@ def asked(port: int, cert: Path | None, method: str, path: str, body: str = "", 
         client = ssl.create_default_context(cafile=str(cert)).wrap_socket(client, server_hostname="127.0.0.1")
     with client:
         client.sendall(request.encode())
-        found = b""
+        received = b""
         while part := client.recv(1 << 16):
-            found += part
-    return found.decode()
+            received += part
+    return received.decode()
 
 
 def test_the_example_logs_in_securely_and_counts_each_client(proxied: tuple[int, int, str, Path]) -> None:
     outer, inner, token, cert = proxied
     bearer = f"Bearer {token}"
     user = f'{{"name": "r", "password": "{PASSWORD}"}}'
-    assert " 201 " in asked(outer, cert, "POST", "/api/v1/users", user, Authorization=bearer)
+    assert " 201 " in response_to(outer, cert, "POST", "/api/v1/users", user, Authorization=bearer)
     origin = f"https://127.0.0.1:{outer}"
     spoofed = {"X_Forwarded_For": "203.0.113.7", "X_Forwarded_Proto": "http", "X_Forwarded_Host": "evil.example"}
-    answer = asked(outer, cert, "POST", "/api/v1/session", user, Origin=origin, **spoofed)
+    answer = response_to(outer, cert, "POST", "/api/v1/session", user, Origin=origin, **spoofed)
     assert " 200 " in answer.splitlines()[0]
     cookies = [line for line in answer.splitlines() if line.lower().startswith("set-cookie")]
     assert len(cookies) == 2
     assert all("; Secure" in line for line in cookies)
-    assert " 403 " in asked(outer, cert, "POST", "/api/v1/session", user, Origin="https://evil.example").splitlines()[0]
+    assert (
+        " 403 "
+        in response_to(outer, cert, "POST", "/api/v1/session", user, Origin="https://evil.example").splitlines()[0]
+    )
     wrong = user.replace(PASSWORD, "wrong")
     for _ in range(3):
-        assert " 401 " in asked(outer, cert, "POST", "/api/v1/session", wrong, **spoofed).splitlines()[0]
-    log = asked(outer, cert, "GET", "/api/v1/log?newest_first=true", Authorization=bearer)
+        assert " 401 " in response_to(outer, cert, "POST", "/api/v1/session", wrong, **spoofed).splitlines()[0]
+    log = response_to(outer, cert, "GET", "/api/v1/log?newest_first=true", Authorization=bearer)
     assert log.count('"login refused"') == log.count('"address": "127.0.0.2"') + log.count('"address":"127.0.0.2"') == 3
-    assert " 403 " in asked(outer, cert, "GET", "/metrics").splitlines()[0]
-    assert " 200 " in asked(inner, None, "GET", "/metrics").splitlines()[0]
-    assert " 200 " in asked(outer, cert, "GET", "/healthz").splitlines()[0]
+    assert " 403 " in response_to(outer, cert, "GET", "/metrics").splitlines()[0]
+    assert " 200 " in response_to(inner, None, "GET", "/metrics").splitlines()[0]
+    assert " 200 " in response_to(outer, cert, "GET", "/healthz").splitlines()[0]

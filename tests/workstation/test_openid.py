@@ -20,7 +20,7 @@ from radweave.workstation.settings import OpenId, Settings
 
 
 @pytest.fixture
-def given() -> Iterator[Provider]:
+def oidc() -> Iterator[Provider]:
     with provider() as made:
         yield made
 
@@ -35,9 +35,9 @@ def with_provider(settings: Settings, made: Provider, **more: Any) -> Settings:
 
 
 @pytest.fixture
-def admin(settings: Settings, given: Provider) -> Iterator[TestClient]:
+def admin(settings: Settings, oidc: Provider) -> Iterator[TestClient]:
     """The client of the first user, of a workstation with the provider."""
-    with running(with_provider(settings, given)) as (client, _):
+    with running(with_provider(settings, oidc)) as (client, _):
         yield client
 
 
@@ -66,19 +66,19 @@ def who(browser: TestClient) -> dict[str, Any] | None:
     return answer.json() if answer.status_code == 200 else None
 
 
-def test_a_user_of_a_group_is_created_and_logged_in(browser: TestClient, admin: TestClient, given: Provider) -> None:
+def test_a_user_of_a_group_is_created_and_logged_in(browser: TestClient, admin: TestClient, oidc: Provider) -> None:
     assert 'href="/login/openid"' in browser.get("/login").text
-    answer = log_in(browser, given, "/account")
+    answer = log_in(browser, oidc, "/account")
     assert answer.status_code == 200
     assert 'url=/account"' in answer.text
-    found = who(browser)
-    assert found is not None
-    assert (found["user"], found["role"]) == ("anna", "reader")
+    session_user = who(browser)
+    assert session_user is not None
+    assert (session_user["user"], session_user["role"]) == ("anna", "reader")
     # Who comes again is the same user, with the role that its groups give now.
-    given.claims["groups"] = ["x", "chiefs"]
-    again = TestClient(browser.app, base_url=ORIGIN, follow_redirects=False)
-    log_in(again, given)
-    assert who(again) == {**found, "role": "admin", "csrf": who(again)["csrf"]}  # type: ignore[index]
+    oidc.claims["groups"] = ["x", "chiefs"]
+    second_browser = TestClient(browser.app, base_url=ORIGIN, follow_redirects=False)
+    log_in(second_browser, oidc)
+    assert who(second_browser) == {**session_user, "role": "admin", "csrf": who(second_browser)["csrf"]}  # type: ignore[index]
     assert who(browser)["role"] == "admin"  # type: ignore[index]
     users = admin.get("/api/v1/users").json()["users"]
     assert [(one["name"], one["is_of_provider"]) for one in users] == [("admin", False), ("anna", True)]
@@ -86,10 +86,10 @@ def test_a_user_of_a_group_is_created_and_logged_in(browser: TestClient, admin: 
 
 @pytest.mark.parametrize("groups", [None, [], ["reader"], "readersx", {"readers": 1}, [["readers"]], [None, 1]])
 def test_a_user_without_a_group_is_neither_logged_in_nor_created(
-    groups: Any, browser: TestClient, admin: TestClient, given: Provider
+    groups: Any, browser: TestClient, admin: TestClient, oidc: Provider
 ) -> None:
-    given.claims["groups"] = groups
-    assert log_in(browser, given).status_code == 403
+    oidc.claims["groups"] = groups
+    assert log_in(browser, oidc).status_code == 403
     assert who(browser) is None
     assert len(admin.get("/api/v1/users").json()["users"]) == 1
     entry = admin.get("/api/v1/log", params={"newest_first": True}).json()["entries"][0]
@@ -97,11 +97,11 @@ def test_a_user_without_a_group_is_neither_logged_in_nor_created(
     assert "anna" not in str(entry)
 
 
-def test_a_nested_claim_may_hold_the_groups(settings: Settings, given: Provider) -> None:
-    given.claims = {"sub": "1", "realm": {"roles": ["others"]}}
-    with running(with_provider(settings, given, claim="realm.roles")) as (client, _):
+def test_a_nested_claim_may_hold_the_groups(settings: Settings, oidc: Provider) -> None:
+    oidc.claims = {"sub": "1", "realm": {"roles": ["others"]}}
+    with running(with_provider(settings, oidc, claim="realm.roles")) as (client, _):
         browser = TestClient(client.app, base_url=ORIGIN, follow_redirects=False)
-        assert log_in(browser, given).status_code == 200
+        assert log_in(browser, oidc).status_code == 200
 
 
 def changed(**claims: Any) -> Callable[[Provider], None]:
@@ -147,73 +147,76 @@ FAULTS: dict[str, Callable[[Provider], None]] = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_token_of_another_login_is_refused(
-    fault: str, browser: TestClient, admin: TestClient, given: Provider
+    fault: str, browser: TestClient, admin: TestClient, oidc: Provider
 ) -> None:
-    FAULTS[fault](given)
-    assert log_in(browser, given).status_code == 403
+    FAULTS[fault](oidc)
+    assert log_in(browser, oidc).status_code == 403
     assert who(browser) is None
     assert len(admin.get("/api/v1/users").json()["users"]) == 1
 
 
-def test_a_login_counts_once_and_in_the_browser_that_began_it(browser: TestClient, given: Provider) -> None:
-    code, state = given.authorize(begin(browser))
-    kept = dict(browser.cookies)
-    stranger = TestClient(browser.app, base_url=ORIGIN, follow_redirects=False)
-    assert come_back(stranger, code, state).status_code == 403  # a login that was laid under somebody
-    begin(stranger)
-    assert come_back(stranger, code, state).status_code == 403
+def test_a_login_counts_once_and_in_the_browser_that_began_it(browser: TestClient, oidc: Provider) -> None:
+    code, state = oidc.authorize(begin(browser))
+    cookies_before = dict(browser.cookies)
+    other_browser = TestClient(browser.app, base_url=ORIGIN, follow_redirects=False)
+    assert come_back(other_browser, code, state).status_code == 403  # a login that was laid under somebody
+    begin(other_browser)
+    assert come_back(other_browser, code, state).status_code == 403
     assert come_back(browser, code, f"{state}x").status_code == 403
-    browser.cookies.update(kept)
+    browser.cookies.update(cookies_before)
     assert come_back(browser, code, state).status_code == 200
     replay = TestClient(
-        browser.app, base_url=ORIGIN, follow_redirects=False, cookies={"radweave_openid": kept["radweave_openid"]}
+        browser.app,
+        base_url=ORIGIN,
+        follow_redirects=False,
+        cookies={"radweave_openid": cookies_before["radweave_openid"]},
     )
-    code, _ = given.authorize({**begin(stranger), "state": state})
+    code, _ = oidc.authorize({**begin(other_browser), "state": state})
     assert come_back(replay, code, state).status_code == 403
     assert who(replay) is None
 
 
-def test_a_callback_started_by_another_site_is_no_failed_login(settings: Settings, given: Provider) -> None:
+def test_a_callback_started_by_another_site_is_no_failed_login(settings: Settings, oidc: Provider) -> None:
     """Else a page that one reader opens keeps all of the house out, and fills the log of refused logins."""
-    with running(with_provider(settings, given).model_copy(update={"logins": 1})) as (client, _):
+    with running(with_provider(settings, oidc).model_copy(update={"logins": 1})) as (client, _):
         client.post("/api/v1/users", json={"name": "local", "password": PASSWORD})
         browser = TestClient(client.app, base_url=ORIGIN, follow_redirects=False)
         assert {come_back(browser, "x", f"state{number}").status_code for number in range(120)} == {403}
         assert browser.post("/api/v1/session", json={"name": "local", "password": PASSWORD}).status_code == 200
-        assert log_in(browser, given).status_code == 200
+        assert log_in(browser, oidc).status_code == 200
         assert "login refused" not in client.get("/api/v1/log", params={"limit": 200}).text
         # What a browser began is counted, apart from passwords.
-        found = [come_back(browser, "x", begin(browser)["state"]).status_code for _ in range(6)]
-        assert found == [403] * 4 + [429] * 2
+        session_user = [come_back(browser, "x", begin(browser)["state"]).status_code for _ in range(6)]
+        assert session_user == [403] * 4 + [429] * 2
         assert browser.post("/api/v1/session", json={"name": "local", "password": PASSWORD}).status_code == 200
 
 
 def test_many_unfinished_logins_do_not_block_others(
-    browser: TestClient, given: Provider, monkeypatch: pytest.MonkeyPatch
+    browser: TestClient, oidc: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("radweave.workstation.openid._MOST_USED", 3)
     assert [come_back(browser, "x", begin(browser)["state"]).status_code for _ in range(5)] == [403] * 5
-    assert log_in(browser, given).status_code == 200
+    assert log_in(browser, oidc).status_code == 200
 
 
 def test_a_user_removed_from_all_groups_is_logged_out_at_once(
-    browser: TestClient, admin: TestClient, given: Provider
+    browser: TestClient, admin: TestClient, oidc: Provider
 ) -> None:
-    log_in(browser, given)
+    log_in(browser, oidc)
     number = who(browser)["id"]  # type: ignore[index]
     token = admin.post(f"/api/v1/users/{number}/token").json()["token"]
-    given.claims["groups"] = []
+    oidc.claims["groups"] = []
     elsewhere = TestClient(browser.app, base_url=ORIGIN, follow_redirects=False)
-    assert log_in(elsewhere, given).status_code == 403
+    assert log_in(elsewhere, oidc).status_code == 403
     assert who(browser) is None
     assert admin.get("/api/v1/session", headers={"Authorization": f"Bearer {token}"}).status_code == 401
     assert '"access ended"' in admin.get("/api/v1/log", params={"newest_first": True}).text
 
 
 def test_a_forged_or_old_cookie_is_refused(
-    browser: TestClient, given: Provider, monkeypatch: pytest.MonkeyPatch
+    browser: TestClient, oidc: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code, state = given.authorize(begin(browser))
+    code, state = oidc.authorize(begin(browser))
     for made_up in ("", "x", f"{state}.0.L3N0dWRpZXM.x", f"{state}...", "....", "ä"):
         other = TestClient(browser.app, base_url=ORIGIN, follow_redirects=False)
         head = {"Cookie": f"radweave_openid={made_up}".encode("latin-1")}
@@ -228,49 +231,49 @@ def test_a_forged_or_old_cookie_is_refused(
     ["https://evil.example", "//evil.example", "/\\evil.example", "/studies/../../x", "/studies\n",
      "javascript:alert(1)", "/studies?x", "/login", "/account/"],
 )  # fmt: skip
-def test_a_login_redirects_to_own_pages_only(wanted: str, browser: TestClient, given: Provider) -> None:
-    answer = log_in(browser, given, wanted)
+def test_a_login_redirects_to_own_pages_only(wanted: str, browser: TestClient, oidc: Provider) -> None:
+    answer = log_in(browser, oidc, wanted)
     assert 'content="0; url=/studies"' in answer.text
     assert "evil" not in answer.text
 
 
 def test_the_provider_sends_browsers_to_the_public_address_whatever_a_request_says(
-    browser: TestClient, given: Provider
+    browser: TestClient, oidc: Provider
 ) -> None:
     head = {"X-Forwarded-Host": "evil.example", "X-Forwarded-Proto": "https", "Forwarded": "host=evil.example"}
     answer = browser.get("/login/openid", headers=head)
     query = parse_qs(urlsplit(answer.headers["location"]).query)
     assert query["redirect_uri"] == [f"{ORIGIN}/login/openid/back"]
-    assert answer.headers["location"].startswith(f"{given.url}/authorize?")
+    assert answer.headers["location"].startswith(f"{oidc.url}/authorize?")
 
 
 @pytest.mark.parametrize("name", ["admin", "ADMIN", "аdmin", "adm\u200bin", " admin ", "adrnin", "", "\u3164", 7, None])
 def test_a_provider_name_like_a_local_user_is_another_user(
-    name: Any, browser: TestClient, admin: TestClient, given: Provider
+    name: Any, browser: TestClient, admin: TestClient, oidc: Provider
 ) -> None:
-    given.claims["preferred_username"] = name
-    assert log_in(browser, given).status_code == 200
-    found = who(browser)
-    assert found is not None
-    assert (found["role"], found["id"]) == ("reader", 2)
-    assert folded(found["user"]) != folded("admin")
+    oidc.claims["preferred_username"] = name
+    assert log_in(browser, oidc).status_code == 200
+    session_user = who(browser)
+    assert session_user is not None
+    assert (session_user["role"], session_user["id"]) == ("reader", 2)
+    assert folded(session_user["user"]) != folded("admin")
     assert [one["role"] for one in admin.get("/api/v1/users").json()["users"]] == ["admin", "reader"]
 
 
-def test_every_name_of_the_provider_gets_a_response(browser: TestClient, given: Provider) -> None:
-    given.claims.update(sub="a\0b", preferred_username="\0", name="\0")
-    assert log_in(browser, given).status_code == 200
+def test_every_name_of_the_provider_gets_a_response(browser: TestClient, oidc: Provider) -> None:
+    oidc.claims.update(sub="a\0b", preferred_username="\0", name="\0")
+    assert log_in(browser, oidc).status_code == 200
     assert who(browser) is not None
 
 
-def test_users_are_identified_by_subject_not_by_name(browser: TestClient, given: Provider) -> None:
-    log_in(browser, given)
+def test_users_are_identified_by_subject_not_by_name(browser: TestClient, oidc: Provider) -> None:
+    log_in(browser, oidc)
     first = who(browser)
-    given.claims["sub"] = "2"
-    log_in(browser, given)
+    oidc.claims["sub"] = "2"
+    log_in(browser, oidc)
     second = who(browser)
-    given.claims.update(sub="1", preferred_username="another")
-    log_in(browser, given)
+    oidc.claims.update(sub="1", preferred_username="another")
+    log_in(browser, oidc)
     third = who(browser)
     assert first is not None
     assert second is not None
@@ -279,59 +282,57 @@ def test_users_are_identified_by_subject_not_by_name(browser: TestClient, given:
     assert first["user"] == third["user"] != second["user"]
 
 
-def test_a_disabled_user_of_the_provider_is_refused(browser: TestClient, admin: TestClient, given: Provider) -> None:
-    log_in(browser, given)
+def test_a_disabled_user_of_the_provider_is_refused(browser: TestClient, admin: TestClient, oidc: Provider) -> None:
+    log_in(browser, oidc)
     number = who(browser)["id"]  # type: ignore[index]
     assert admin.patch(f"/api/v1/users/{number}", json={"disabled": True}).status_code == 204
     assert who(browser) is None
-    assert log_in(browser, given).status_code == 403
+    assert log_in(browser, oidc).status_code == 403
     assert admin.patch(f"/api/v1/users/{number}", json={"disabled": False}).status_code == 204
-    assert log_in(browser, given).status_code == 200
+    assert log_in(browser, oidc).status_code == 200
 
 
-def test_a_user_of_the_provider_has_no_local_password(browser: TestClient, admin: TestClient, given: Provider) -> None:
+def test_a_user_of_the_provider_has_no_local_password(browser: TestClient, admin: TestClient, oidc: Provider) -> None:
     """It would outlast the provider's word."""
-    log_in(browser, given)
-    found = who(browser)
-    assert found is not None
-    place = f"/api/v1/users/{found['id']}/password"
-    own = browser.put(place, json={"new": PASSWORD}, headers={"X-CSRF-Token": found["csrf"]})
+    log_in(browser, oidc)
+    session_user = who(browser)
+    assert session_user is not None
+    place = f"/api/v1/users/{session_user['id']}/password"
+    own = browser.put(place, json={"new": PASSWORD}, headers={"X-CSRF-Token": session_user["csrf"]})
     assert (own.status_code, admin.put(place, json={"new": PASSWORD}).status_code) == (400, 400)
-    again = TestClient(browser.app, base_url=ORIGIN)
-    assert again.post("/api/v1/session", json={"name": "anna", "password": PASSWORD}).status_code == 401
+    second_browser = TestClient(browser.app, base_url=ORIGIN)
+    assert second_browser.post("/api/v1/session", json={"name": "anna", "password": PASSWORD}).status_code == 401
 
 
-def test_an_admin_of_the_provider_is_not_the_last_one(browser: TestClient, admin: TestClient, given: Provider) -> None:
-    given.claims["groups"] = ["chiefs"]
-    log_in(browser, given)
-    found = who(browser)
-    assert found is not None
-    refused = browser.patch("/api/v1/users/1", json={"disabled": True}, headers={"X-CSRF-Token": found["csrf"]})
+def test_an_admin_of_the_provider_is_not_the_last_one(browser: TestClient, admin: TestClient, oidc: Provider) -> None:
+    oidc.claims["groups"] = ["chiefs"]
+    log_in(browser, oidc)
+    session_user = who(browser)
+    assert session_user is not None
+    refused = browser.patch("/api/v1/users/1", json={"disabled": True}, headers={"X-CSRF-Token": session_user["csrf"]})
     assert refused.status_code == 400
 
 
-def test_keys_may_rotate(browser: TestClient, given: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert log_in(browser, given).status_code == 200
-    given.rotate()
+def test_keys_may_rotate(browser: TestClient, oidc: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert log_in(browser, oidc).status_code == 200
+    oidc.rotate()
     # Newer keys are asked for once in a while only: a made-up key must not make the server ask again and again.
-    assert log_in(browser, given).status_code == 403
-    asked = given.asked.count("/keys")
+    assert log_in(browser, oidc).status_code == 403
+    num_key_requests = oidc.requests.count("/keys")
     monkeypatch.setattr("radweave.workstation.openid._AGAIN_S", 0.0)
-    log_in(browser, given)
+    log_in(browser, oidc)
     time.sleep(0.01)
     station = browser.app.state.station  # type: ignore[attr-defined]
     station.provider._newer_from = 0.0
-    assert log_in(browser, given).status_code == 200
-    assert given.asked.count("/keys") == asked + 1
+    assert log_in(browser, oidc).status_code == 200
+    assert oidc.requests.count("/keys") == num_key_requests + 1
 
 
-def test_logging_out_returns_the_logout_of_the_provider(
-    browser: TestClient, admin: TestClient, given: Provider
-) -> None:
-    log_in(browser, given)
+def test_logging_out_returns_the_logout_of_the_provider(browser: TestClient, admin: TestClient, oidc: Provider) -> None:
+    log_in(browser, oidc)
     csrf = {"X-CSRF-Token": who(browser)["csrf"]}  # type: ignore[index]
     answer = browser.delete("/api/v1/session", headers=csrf)
-    assert answer.json()["provider"].startswith(f"{given.url}/logout?client_id={CLIENT}&post_logout_redirect_uri=")
+    assert answer.json()["provider"].startswith(f"{oidc.url}/logout?client_id={CLIENT}&post_logout_redirect_uri=")
     assert who(browser) is None
     admin.post("/api/v1/users", json={"name": "local", "password": PASSWORD})
     csrf = {
@@ -341,20 +342,20 @@ def test_logging_out_returns_the_logout_of_the_provider(
 
 
 def test_local_login_works_while_the_provider_is_down(
-    browser: TestClient, admin: TestClient, given: Provider, monkeypatch: pytest.MonkeyPatch
+    browser: TestClient, admin: TestClient, oidc: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     admin.post("/api/v1/users", json={"name": "local", "password": PASSWORD})
-    given.is_down = True
+    oidc.is_down = True
     for _ in range(5):
         assert browser.get("/login/openid").status_code == 503
-    assert len(given.asked) == 1  # and it is not asked for each who comes
+    assert len(oidc.requests) == 1  # and it is not asked for each who comes
     assert browser.post("/api/v1/session", json={"name": "local", "password": PASSWORD}).status_code == 200
     browser.cookies.clear()
-    given.is_down = False
+    oidc.is_down = False
     browser.app.state.station.provider._not_before = 0.0  # type: ignore[attr-defined]
     query = begin(browser)
-    given.is_down = True
-    assert come_back(browser, *given.authorize(query)).status_code in (403, 503)
+    oidc.is_down = True
+    assert come_back(browser, *oidc.authorize(query)).status_code in (403, 503)
     assert who(browser) is None
 
 
@@ -364,9 +365,9 @@ def test_local_login_works_while_the_provider_is_down(
      {"authorization_endpoint": "javascript:alert(1)"}],
 )  # fmt: skip
 def test_invalid_metadata_of_the_provider_is_refused(
-    about: dict[str, Any], browser: TestClient, given: Provider
+    about: dict[str, Any], browser: TestClient, oidc: Provider
 ) -> None:
-    given.about = about
+    oidc.about = about
     assert browser.get("/login/openid").status_code == 503
 
 
@@ -383,9 +384,9 @@ def test_without_a_provider_its_routes_are_missing(client: TestClient) -> None:
     ],
 )  # fmt: skip
 def test_unsafe_provider_settings_are_refused(
-    changed: dict[str, Any], field: str, settings: Settings, given: Provider
+    changed: dict[str, Any], field: str, settings: Settings, oidc: Provider
 ) -> None:
-    right = with_provider(settings, given)
+    right = with_provider(settings, oidc)
     assert provider_of(right) is not None
     assert right.openid is not None
     with pytest.raises(InputError) as refused:

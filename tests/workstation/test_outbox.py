@@ -94,9 +94,9 @@ def test_a_draft_is_not_sent_after_its_signed_report(database: Database, monkeyp
     metrics = Metrics()
     Sender(database, (both,), metrics).run_once()
     assert sent == ["signed"]
-    found = {row.event: (row.state, row.receipt) for row in rows(database)}
-    assert found["signed"][0] == "sent"
-    assert found["drafted"] == ("refused", "the study was signed before its draft was sent")
+    result = {row.event: (row.state, row.receipt) for row in rows(database)}
+    assert result["signed"][0] == "sent"
+    assert result["drafted"] == ("refused", "the study was signed before its draft was sent")
     assert "radweave_reports_superseded_total 1" in metrics.text({}, ready=True)
     Sender(database, (TARGET.model_copy(update={"name": "drafts"}),), metrics).run_once()
     assert sent == ["signed", "drafted"], "who asked for drafts alone gets them"

@@ -64,10 +64,10 @@ KINDS = {"unlike": "unfamiliar", "knee": "body part", "doubt": "integrity", "mix
 @pytest.mark.parametrize("word", KINDS)
 def test_a_refused_study_shows_its_images_and_says_why(word: str, admin: TestClient) -> None:
     study = refused(admin, word)
-    found = admin.get(f"/api/v1/studies/{study}").json()
-    assert found["reason"] == "film.png: not what it should be"
-    assert found["refusal"]["kind"] == KINDS[word]
-    assert found["refusal"]["may_draft"] is (word != "mixed")
+    result = admin.get(f"/api/v1/studies/{study}").json()
+    assert result["reason"] == "film.png: not what it should be"
+    assert result["refusal"]["kind"] == KINDS[word]
+    assert result["refusal"]["may_draft"] is (word != "mixed")
     (image,) = admin.get(f"/api/v1/studies/{study}/images").json()["images"]
     assert "problem" not in image
     pixels = admin.get(f"/api/v1/studies/{study}/images/0/pixels")
@@ -97,18 +97,18 @@ def test_unsafe_files_are_removed_and_never_drafted(settings: Settings) -> None:
 def test_a_draft_with_an_overridden_refusal_is_marked_everywhere(admin: TestClient) -> None:
     study = refused(admin, "unlike")
     assert anyway(admin, study, "unfamiliar").status_code == 202
-    found = wait_for(admin, study, "drafted")
-    first, *others = found["warnings"]
+    result = wait_for(admin, study, "drafted")
+    first, *others = result["warnings"]
     assert first.startswith("DRAFTED ALTHOUGH IT WAS REFUSED")
     assert first.endswith("film.png: not what it should be"), "a file's own name stays in the place where it was"
     assert others[0] == "one of the model's"
-    assert found["refusal"] is None
-    assert (found["drafted_anyway"]["kind"], found["drafted_anyway"]["by"]) == ("unfamiliar", "admin")
+    assert result["refusal"] is None
+    assert (result["drafted_anyway"]["kind"], result["drafted_anyway"]["by"]) == ("unfamiliar", "admin")
     (row,) = admin.get("/api/v1/studies").json()["studies"]
     assert row["drafted_anyway"] == "unfamiliar"
     entries = admin.get(f"/api/v1/studies/{study}/log").json()["entries"]
-    (asked,) = [entry for entry in entries if entry["action"] == "draft asked for although refused"]
-    assert asked["details"] == {"refusal": "unfamiliar"}
+    (requested,) = [entry for entry in entries if entry["action"] == "draft asked for although refused"]
+    assert requested["details"] == {"refusal": "unfamiliar"}
     for form in ("text", "fhir-r5"):
         text = admin.get(f"/api/v1/studies/{study}/report?format={form}").text
         assert "DRAFTED ALTHOUGH IT WAS REFUSED" in " ".join(text.split()), form
@@ -116,9 +116,9 @@ def test_a_draft_with_an_overridden_refusal_is_marked_everywhere(admin: TestClie
 
 def test_a_study_that_was_never_refused_has_no_mark(admin: TestClient) -> None:
     (study,) = upload(admin, ("film.png", png("fine"))).json()["studies"]
-    found = wait_for(admin, study, "drafted")
-    assert (found["refusal"], found["drafted_anyway"]) == (None, None)
-    assert found["warnings"] == ["one of the model's"]
+    result = wait_for(admin, study, "drafted")
+    assert (result["refusal"], result["drafted_anyway"]) == (None, None)
+    assert result["warnings"] == ["one of the model's"]
     assert admin.get("/api/v1/studies").json()["studies"][0]["drafted_anyway"] is None
     assert anyway(admin, study, "unfamiliar").status_code == 409
 
@@ -186,11 +186,11 @@ def test_an_override_does_not_cover_later_images(both: tuple[TestClient, Station
         assert store.add_images(connection, study, paths, 1)
         assert module.overridden_refusals(connection, [study]) == {}
     station.inference.wake()
-    found = wait_for(admin, study, "drafted")
-    while len(found["warnings"]) < 3:  # the state goes through "drafting" and back
-        found = admin.get(f"/api/v1/studies/{study}").json()
-    assert "images came after this draft" in found["warnings"][-1]
-    assert found["drafted_anyway"]["kind"] == "unfamiliar", "the draft that is shown is still that one"
+    result = wait_for(admin, study, "drafted")
+    while len(result["warnings"]) < 3:  # the state goes through "drafting" and back
+        result = admin.get(f"/api/v1/studies/{study}").json()
+    assert "images came after this draft" in result["warnings"][-1]
+    assert result["drafted_anyway"]["kind"] == "unfamiliar", "the draft that is shown is still that one"
 
 
 def test_an_older_database_gets_the_table_of_refusals(tmp_path: Any) -> None:

@@ -11,7 +11,7 @@ from archive import AET, PASSWORD, USER, Archive, free_port, needs, start
 from fake_workers import comparing_worker, fake_worker
 from hospitals import figure, image, plan_file, studies, until
 from pydicom import dcmread
-from query_archive import STRANGERS, TODAY, days_ago, flat, text_of
+from query_archive import OTHER_PATIENTS, TODAY, days_ago, flat, text_of
 from stations import running as working
 from stations import wait_for
 
@@ -34,7 +34,7 @@ class Joint:
         self.archive: Archive = start(folder / "orthanc", **self.more)
         (folder / "password").write_text(PASSWORD)
 
-    def again(self) -> None:
+    def repeated(self) -> None:
         self.archive = start(self.folder / "orthanc", http=self.archive.http, dicom=self.archive.dicom, **self.more)
 
     def settings(self, settings: Settings, **query: Any) -> Settings:
@@ -42,11 +42,11 @@ class Joint:
             "url": f"{self.archive.url}/dicom-web", "user": USER, "password_file": str(self.folder / "password"),
         }  # fmt: skip
         dicom = {"host": "127.0.0.1", "port": self.archive.dicom, "ae_title": AET}
-        asked = {"web": web} if self.way == "web" else {"dicom": {**dicom, "retrieve": self.way}}
+        protocol = {"web": web} if self.way == "web" else {"dicom": {**dicom, "retrieve": self.way}}
         plan = {
             "receive": {"ae_title": "RADWEAVE", "port": self.port, "peers": {AET: "127.0.0.1"}, "quiet_s": 0.3},
             "send": [{"name": "archive", "formats": ["sr-basic", "pdf-dicom"], "events": ["drafted"], "web": web}],
-            "query": [{"name": "archive", **asked, "poll": {"every_s": 1, "quiet_s": 1}, **query}],
+            "query": [{"name": "archive", **protocol, "poll": {"every_s": 1, "quiet_s": 1}, **query}],
         }
         return settings.model_copy(update={"hospital": plan_file(self.folder / "plan.yaml", **plan)})
 
@@ -57,10 +57,10 @@ class Joint:
 
     def under_studies(self) -> dict[str, list[str]]:
         """Modalities of the instances of each study, as QIDO has them."""
-        found: dict[str, list[str]] = {}
+        study_json: dict[str, list[str]] = {}
         for row in self.archive.web().search_for_instances():
-            found.setdefault(row["0020000D"]["Value"][0], []).append(row["00080060"]["Value"][0])
-        return {study: sorted(modalities) for study, modalities in found.items()}
+            study_json.setdefault(row["0020000D"]["Value"][0], []).append(row["00080060"]["Value"][0])
+        return {study: sorted(modalities) for study, modalities in study_json.items()}
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -72,21 +72,21 @@ def test_fifty_polled_studies_are_drafted_once_over_restarts_of_archive_and_serv
     images = [image(tmp_path / f"{number:02}.dcm", **TODAY) for number in range(STUDIES)]
     try:
         joint.push(*images)
-        joined = joint.settings(settings)
-        with working(joined, fake_worker) as (client, station):
+        with_plan = joint.settings(settings)
+        with working(with_plan, fake_worker) as (client, station):
             until(lambda: figure(client, "studies_fetched") >= STUDIES // 4, seconds=120)
             joint.archive.kill()
             token, before = station.token, figure(client, "studies_fetched")
             until(lambda: figure(client, "archive_failures") >= 1, seconds=120)
             joint.again()
             until(lambda: figure(client, "studies_fetched") > before, seconds=120)
-        with working(joined, fake_worker) as (client, _):  # the workstation too is started again
+        with working(with_plan, fake_worker) as (client, _):  # the workstation too is started again
             client.headers["Authorization"] = f"Bearer {token}"
             drafted = f'radweave_studies{{state="drafted"}} {STUDIES}\n'
             until(lambda: drafted in client.get("/metrics").text, seconds=240)
             until(lambda: {*map(tuple, joint.under_studies().values())} == {("CR", "DOC", "SR")}, seconds=240)
-            asked = figure(client, "archive_questions")
-            until(lambda: figure(client, "archive_questions") > asked + 8, seconds=60)
+            protocol = figure(client, "archive_questions")
+            until(lambda: figure(client, "archive_questions") > protocol + 8, seconds=60)
             metrics = client.get("/metrics").text
             assert drafted in metrics
             rows = client.get("/api/v1/studies").json()
@@ -106,12 +106,12 @@ def test_only_the_patients_own_prior_changes_the_draft(settings: Settings, tmp_p
     try:
         now = flat(tmp_path / "now.dcm", 0.8, **TODAY)
         joint.push(now, flat(tmp_path / "old.dcm", 0.4, **days_ago(30)), flat(tmp_path / "x.dcm", 0.9, **days_ago(60)))
-        joint.push(*(flat(tmp_path / f"{name}.dcm", 0.1, **days_ago(7), **who) for name, who in STRANGERS.items()))
+        joint.push(*(flat(tmp_path / f"{name}.dcm", 0.1, **days_ago(7), **who) for name, who in OTHER_PATIENTS.items()))
         with working(joint.settings(settings, priors={}), comparing_worker) as (client, _):
             (study,) = until(lambda: studies(client), seconds=60)
             wait_for(client, study["id"], "drafted")
-            found = client.get(f"/api/v1/studies/{study['id']}").json()
-            text = text_of(found)
+            study_json = client.get(f"/api/v1/studies/{study['id']}").json()
+            text = text_of(study_json)
             assert text == "The opacity is larger since the prior of 30 days ago."
             own = str(dcmread(now).StudyInstanceUID)
             until(lambda: joint.under_studies()[own] == ["CR", "DOC", "SR"], seconds=60)
@@ -129,13 +129,13 @@ def test_an_archive_without_the_patient_does_not_change_the_draft(settings: Sett
     joint = Joint(tmp_path, "web")
     try:
         joint.push(flat(tmp_path / "now.dcm", 0.8, **TODAY))
-        joint.push(*(flat(tmp_path / f"{name}.dcm", 0.1, **days_ago(7), **who) for name, who in STRANGERS.items()))
+        joint.push(*(flat(tmp_path / f"{name}.dcm", 0.1, **days_ago(7), **who) for name, who in OTHER_PATIENTS.items()))
         with working(joint.settings(settings, priors={}), comparing_worker) as (client, _):
             (study,) = until(lambda: studies(client), seconds=60)
             wait_for(client, study["id"], "drafted")
-            found = client.get(f"/api/v1/studies/{study['id']}").json()
-            assert text_of(found) == "There is an opacity."
-            assert "another patient" in str(found)
+            study_json = client.get(f"/api/v1/studies/{study['id']}").json()
+            assert text_of(study_json) == "There is an opacity."
+            assert "another patient" in str(study_json)
             assert figure(client, "priors_refused") == 1
     finally:
         joint.archive.kill()

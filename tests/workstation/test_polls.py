@@ -10,7 +10,7 @@ import pytest
 from fake_workers import comparing_worker
 from hospitals import figure, free_port, image, plan_file, push, studies, until
 from pydicom import dcmread
-from query_archive import STRANGERS, TODAY, QueryArchive, days_ago, dicom, flat, text_of, web
+from query_archive import OTHER_PATIENTS, TODAY, QueryArchive, days_ago, dicom, flat, text_of, web
 from stations import running, wait_for
 
 from image_files import CANARY, write_dicom
@@ -30,7 +30,7 @@ def archive() -> Iterator[QueryArchive]:
         yield started
 
 
-def asking(settings: Settings, folder: Path, query: dict[str, Any], **plan: Any) -> Settings:
+def polling(settings: Settings, folder: Path, query: dict[str, Any], **plan: Any) -> Settings:
     """Settings with a plan that asks one archive."""
     poll = {"every_s": 0.1, "quiet_s": 0, "last_h": 48}
     made = {"query": [{"name": "archive", "poll": poll, **query}], **plan}
@@ -40,7 +40,7 @@ def asking(settings: Settings, folder: Path, query: dict[str, Any], **plan: Any)
 def test_new_studies_are_fetched_and_drafted_once_after_a_restart_too(
     settings: Settings, tmp_path: Path, archive: QueryArchive, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    settings = asking(settings, tmp_path, {"web": {"url": archive.url}})
+    settings = polling(settings, tmp_path, {"web": {"url": archive.url}})
     archive.files += [image(tmp_path / f"{n}.dcm", **TODAY) for n in range(2)]
     archive.files.append(image(tmp_path / "old.dcm", **days_ago(9)))
     archive.files.append(image(tmp_path / "hand.dcm", BodyPartExamined="HAND", **TODAY))
@@ -57,8 +57,8 @@ def test_new_studies_are_fetched_and_drafted_once_after_a_restart_too(
         client.headers["Authorization"] = f"Bearer {token}"
         for study in until(lambda: studies(client) if len(studies(client)) == 3 else None):
             wait_for(client, study["id"], "drafted")
-        asked = archive.requests["STUDY"]
-        until(lambda: archive.requests["STUDY"] > asked + 3)
+        study_requests = archive.requests["STUDY"]
+        until(lambda: archive.requests["STUDY"] > study_requests + 3)
         assert len(studies(client)) == 3
         assert figure(client, "studies_again") == 0
         metrics = client.get("/metrics").text
@@ -71,7 +71,7 @@ def test_an_incomplete_study_waits_until_it_is_complete(
     settings: Settings, tmp_path: Path, archive: QueryArchive
 ) -> None:
     poll = {"every_s": 0.1, "quiet_s": 1.0}
-    settings = asking(settings, tmp_path, {"web": {"url": archive.url}, "poll": poll})
+    settings = polling(settings, tmp_path, {"web": {"url": archive.url}, "poll": poll})
     archive.files.append(image(tmp_path / "a.dcm", **TODAY))
     same = {"StudyInstanceUID": dcmread(tmp_path / "a.dcm").StudyInstanceUID}
     with running(settings) as (client, _):
@@ -84,7 +84,7 @@ def test_an_incomplete_study_waits_until_it_is_complete(
 def test_half_a_study_of_a_killed_server_is_not_drafted(
     settings: Settings, tmp_path: Path, archive: QueryArchive
 ) -> None:
-    settings = asking(settings, tmp_path, {"web": {"url": archive.url}})
+    settings = polling(settings, tmp_path, {"web": {"url": archive.url}})
     left = settings.retrieved / "polls" / "archive" / "half"
     left.mkdir(parents=True)
     image(left / "1.dcm")
@@ -97,8 +97,8 @@ def test_half_a_study_of_a_killed_server_is_not_drafted(
 def draft_of(client: Any) -> dict[str, Any]:
     (study,) = until(lambda: studies(client))
     wait_for(client, study["id"], "drafted")
-    found: dict[str, Any] = client.get(f"/api/v1/studies/{study['id']}").json()
-    return found
+    draft: dict[str, Any] = client.get(f"/api/v1/studies/{study['id']}").json()
+    return draft
 
 
 @pytest.mark.parametrize("way", ["web", "move"])  # C-GET: tests of the archive
@@ -113,12 +113,12 @@ def test_a_prior_in_the_archive_changes_what_the_draft_compares(settings: Settin
     with web(held) if way == "web" else dicom(held):
         peer = {"host": "127.0.0.1", "port": held.port, "ae_title": "ARCHIVE", "retrieve": way}
         query = {"web": {"url": held.url}} if way == "web" else {"dicom": peer}
-        settings = asking(settings, tmp_path, {**query, "poll": None, "priors": {}}, receive=receive)
+        settings = polling(settings, tmp_path, {**query, "poll": None, "priors": {}}, receive=receive)
         with running(settings, comparing_worker) as (client, station):
             assert push(port, now) == [0x0000]
-            found = draft_of(client)
-            assert text_of(found) == "The opacity is larger since the prior of 30 days ago."
-            place = f"/api/v1/studies/{found['id']}/images"
+            draft = draft_of(client)
+            assert text_of(draft) == "The opacity is larger since the prior of 30 days ago."
+            place = f"/api/v1/studies/{draft['id']}/images"
             (shown,) = client.get(place).json()["prior"]
             assert client.get(f"{place}/{shown['name']}/pixels").status_code == 200
             assert figure(client, "priors_found") == 1
@@ -127,23 +127,23 @@ def test_a_prior_in_the_archive_changes_what_the_draft_compares(settings: Settin
             assert len(studies(client)) == 1
 
 
-@pytest.mark.parametrize("stranger", STRANGERS)
+@pytest.mark.parametrize("other_patient", OTHER_PATIENTS)
 def test_another_patients_study_never_changes_a_draft(
-    settings: Settings, tmp_path: Path, archive: QueryArchive, stranger: str, capfd: pytest.CaptureFixture[str]
+    settings: Settings, tmp_path: Path, archive: QueryArchive, other_patient: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     archive.files += [
         flat(tmp_path / "now.dcm", 0.8, **TODAY),
-        flat(tmp_path / "old.dcm", 0.4, **days_ago(30), **STRANGERS[stranger]),
+        flat(tmp_path / "old.dcm", 0.4, **days_ago(30), **OTHER_PATIENTS[other_patient]),
     ]
-    settings = asking(settings, tmp_path, {"web": {"url": archive.url}, "priors": {}})
+    settings = polling(settings, tmp_path, {"web": {"url": archive.url}, "priors": {}})
     with running(settings, comparing_worker) as (client, _):
-        found = draft_of(client)
+        draft = draft_of(client)
         metrics = client.get("/metrics").text
         refused = figure(client, "priors_refused")
-    assert text_of(found) == "There is an opacity."
-    same_id = "PatientID" not in STRANGERS[stranger]
+    assert text_of(draft) == "There is an opacity."
+    same_id = "PatientID" not in OTHER_PATIENTS[other_patient]
     assert refused == int(same_id)
-    assert ("may be another patient's" in str(found)) is same_id
+    assert ("may be another patient's" in str(draft)) is same_id
     assert "Other" not in "".join(capfd.readouterr()) + metrics
 
 
@@ -153,13 +153,13 @@ def test_a_draft_without_a_late_prior_carries_a_warning(
     port = free_port()
     receive = {"ae_title": "RADWEAVE", "port": port, "peers": {"SCANNER": "127.0.0.1"}, "quiet_s": 0.1}
     query = {"web": {"url": archive.url}, "poll": None, "priors": {"wait_s": 0.2}}
-    settings = asking(settings, tmp_path, query, receive=receive)
+    settings = polling(settings, tmp_path, query, receive=receive)
     archive.wait_s = 0.8
     with running(settings, comparing_worker) as (client, _):
         push(port, flat(tmp_path / "now.dcm", 0.8, **TODAY))
-        found = draft_of(client)
-        assert text_of(found) == "There is an opacity."
-        assert "did not answer in time" in str(found)
+        draft = draft_of(client)
+        assert text_of(draft) == "There is an opacity."
+        assert "did not answer in time" in str(draft)
         assert figure(client, "priors_late") == 1
 
 

@@ -47,12 +47,12 @@ def prior(client: Client, study: str, **more: Any) -> Any:
 
 
 def prior_id(client: Client, study: str) -> str | None:
-    found = prior(client, study)
-    return None if found is None else str(found["id"])
+    result = prior(client, study)
+    return None if result is None else str(result["id"])
 
 
 @pytest.fixture
-def theirs(client: Client) -> dict[str, str]:
+def other_user(client: Client) -> dict[str, str]:
     reader = client.post("/api/v1/users", json={"name": "other", "password": PASSWORD}).json()["id"]
     return {"Authorization": f"Bearer {client.post(f'/api/v1/users/{reader}/token').json()['token']}"}
 
@@ -68,8 +68,8 @@ def test_the_prior_is_found_in_any_order_of_arrival(together: bool, client: Clie
     assert {name: prior_id(client, study) for name, study in ids.items()} == {
         "l": ids["m"], "m": ids["e"], "e": None,
     }  # fmt: skip
-    found = prior(client, ids["l"])
-    assert (found["days"], found["found_by"], found["is_signed"]) == (10, "headers", False)
+    result = prior(client, ids["l"])
+    assert (result["days"], result["found_by"], result["is_signed"]) == (10, "headers", False)
     listed = client.get(f"/api/v1/studies/{ids['l']}/images").json()
     assert [(one["name"], one["file"]) for one in listed["prior"]] == [("prior-0", "10.dcm")]
     words = client.get(f"/api/v1/studies/{ids['l']}/images/prior-0/pixels")
@@ -117,13 +117,13 @@ def test_on_one_day_the_time_decides(client: Client, tmp_path: Path) -> None:
     assert [prior_id(client, study) for study in (first, second, third)] == [None, first, second]
 
 
-def test_another_users_study_is_never_the_prior(client: Client, tmp_path: Path, theirs: dict[str, str]) -> None:
+def test_another_users_study_is_never_the_prior(client: Client, tmp_path: Path, other_user: dict[str, str]) -> None:
     (mine,) = sent(client, file(tmp_path, "01"))
-    ids: list[str] = upload(client, file(tmp_path, "20"), headers=theirs).json()["studies"]
+    ids: list[str] = upload(client, file(tmp_path, "20"), headers=other_user).json()["studies"]
     wait_for(client, ids[0], "drafted")
-    assert prior(client, ids[0], headers=theirs) is None
+    assert prior(client, ids[0], headers=other_user) is None
     # Nor by hand, and not by an admin, who sees both: the reader would see it then.
-    for headers in (theirs, {}):
+    for headers in (other_user, {}):
         chosen = client.put(f"/api/v1/studies/{ids[0]}/prior", json={"prior": mine}, headers=headers)
         assert (chosen.status_code, "no such study" in chosen.text) == (400, True)
         listed = client.get(f"/api/v1/studies/{ids[0]}/priors", headers=headers).json()["studies"]
@@ -154,8 +154,8 @@ def test_a_reader_chooses_the_prior_of_images_without_headers(client: Client) ->
         assert client.put(f"/api/v1/studies/{study}/prior", json={"prior": wrong}).status_code in (400, 422)
     assert client.put(f"{place}/prior", json={"prior": None}).json()["prior"] is None
     entries = client.get(f"{place}/log").json()["entries"]
-    said = [entry["details"] for entry in entries if entry["action"] == "prior chosen"]
-    assert said == [{"prior": two}, {"prior": None}]
+    choices = [entry["details"] for entry in entries if entry["action"] == "prior chosen"]
+    assert choices == [{"prior": two}, {"prior": None}]
 
 
 @pytest.mark.parametrize("nobody", ["", "ANONYMOUS"])
@@ -201,9 +201,9 @@ def test_a_draft_is_compared_with_a_signed_prior_report(started: tuple[Client, S
     assert signed.status_code == 200
     (late,) = sent(client, file(tmp_path, "20"))
     with station.database.reading() as connection:
-        found = store.prior_of(connection, late)
-    assert found is not None
-    assert found.report == client.get(f"/api/v1/studies/{early}").json()["draft"]["text"]
+        result = store.prior_of(connection, late)
+    assert result is not None
+    assert result.report == client.get(f"/api/v1/studies/{early}").json()["draft"]["text"]
     assert prior(client, late)["was_used"]
 
 
@@ -211,10 +211,10 @@ def test_changes_from_prior_are_read_from_both_texts(client: Client, tmp_path: P
     early, late = sent(client, file(tmp_path, "01"), file(tmp_path, "20"))
     before = {"op": "insert", "text": "There is a pleural effusion."}
     client.patch(f"/api/v1/studies/{early}/sentences", json={"version": 1, "edits": [before]})
-    found = prior(client, late)
-    assert found["report"].startswith("There is a pleural effusion.")
+    result = prior(client, late)
+    assert result["report"].startswith("There is a pleural effusion.")
     assert {"name": "Pleural Effusion", "before": "affirmed", "now": "not mentioned",
-            "change": "not mentioned any more"} in found["changes"]  # fmt: skip
+            "change": "not mentioned any more"} in result["changes"]  # fmt: skip
 
 
 def test_a_study_is_drafted_after_its_prior_and_with_it(settings: Settings, tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_no_table_names_a_patient(started: tuple[Client, Station], tmp_path: Pat
     client, station = started
     sent(client, file(tmp_path, "01"), file(tmp_path, "20"))
     with station.database.reading() as connection:
-        kept = "".join(str(connection.execute(sa.select(table)).all()) for table in meta.sorted_tables)
+        tables = "".join(str(connection.execute(sa.select(table)).all()) for table in meta.sorted_tables)
     for value in (*ANN.values(), "Müller", "muller", "202003"):
         if len(value) > 1:
-            assert value not in kept, value
+            assert value not in tables, value

@@ -63,8 +63,8 @@ def test_the_command_prints_and_writes(
     command = ("serve", "report", toy_run, "--database", started[1].settings.url, "--csv", out)
     done = radweave(*command)
     assert (done.returncode, "1 of 2 (50 %)" in done.stdout, signed in out.read_text()) == (0, True, True)
-    again = radweave(*command)
-    assert (again.returncode, "--overwrite" in again.stderr) == (2, True)
+    repeated = radweave(*command)
+    assert (repeated.returncode, "--overwrite" in repeated.stderr) == (2, True)
     assert radweave(*command, "--overwrite").returncode == 0
 
 

@@ -39,9 +39,9 @@ def test_the_real_process_is_killed_and_every_study_drafted_once(settings: Setti
             assert time.monotonic() < end
             time.sleep(0.02)
         os.kill(station.inference.pid, signal.SIGKILL)
-        found = [wait_for(client, study, "drafted", "refused", seconds=240) for study in ids]
-        assert [row["state"] for row in found] == ["drafted", "drafted", "refused"]
-        for row in found[:2]:
+        result = [wait_for(client, study, "drafted", "refused", seconds=240) for study in ids]
+        assert [row["state"] for row in result] == ["drafted", "drafted", "refused"]
+        for row in result[:2]:
             assert row["draft"]["text"] == " ".join(one["text"] for one in row["draft"]["sentences"])
             assert row["findings"]
             assert row["model"]["method"] == "baseline"
@@ -56,16 +56,16 @@ def test_the_real_process_is_killed_and_every_study_drafted_once(settings: Setti
             assert sides == pytest.approx([max(about["rows"], about["columns"])] * 2, rel=0.05)
             actions = [entry["action"] for entry in client.get(f"/api/v1/studies/{row['id']}/log").json()["entries"]]
             assert actions.count("drafted") == 1
-        assert str(settings.files) not in found[2]["reason"]
+        assert str(settings.files) not in result[2]["reason"]
         assert client.get("/api/v1/log/check").json()["broken_at"] is None
 
 
 def test_a_study_that_ends_the_process_is_refused_and_the_others_are_drafted(settings: Settings) -> None:
     with running(settings.model_copy(update={"tries": 2})) as (client, _):
         ids = upload(client, ("a.png", IMAGE), ("b.png", CRASH), ("c.png", IMAGE)).json()["studies"]
-        found = [wait_for(client, study, "drafted", "refused") for study in ids]
-        assert [row["state"] for row in found] == ["drafted", "refused", "drafted"]
-        assert found[1]["reason"] == "the inference process ended"
+        result = [wait_for(client, study, "drafted", "refused") for study in ids]
+        assert [row["state"] for row in result] == ["drafted", "refused", "drafted"]
+        assert result[1]["reason"] == "the inference process ended"
 
 
 def test_a_draft_above_the_time_limit_is_refused(settings: Settings) -> None:
@@ -233,7 +233,7 @@ def test_a_study_is_refused_after_its_last_attempt(url: str, tries: int, given_u
 
 
 @pytest.mark.parametrize(
-    ("prior", "said"),
+    ("prior", "prior_warnings"),
     [
         (None, []),
         (Prior("none"), list(Prior("none").warnings)),
@@ -243,15 +243,15 @@ def test_a_study_is_refused_after_its_last_attempt(url: str, tries: int, given_u
     ],
 )
 def test_a_draft_carries_the_outcome_of_the_search_for_its_prior(
-    url: str, prior: Prior | None, said: list[str]
+    url: str, prior: Prior | None, prior_warnings: list[str]
 ) -> None:
-    assert bool(said) == (prior is not None and prior.outcome in ("late", "failed", "refused"))
+    assert bool(prior_warnings) == (prior is not None and prior.outcome in ("late", "failed", "refused"))
     database = Database(url)
     with database.writing() as connection:
         study = store.add(connection, NewStudy("a", prior=prior), owner=None)
         store.claim(connection, 1)
         store.finish(connection, study, {**drafted(study), "warnings": ["of the model"]})
-        given = drafts.read_evidence(connection, study)
-    assert given is not None
-    assert given["warnings"] == ["of the model", *said]
+        evidence = drafts.read_evidence(connection, study)
+    assert evidence is not None
+    assert evidence["warnings"] == ["of the model", *prior_warnings]
     database.close()

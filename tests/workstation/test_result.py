@@ -48,8 +48,8 @@ def test_a_map_of_no_class_is_no_finding(toy_run: Path) -> None:
 def test_a_draft_holds_storable_text_only(toy_run: Path) -> None:
     raw, clean = "The heart\tis\x00 large.\ud800", "The heart is large."
     labeler, card = get_labeler("chexpert14"), read_card(toy_run)
-    given = {"sentences": [{"text": raw, "confidence": 0.5}], "sentence_fit": [{"text": raw, "fit": 0.25}]}
-    for evidence in ({}, given):
+    inputs = {"sentences": [{"text": raw, "confidence": 0.5}], "sentence_fit": [{"text": raw, "fit": 0.25}]}
+    for evidence in ({}, inputs):
         made = result_of(Report(raw, "s", evidence), card, labeler, StudyContext())
         assert (made["text"], [row["text"] for row in made["sentences"]]) == (clean, [clean])
         assert not re.search(r"\\u0000|\\ud800|\\t", json.dumps(made))
@@ -76,16 +76,16 @@ def test_each_sentence_has_its_probability_and_the_reason_of_its_flag(result: di
 
 
 def test_findings_have_recalled_states_and_calibration(result: dict[str, Any]) -> None:
-    found = {row["name"]: row for row in result["findings"]}
-    assert found["Pneumothorax"]["recalled"] == [{"number": 1, "says": "denied"}]
-    assert (found["Pneumothorax"]["calibrated"], found["Cardiomegaly"]["calibrated"]) == (True, False)
+    actual = {row["name"]: row for row in result["findings"]}
+    assert actual["Pneumothorax"]["recalled"] == [{"number": 1, "says": "denied"}]
+    assert (actual["Pneumothorax"]["calibrated"], actual["Cardiomegaly"]["calibrated"]) == (True, False)
 
 
 def test_a_studys_own_report_is_never_shown_and_its_prior_is(result: dict[str, Any]) -> None:
-    given = result["evidence"]["study"]
-    assert given["indication"] == "Cough."
-    assert given["prior"]["report"] == PRIOR.report
-    assert {row["name"]: row["change"] for row in given["prior"]["changes"]}["Pleural Effusion"] == "still there"
+    inputs = result["evidence"]["study"]
+    assert inputs["indication"] == "Cough."
+    assert inputs["prior"]["report"] == PRIOR.report
+    assert {row["name"]: row["change"] for row in inputs["prior"]["changes"]}["Pleural Effusion"] == "still there"
     assert "ITS OWN REPORT" not in str(result)
 
 

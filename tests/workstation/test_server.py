@@ -16,15 +16,15 @@ from radweave.workstation.station import Station
 
 
 def test_every_option_arrives(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    given: list[Settings] = []
-    monkeypatch.setattr("radweave.workstation.serve", given.append)
+    started: list[Settings] = []
+    monkeypatch.setattr("radweave.workstation.serve", started.append)
     run = tmp_path / "run"
     options = (
         "--data d --split val --watch w --host ::1 --port 7 --database sqlite:// --untrained"
         " --queue 3 --upload-mib 2 --upload-files 4 --draft-seconds 5"
     )
     assert radweave("serve", run, *options.split()).returncode == 0
-    assert given == [
+    assert started == [
         Settings(
             run=run, state=tmp_path / "run.workstation", data=Path("d"), split="val", watch=Path("w"), host="::1",
             port=7, database="sqlite://", untrained=True, study_s=5,
@@ -34,8 +34,8 @@ def test_every_option_arrives(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 
 def test_every_option_for_many_users_arrives(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    given: list[Settings] = []
-    monkeypatch.setattr("radweave.workstation.serve", given.append)
+    started: list[Settings] = []
+    monkeypatch.setattr("radweave.workstation.serve", started.append)
     options = (
         "--storage-gib 1.5 --behind-proxy 10.0.0.1,fd00::/8 --public-url https://A.example/ --tls-cert c --tls-key k"
         " --oidc-issuer https://i --oidc-client-id id --oidc-secret-file s --oidc-claim a.b --oidc-readers r1,r2"
@@ -43,11 +43,11 @@ def test_every_option_for_many_users_arrives(monkeypatch: pytest.MonkeyPatch, tm
     )
     done = radweave("serve", tmp_path / "run", *options.split())
     assert done.returncode == 0, done.stderr
-    (found,) = given
-    assert found.limits.state_bytes == 3 << 29
-    assert (found.behind_proxy, found.public_url) == (("10.0.0.1/32", "fd00::/8"), "https://a.example")
-    assert (found.tls_cert, found.tls_key) == (Path("c"), Path("k"))
-    assert found.openid == OpenId(
+    (result,) = started
+    assert result.limits.state_bytes == 3 << 29
+    assert (result.behind_proxy, result.public_url) == (("10.0.0.1/32", "fd00::/8"), "https://a.example")
+    assert (result.tls_cert, result.tls_key) == (Path("c"), Path("k"))
+    assert result.openid == OpenId(
         issuer="https://i", client_id="id", secret_file=Path("s"), claim="a.b", readers=("r1", "r2"), admins=("a1",)
     )
 
@@ -59,7 +59,7 @@ def test_half_a_provider_is_refused(option: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "loud"),
+    ("started", "loud"),
     [
         ({"host": "127.0.0.1"}, False), ({"host": "0.0.0.0"}, True),
         ({"host": "0.0.0.0", "tls_cert": Path("c")}, False),
@@ -67,14 +67,14 @@ def test_half_a_provider_is_refused(option: str, tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_listening_to_other_machines_prints_a_warning(
-    given: dict[str, Any], loud: bool, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    started: dict[str, Any], loud: bool, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    _greet(Settings(run=tmp_path, state=tmp_path, **given), "secret")
-    said = capsys.readouterr().out
-    assert ("WARNING: THIS SERVER LISTENS TO OTHER MACHINES" in said) is loud
+    _greet(Settings(run=tmp_path, state=tmp_path, **started), "secret")
+    output = capsys.readouterr().out
+    assert ("WARNING: THIS SERVER LISTENS TO OTHER MACHINES" in output) is loud
     # Behind #, so that no browser sends it in a request's line.
-    assert said.count("secret") == said.count("/login#token=secret\n") == 1
-    assert NOTICE in said
+    assert output.count("secret") == output.count("/login#token=secret\n") == 1
+    assert NOTICE in output
 
 
 def test_missing_files_are_refused_before_the_start(settings: Settings, tmp_path: Path) -> None:

@@ -153,9 +153,9 @@ def test_a_review_counts_for_its_reader_only(database: Database, study: str, rea
     with database.writing() as connection:
         (flagged,) = keys(connection, study, 1)
         drafts.mark_reviewed(connection, study, 1, [flagged, flagged], ahn)
-        seen = [drafts.read(connection, study, 1, one)["sentences"][1] for one in readers]
-        assert [row["looked_at"] for row in seen] == [True, False, False]
-        assert [row["lookers"] for row in seen] == [["Dr. Ahn"]] * 3
+        observed = [drafts.read(connection, study, 1, one)["sentences"][1] for one in readers]
+        assert [row["looked_at"] for row in observed] == [True, False, False]
+        assert [row["lookers"] for row in observed] == [["Dr. Ahn"]] * 3
     for other in (weber, chief):
         with pytest.raises(ConflictError, match=rf"keys \[{flagged}\]"), database.writing() as connection:
             drafts.sign(connection, study, 1, 1.0, other)
@@ -168,13 +168,13 @@ def test_an_edited_sentence_is_reviewed_by_its_editor_only(database: Database, s
     version = change(database, study, ahn, version, {"op": "insert", "text": "No effusion."})
     with database.writing() as connection:
         drafts.mark_reviewed(connection, study, version, [1], chief)
-        seen = {
+        observed = {
             name: [row["looked_at"] for row in drafts.read(connection, study, version, user)["sentences"]]
             for name, user in (("ahn", ahn), ("weber", weber), ("chief", chief), ("nobody", None))
         }
         texts = [row["text"] for row in drafts.read(connection, study, version)["sentences"]]
     assert texts[:2] == ["No effusion.", "The heart is large."]
-    assert seen == {
+    assert observed == {
         "ahn": [True, False, False], "weber": [False, True, False], "chief": [False, False, True],
         "nobody": [False, False, False],
     }  # fmt: skip
@@ -198,7 +198,7 @@ def test_a_review_survives_edits_and_covers_one_sentence(database: Database, stu
 
 
 FLAGGED = "There is an opacity on the left."
-AGAIN: dict[str, tuple[dict[str, Any], ...]] = {
+REPEATED: dict[str, tuple[dict[str, Any], ...]] = {
     "the same words": ({"op": "replace", "key": 1, "text": FLAGGED},),
     "other capitals, spaces and stops": ({"op": "replace", "key": 1, "text": "There  is an\u00a0Opacity on the left"},),
     "taken out and put in": ({"op": "remove", "key": 1}, {"op": "insert", "text": FLAGGED}),
@@ -208,11 +208,11 @@ AGAIN: dict[str, tuple[dict[str, Any], ...]] = {
 }
 
 
-@pytest.mark.parametrize("how", AGAIN)
+@pytest.mark.parametrize("how", REPEATED)
 def test_retyping_a_flagged_sentence_keeps_its_warning(
     how: str, database: Database, study: str, readers: Readers
 ) -> None:
-    version = change(database, study, readers[0], 1, *AGAIN[how])
+    version = change(database, study, readers[0], 1, *REPEATED[how])
     with database.reading() as connection:
         (key,) = keys(connection, study, version)
         for user in readers:
@@ -430,11 +430,11 @@ def test_only_versions_in_the_archive_are_named_as_predecessor(
         ]
         connection.execute(outbox_table.delete())
         connection.execute(outbox_table.insert(), rows)
-        asked = sa.select(outbox_table).where(outbox_table.c.event == "signed")
-        found = outbox.predecessor(connection, connection.execute(asked).one())
-    assert (None if found is None else found.event) == names
-    if found is not None:
-        assert (found.target, found.format) == ("archive", "sr-basic")
+        signed_rows = sa.select(outbox_table).where(outbox_table.c.event == "signed")
+        result = outbox.predecessor(connection, connection.execute(signed_rows).one())
+    assert (None if result is None else result.event) == names
+    if result is not None:
+        assert (result.target, result.format) == ("archive", "sr-basic")
 
 
 # Rejected drafts.
@@ -565,10 +565,12 @@ def test_addenda_and_rejections_over_the_interface(client: TestClient, started: 
     assert client.post(f"{place}/reject", json={"version": 1, "reason": "A leg."}).status_code == 409
     assert client.post(f"{place}/addenda", json={"after": 0, "text": "More."}).status_code == 201
     assert client.post(f"{place}/addenda", json={"after": 0, "text": "Other."}).status_code == 409
-    again = client.post(f"{place}/addenda", json={"after": 0, "text": "More."})
-    assert (again.status_code, len(again.json()["addenda"])) == (201, 1), "the answer to the first may have been lost"
-    seen = client.get(place).json()
-    assert ([row["text"] for row in seen["addenda"]], seen["altered_at"]) == (["More."], None)
+    repeated = client.post(f"{place}/addenda", json={"after": 0, "text": "More."})
+    assert (repeated.status_code, len(repeated.json()["addenda"])) == (201, 1), (
+        "the answer to the first may have been lost"
+    )
+    observed = client.get(place).json()
+    assert ([row["text"] for row in observed["addenda"]], observed["altered_at"]) == (["More."], None)
     assert "More." in client.get(f"{place}/report?format=text").text
     with started[1].database.writing() as connection:
         connection.exec_driver_sql("UPDATE addenda SET text = 'Other.'")

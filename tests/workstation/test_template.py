@@ -35,8 +35,8 @@ TEMPLATE = f"""{HEAD}<body onload="alert(1)">
 
 
 def lines(html: str) -> list[tuple[str, str, str]]:
-    found, _ = read_template({"html": html})
-    return [(line["section"], line["heading"], line["text"]) for line in found["lines"]]
+    result, _ = read_template({"html": html})
+    return [(line["section"], line["heading"], line["text"]) for line in result["lines"]]
 
 
 def test_headings_and_texts_of_a_template() -> None:
@@ -45,10 +45,10 @@ def test_headings_and_texts_of_a_template() -> None:
         ("findings", "Lungs", "The lungs are clear."), ("findings", "Heart", "Normal"),
         ("findings", "Bones", "No fracture."), ("findings", "Tubes", ""), ("impression", "", "No acute finding."),
     ]  # fmt: skip
-    found, _ = read_template({"html": TEMPLATE})
-    assert found["title"] == "Chest X-ray, 2 views"
-    assert found["left_out"] == ["Signature"]
-    assert found["dropped"] == {"link": 1, "style": 1, "script": 2, "links and listeners": 2, "img": 1}
+    result, _ = read_template({"html": TEMPLATE})
+    assert result["title"] == "Chest X-ray, 2 views"
+    assert result["left_out"] == ["Signature"]
+    assert result["dropped"] == {"link": 1, "style": 1, "script": 2, "links and listeners": 2, "img": 1}
 
 
 @pytest.mark.parametrize(
@@ -80,8 +80,8 @@ def test_an_admin_loads_a_template_and_readers_read_it(client: TestClient) -> No
     assert client.get("/api/v1/template").json() == {"template": None}
     loaded = client.put("/api/v1/template", json={"html": TEMPLATE})
     assert loaded.status_code == 200, loaded.text
-    found: dict[str, Any] = loaded.json()
-    assert [row["section"] for row in found["template"]["sections"]] == [
+    result: dict[str, Any] = loaded.json()
+    assert [row["section"] for row in result["template"]["sections"]] == [
         "indication", "technique", "findings", "impression",
     ]  # fmt: skip
     refused = client.put("/api/v1/template", json={"html": "<p>x</p>"})
@@ -89,8 +89,8 @@ def test_an_admin_loads_a_template_and_readers_read_it(client: TestClient) -> No
     entries = client.get("/api/v1/log").json()["entries"]
     assert [one["action"] for one in entries if "template" in one["action"]] == ["template loaded"]
     csrf = log_in(client, "reader")
-    assert client.get("/api/v1/template").json()["template"] == found["template"]
+    assert client.get("/api/v1/template").json()["template"] == result["template"]
     for word in ("RAN", "evil", "script", "javascript", "onload", "<"):
-        assert word not in json.dumps(found["template"])
+        assert word not in json.dumps(result["template"])
     for method in ("PUT", "DELETE"):
         assert client.request(method, "/api/v1/template", json={"html": TEMPLATE}, headers=csrf).status_code == 403

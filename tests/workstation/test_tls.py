@@ -46,24 +46,24 @@ def certificates(folder: Path, name: str) -> Tls:
 
 
 def test_only_peers_with_a_certificate_of_the_authority_may_send(tmp_path: Path) -> None:
-    ours, foreign = certificates(tmp_path, "ours"), certificates(tmp_path, "foreign")
+    own, foreign = certificates(tmp_path, "ours"), certificates(tmp_path, "foreign")
     counted: list[str] = []
-    plan = Receive(ae_title="RADWEAVE", port=free_port(), peers={"SCANNER": "127.0.0.1"}, tls=ours)
+    plan = Receive(ae_title="RADWEAVE", port=free_port(), peers={"SCANNER": "127.0.0.1"}, tls=own)
     receiver = Receiver(plan, tmp_path / "incoming", counted.append)
     receiver.start()
     path = image(tmp_path / "a.dcm")
     try:
-        assert push(plan.port, path, tls=(client_context(ours), "127.0.0.1")) == [0x0000]
+        assert push(plan.port, path, tls=(client_context(own), "127.0.0.1")) == [0x0000]
         assert push(plan.port, path) == ["refused"]  # not encrypted
-        liar = client_context(foreign.model_copy(update={"authority": ours.authority}))
+        liar = client_context(foreign.model_copy(update={"authority": own.authority}))
         assert push(plan.port, path, tls=(liar, "127.0.0.1")) == ["refused"]
         assert push(plan.port, path, tls=(client_context(foreign), "127.0.0.1")) == ["refused"]
-        anonymous = ssl.create_default_context(cafile=str(ours.authority))
+        anonymous = ssl.create_default_context(cafile=str(own.authority))
         assert push(plan.port, path, tls=(anonymous, "127.0.0.1")) == ["refused"]
         with ExitStack() as silent:  # who connects and says nothing keeps nobody waiting
             for _ in range(4):
                 silent.enter_context(socket.create_connection(("127.0.0.1", plan.port)))
-            assert push(plan.port, path, tls=(client_context(ours), "127.0.0.1")) == [0x0000]
+            assert push(plan.port, path, tls=(client_context(own), "127.0.0.1")) == [0x0000]
     finally:
         receiver.stop()
     assert counted.count("objects_received") == 2
@@ -71,14 +71,14 @@ def test_only_peers_with_a_certificate_of_the_authority_may_send(tmp_path: Path)
 
 
 def test_nothing_is_sent_to_an_archive_with_a_foreign_certificate(tmp_path: Path) -> None:
-    ours, foreign = certificates(tmp_path, "ours"), certificates(tmp_path, "foreign")
+    own, foreign = certificates(tmp_path, "ours"), certificates(tmp_path, "foreign")
     data = FORMATS["sr-basic"].bytes_of(finished())
 
     def target(port: int) -> Target:
-        dicom = Dicom(host="127.0.0.1", port=port, ae_title="ARCHIVE", tls=ours)
+        dicom = Dicom(host="127.0.0.1", port=port, ae_title="ARCHIVE", tls=own)
         return Target(name="archive", formats=("sr-basic",), dicom=dicom)
 
-    with listening(Archive(), ssl_context=server_context(ours)) as archive:
+    with listening(Archive(), ssl_context=server_context(own)) as archive:
         assert send(target(archive.port), data) == "C-STORE: status 0x0000"
         assert len(archive.came) == 1
     for context in (server_context(foreign), None):
@@ -95,15 +95,15 @@ def test_an_invalid_certificate_is_refused_before_listening(tmp_path: Path) -> N
         server_context(none)
 
 
-def test_an_archive_is_asked_encrypted_or_not_at_all(tmp_path: Path) -> None:
-    ours, foreign = certificates(tmp_path, "ours"), certificates(tmp_path, "foreign")
-    found: dict[str, int] = {}
-    with dicom(QueryArchive(image(tmp_path / "a.dcm")), ssl_context=server_context(ours)) as archive:
-        for name, tls in {"ours": ours, "foreign": foreign, "none": None}.items():
+def test_an_archive_with_tls_is_never_queried_in_plain_text(tmp_path: Path) -> None:
+    own, foreign = certificates(tmp_path, "ours"), certificates(tmp_path, "foreign")
+    counts: dict[str, int] = {}
+    with dicom(QueryArchive(image(tmp_path / "a.dcm")), ssl_context=server_context(own)) as archive:
+        for name, tls in {"ours": own, "foreign": foreign, "none": None}.items():
             peer = QueriedDicom(host="127.0.0.1", port=archive.port, ae_title="ARCHIVE", tls=tls)
             try:
-                asked = QueryLimits(time.monotonic() + 20, 10)
-                found[name] = len(DicomArchive(peer, lambda *_: None).studies({"PatientID": CANARY}, asked))
+                limits = QueryLimits(time.monotonic() + 20, 10)
+                counts[name] = len(DicomArchive(peer, lambda *_: None).studies({"PatientID": CANARY}, limits))
             except NotAnsweredError:
-                found[name] = -1
-    assert found == {"ours": 1, "foreign": -1, "none": -1}
+                counts[name] = -1
+    assert counts == {"ours": 1, "foreign": -1, "none": -1}

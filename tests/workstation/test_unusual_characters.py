@@ -19,7 +19,7 @@ from radweave.workstation.pdf import _fonts, _Pen
 
 
 @pytest.mark.parametrize(
-    ("text", "kept"),
+    ("text", "retained"),
     [
         (" a\x00b\x1bc\nd\te\x9f \ud800", "abc\nd e"),
         ("5\u00a0cm\u2009wide", "5 cm wide"),
@@ -29,8 +29,8 @@ from radweave.workstation.pdf import _fonts, _Pen
         ("Größe 山 \U0001f600", "Größe 山 \U0001f600"),
     ],
 )
-def test_word_separators_stay_and_unwritable_characters_go(text: str, kept: str) -> None:
-    assert writable(text) == kept
+def test_word_separators_stay_and_unwritable_characters_go(text: str, retained: str) -> None:
+    assert writable(text) == retained
 
 
 def test_all_text_of_a_record_is_cleaned_for_writers() -> None:
@@ -50,11 +50,11 @@ def test_all_text_of_a_record_is_cleaned_for_writers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "kept"),
+    ("name", "retained"),
     [("Dr. Jana Weber", "Dr. Jana Weber"), ("Weber=Jana\\X^Y", "Weber Jana X Y"), ("W" * 100, "W" * LONGEST_NAME)],
 )
-def test_the_name_of_an_account_is_one_name(name: str, kept: str) -> None:
-    assert person_name(name) == kept
+def test_the_name_of_an_account_is_one_name(name: str, retained: str) -> None:
+    assert person_name(name) == retained
 
 
 def is_refused(text: str) -> bool:

@@ -264,8 +264,8 @@ def test_an_archive_is_unpacked_into_its_files(started: tuple[TestClient, Statio
     client, _ = started
     data = zipped(("a/1.png", IMAGE), ("b/2.png", REFUSE), ("__MACOSX/1.png", b"x"), ("a/.DS_Store", b"x"))
     ids = upload(client, ("studies.zip", data)).json()["studies"]
-    found = [wait_for(client, study, "drafted", "refused") for study in ids]
-    assert sorted((row["name"], row["state"]) for row in found) == [("1.png", "drafted"), ("2.png", "refused")]
+    result = [wait_for(client, study, "drafted", "refused") for study in ids]
+    assert sorted((row["name"], row["state"]) for row in result) == [("1.png", "drafted"), ("2.png", "refused")]
 
 
 def test_names_are_text_and_never_paths(started: tuple[TestClient, Station]) -> None:
@@ -273,9 +273,9 @@ def test_names_are_text_and_never_paths(started: tuple[TestClient, Station]) -> 
     names = ["<script>alert(1)</script>.png", "../../x.png", "/etc/passwd", "a\u202egnp.exe", "n" * 1_000]
     ids = upload(client, *[(name, IMAGE) for name in names]).json()["studies"]
     assert len(ids) == len(names)
-    found = [wait_for(client, study, "drafted") for study in ids]
-    assert any(row["name"] == "script>.png" for row in found)  # the folder "<" + "script>alert(1)<" is left off
-    assert all(row["name"].isprintable() for row in found)
+    result = [wait_for(client, study, "drafted") for study in ids]
+    assert any(row["name"] == "script>.png" for row in result)  # the folder "<" + "script>alert(1)<" is left off
+    assert all(row["name"].isprintable() for row in result)
     files = [path for path in left_behind(station.settings) if path.is_file()]
     assert {path.stem[:4] for path in files} == {"file"}
     assert client.get("/api/v1/studies").headers["content-type"] == "application/json"
@@ -311,9 +311,9 @@ def test_a_path_in_an_archive_cannot_escape(utf8: bool, started: tuple[TestClien
         answer = upload(client, ("a.zip", named(name, utf8=utf8)))
         assert answer.status_code == 202, (kind, answer.text)
         (study,) = answer.json()["studies"]
-        found = wait_for(client, study, "drafted")
-        assert all(text.isprintable() for text in (found["name"], *found["files"])), kind
-        assert len(found["name"]) <= 200
+        result = wait_for(client, study, "drafted")
+        assert all(text.isprintable() for text in (result["name"], *result["files"])), kind
+        assert len(result["name"]) <= 200
     assert {path.stem[:4] for path in left_behind(station.settings) if path.is_file()} == {"file"}
 
 
@@ -389,12 +389,12 @@ def test_bad_names_and_unreadable_files_do_not_hold_up_a_watched_folder(
     watcher = Watcher(folder, station._take_watched, station.metrics.count)
     for _ in range(4):
         assert watcher.run_once() == 0
-    found = {row["name"]: row["state"] for row in client.get("/api/v1/studies").json()["studies"]}
-    assert found.keys() == {"a.png", "b�.png", "e�.png", "f.png", "g�.zip", "h.png"}
-    assert found["g�.zip"] == "refused"
+    result = {row["name"]: row["state"] for row in client.get("/api/v1/studies").json()["studies"]}
+    assert result.keys() == {"a.png", "b�.png", "e�.png", "f.png", "g�.zip", "h.png"}
+    assert result["g�.zip"] == "refused"
     figures = client.get("/metrics").text
     assert "radweave_watched_names_not_utf8_total 3" in figures
     assert "radweave_watched_failures_total 1" in figures
-    said = capfd.readouterr().err
-    assert said.count("watched-failed") == 1
-    assert "Jane" not in said
+    output = capfd.readouterr().err
+    assert output.count("watched-failed") == 1
+    assert "Jane" not in output

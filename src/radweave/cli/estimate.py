@@ -23,8 +23,9 @@ def estimate(
     overrides: Annotated[list[str] | None, typer.Argument(help=FIELDS_TO_CHANGE, metavar="[key=value ...]")] = None,
     preset: Annotated[str, typer.Option(help="tiny, small or paper; a method may have more.")] = "tiny",
     prompt_tokens: Annotated[
-        int, typer.Option(help="Tokens before the report, image included.", min=1, max=MAX_BATCH)
-    ] = 128,
+        int | None,
+        typer.Option(help="Tokens before the report, image included; else those of the longest.", min=1, max=MAX_BATCH),
+    ] = None,
     ranks: Annotated[int, typer.Option(help="Processes over which fsdp shards the model.", min=1, max=MAX_BATCH)] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: bytes and counts.")] = False,
 ) -> None:

@@ -92,6 +92,9 @@ def compare(
         int | None, typer.Option(help="Judge so many studies, drawn at random.", min=1, max=MAX_STUDIES)
     ] = None,
     both_orders: Annotated[bool, typer.Option("--both-orders", help="Judge every study in both orders.")] = False,
+    phrases: Annotated[
+        int, typer.Option(help="Also write phrases.html: so many studies with matched phrases marked.", min=0, max=1000)
+    ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder for comparison.json, tables.md and tables.tex.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output folder.")] = False,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _INLINE = re.compile(
     r"[\\`*|~]"  # escapes, code, emphasis, cells
-    r"|(?<!\w)_|_(?!\w)"  # emphasis; inside a word an underline is one
+    r"|(?<!\w)_|_(?!\w)"  # emphasis; inside a word an underscore is literal
     r"|<(?=[A-Za-z/!?])|&(?=[#\w])"  # HTML
     r"|(?<=\])[(:\[]"  # links
     r"|(?<=:)/(?=/)|(?<=www)\.",  # addresses, which become links by themselves

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NotRequired, TypedDict
 
 CalibrationEvidence = TypedDict(  # noqa: UP013
@@ -19,7 +20,7 @@ CalibrationEvidence = TypedDict(  # noqa: UP013
 
 
 class SentenceSource(TypedDict):
-    """Origin of a sentence; no study of one that a language model wrote."""
+    """Origin of a sentence; no study of one that a decoder wrote."""
 
     kind: str
     study_id: str | None
@@ -68,6 +69,13 @@ class UtilityEvidence(TypedDict):
     asserted: list[str]
     changes: NotRequired[float]
     compared: NotRequired[list[list[str]]]
+
+
+class OwnEvidence(TypedDict):
+    """Reports that the method's own decoder wrote for the study, and how many of them state each class."""
+
+    reports: int
+    state: dict[str, int]
 
 
 class FusionEvidence(TypedDict):
@@ -151,3 +159,24 @@ class DraftEvidence(_Judged, total=False):
     comparisons_removed: list[EditedSentence]
     marks_removed: list[str]
     contradictions: list[Contradiction]
+    own_reports: OwnEvidence
+
+
+@dataclass(frozen=True, slots=True)
+class RecalledText:
+    """A text of a training study that a method recalled: its report, or one sentence of it."""
+
+    text: str
+    study_id: str
+    is_sentence: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OwnReports:
+    """A method's own texts for a study: reports of its language model, the likeliest first, and texts it recalled."""
+
+    written: tuple[str, ...] = ()
+    recalled: tuple[RecalledText, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.written or self.recalled)

@@ -15,7 +15,7 @@ from pathlib import Path
 from radweave.core.errors import InputError
 from radweave.core.json_files import read_json_object
 
-# Locks and leftovers of killed writers, which are never a user's.
+# Locks and leftovers of killed writers; no user's file has such a name.
 _INTERNAL = re.compile(r"\.lock|\..+\.lock|\..+\.[0-9a-f]{8}\.(?:partial|old)")
 
 
@@ -41,11 +41,11 @@ class FolderKind:
             InputError: naming the folder or the file.
         """
         if not path.is_dir():
-            return  # a folder never replaces a file
+            return  # a file at this path is refused by the writer
         if not any(path.iterdir()):
             return
         if not (path / self.mark).is_file():
-            reason = f"holds no {self.mark}: it is not what --overwrite is for, and it is not replaced"
+            reason = f"holds no {self.mark}: --overwrite does not replace such a folder"
             raise InputError(reason, file=path)
         try:
             patterns = self.holds(path)
@@ -87,7 +87,7 @@ def refuse_foreign_files(folder: Path, patterns: Sequence[str]) -> None:
             continue
         shown = f"{inside}/" if path.is_dir() and not path.is_symlink() else inside
         if not any(fnmatchcase(shown, pattern) for pattern in patterns):
-            raise InputError("holds a file that is not ours; take it away first", file=folder, got=inside)
+            raise InputError("holds a file that radweave does not write; move it away first", file=folder, got=inside)
 
 
 def _leaves(folder: Path) -> Iterator[Path]:

@@ -1,4 +1,4 @@
-"""Termination by SIGTERM (a scheduler) or SIGINT (Ctrl-C): at once by an error, or at a point of the caller."""
+"""Termination by SIGTERM (a scheduler) or SIGINT (Ctrl-C): at once by an error, or at a point chosen by the caller."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class LightAugmentation(Config):
     def apply(
         self, pixel_values: Float[Tensor, "n c *size"], generator: torch.Generator, *, passed: int = 0
     ) -> Float[Tensor, "n c *size"]:
-        """Change each image or volume by its own draw from ``generator``; the first ``passed`` draws are others'."""
+        """Change each image or volume by its own draw from ``generator``; the first ``passed`` draws are skipped."""
         count, axes = pixel_values.shape[0], pixel_values.ndim - 2
         # Drawn on the generator's device, so that every device gets the draws of the CPU.
         draw = torch.rand(passed + count, 4 + axes, generator=generator, device=generator.device)[passed:]
@@ -60,7 +60,7 @@ class LightAugmentation(Config):
         return changed
 
     def _outside(self, corner: Float[Tensor, "n two"], height: int, width: int) -> Float[Tensor, "n one h w"]:
-        """0 in a square of each image, 1 outside; its first corner is drawn, and it may leave the image."""
+        """0 in a square of each image, 1 outside. The first corner is drawn; the square may reach beyond the image."""
         edge = self.cutout
         start = corner * (1 + edge) - edge
         y = torch.linspace(0, 1, height, device=corner.device)[None]

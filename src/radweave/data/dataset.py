@@ -38,9 +38,10 @@ from radweave.data.targets import Aim
 # A changed manifest is read again. One that would take more than about a gigabyte in memory is streamed each time.
 
 MAX_CACHED_BYTES: Final = 340 << 20
-"""Largest manifest in memory. 30,000 studies took 2.4 to 2.8 times the bytes of their lines: a gigabyte at most."""
+"""Largest manifest kept in memory. Studies take 2.4 to 2.8 times the bytes of their lines (30,000 measured), at most a
+gigabyte."""
 SETTLED_NS: Final = 50_000_000
-"""A file changed less long ago may change again with the same time stamp: file system clocks are coarse."""
+"""Age from which an unchanged time stamp proves an unchanged file: file system clocks are coarse."""
 
 _Identity = tuple[int, ...]
 
@@ -105,7 +106,7 @@ class Manifest:
             self._identity = now
 
     def _is_settled(self, before: _Identity | None) -> bool:
-        """True if the file has not changed since ``before``, nor shortly before."""
+        """True if the file has not changed since ``before``, and its last change is older than ``SETTLED_NS``."""
         return before is not None and before == self._identity_now() and time.time_ns() - before[4] > SETTLED_NS
 
     def _identity_now(self) -> _Identity | None:
@@ -137,7 +138,7 @@ def _hashed(lines: Iterable[bytes], digest: hashlib._Hash | None) -> Iterator[by
 
 
 def _deduplicated(studies: Iterable[Study]) -> Iterator[Study]:
-    """The same studies with shared equal objects, which saves a third of their memory."""
+    """The same studies, in which equal objects are shared. This saves a third of their memory."""
     sets: dict[frozenset[str], set[str]] = {}
     for study in studies:
         for record in (study, *study.images):
@@ -154,7 +155,7 @@ def _deduplicated(studies: Iterable[Study]) -> Iterator[Study]:
 Target = TargetText | Literal["as_imported"]
 FORMAT = "radweave-dataset"
 FORMAT_VERSION = 1
-# A MetaImage header without its voxels: hashes and caches know one file for each image.
+# A MetaImage header without its voxels is refused: hashes and caches expect one file for each image.
 DETACHED_HEADER = ".mhd"
 
 
@@ -198,7 +199,7 @@ class DatasetCard(Record):
 
 
 class DatasetWriter:
-    """Write a dataset folder aside and rename it into place when the block succeeds.
+    """Write a dataset folder under a temporary name and rename it when the block succeeds.
 
     Args:
         link: make hard links instead of copies of the image files, where the file system can; the data set then
@@ -288,7 +289,7 @@ class Dataset:
 
     @classmethod
     def open(cls, path: Path, *, limit: int | None = None) -> Dataset:
-        """Open a folder and check its card. ``limit`` selects as many studies of each split, evenly spread.
+        """Open a folder and check its card. ``limit`` is the largest number of studies of each split, evenly spread.
 
         Raises:
             InputError: if it is no dataset folder or of another format version.
@@ -357,8 +358,8 @@ class Dataset:
         """Absolute path of an image.
 
         Raises:
-            InputError: if a link leads out of the folder, the path cannot be one, or the file is missing, no plain
-                file, or one of two.
+            InputError: if the path is invalid or leads out of the folder by a link, or the file is missing, no plain
+                file, or a header whose voxels are in another file.
         """
         full = self.path / path
         try:

@@ -34,57 +34,77 @@ CLASS_DEVIATION = 0.25
 
 @dataclass(frozen=True, slots=True)
 class PlattCalibration:
-    """p = sigmoid(slope * score + offset), both (K,). A slope is never negative: no score speaks against itself."""
+    """p = sigmoid(slope * score + own * stated + offset), each (K,); see ``stated_log_odds``. Neither slope is
+    negative: nothing speaks against itself, and what says nothing of a class gets about 0.
+    """
 
     slope: Floats
     offset: Floats
+    own: Floats | None = None
 
     @classmethod
     def fit(cls, scores: Floats, labels: Floats) -> PlattCalibration:
         """From scores (N, K) of studies that did not train the model that gave them, and labels (N, K) of 0 and 1."""
-        return cls._of(_curve(scores[:, k], labels[:, k]) for k in range(scores.shape[1]))
+        return cls._of(_curve(scores[:, [k]], labels[:, k]) for k in range(scores.shape[1]))
 
     @classmethod
-    def of_log_odds(cls, scores: Floats, labels: Floats) -> PlattCalibration:
-        """The same for log-odds (N, K) of heads: each class's curve is drawn to that of all calibrated ones."""
+    def of_log_odds(cls, scores: Floats, labels: Floats, stated: Floats | None = None) -> PlattCalibration:
+        """The same for log-odds (N, K) of heads, and of the method's own reports (N, K): each class's curve is drawn to
+        that of all calibrated ones.
+        """
+        features = scores[:, :, None] if stated is None else np.stack([scores, stated], axis=2)
         positives = (labels > 0).sum(axis=0)
         enough = np.minimum(positives, len(labels) - positives) >= FEWEST_POSITIVES
-        together = _curve(scores[:, enough].ravel(), labels[:, enough].ravel()) if enough.any() else None
-        return cls._of(_curve(scores[:, k], labels[:, k], together) for k in range(scores.shape[1]))
+        pooled = features[:, enough].reshape(-1, features.shape[2])
+        together = _curve(pooled, labels[:, enough].ravel()) if enough.any() else None
+        return cls._of(_curve(features[:, k], labels[:, k], together) for k in range(scores.shape[1]))
 
     @classmethod
-    def _of(cls, curves: Iterable[tuple[float, float]]) -> PlattCalibration:
-        slope, offset = zip(*curves, strict=True)
-        return cls(np.array(slope), np.array(offset))
+    def _of(cls, curves: Iterable[Floats]) -> PlattCalibration:
+        slope, *own, offset = np.stack(list(curves)).T
+        return cls(slope, offset, own[0] if own else None)
 
-    def __call__(self, scores: Floats) -> Floats:
+    def __call__(self, scores: Floats, stated: Floats | None = None) -> Floats:
         """Probabilities (N, K)."""
-        return np.asarray(1.0 / (1.0 + np.exp(-(scores * self.slope + self.offset))))
+        logits = scores * self.slope + self.offset
+        if self.own is not None and stated is not None:
+            logits = logits + stated * self.own
+        return np.asarray(1.0 / (1.0 + np.exp(-logits)))
 
 
-def _curve(scores: Floats, labels: Floats, near: tuple[float, float] | None = None) -> tuple[float, float]:
-    """Slope and offset; with ``near`` those with the greatest posterior under a normal prior around it."""
+def _curve(features: Floats, labels: Floats, near: Floats | None = None) -> Floats:
+    """Slopes of features (N, F) and the offset (F + 1,); with ``near`` those with the greatest posterior under a normal
+    prior around it.
+    """
     positives, negatives = float(labels.sum()), float((1 - labels).sum())
     share = (positives + 0.5) / (positives + negatives + 1.0)
     prior = float(np.log(share / (1 - share)))
-    spread = float(scores.std())
-    if min(positives, negatives) < FEWEST_POSITIVES or spread < 1e-9:
-        return 0.0, prior
+    count = features.shape[1]
+    varies = features.std(axis=0) >= 1e-9
+    if min(positives, negatives) < FEWEST_POSITIVES or not varies.any():
+        return np.array([0.0] * count + [prior])
+    spread, mean = np.where(varies, features.std(axis=0), 1.0), features.mean(axis=0)
     targets = np.where(labels > 0, (positives + 1) / (positives + 2), 1 / (negatives + 2))
-    unit = (scores - scores.mean()) / spread
+    unit = (features - mean) / spread
 
     def loss(curve: Floats) -> float:
-        logits = curve[0] * unit + curve[1]
+        logits = unit @ curve[:-1] + curve[-1]
         misfit = float(np.mean(np.logaddexp(0, logits) - targets * logits))
         if near is None:
             return misfit
-        slope, offset = plain(curve)
-        return misfit + ((slope - near[0]) ** 2 + (offset - near[1]) ** 2) / (2 * CLASS_DEVIATION**2 * len(scores))
+        return misfit + float(((plain(curve) - near) ** 2).sum()) / (2 * CLASS_DEVIATION**2 * len(labels))
 
-    def plain(curve: Floats) -> tuple[float, float]:
-        return float(curve[0] / spread), float(curve[1] - curve[0] * scores.mean() / spread)
+    def plain(curve: Floats) -> Floats:
+        slopes = curve[:-1] / spread
+        return np.append(slopes, curve[-1] - slopes @ mean)
 
-    return plain(minimize(loss, np.array([0.5, prior]), bounds=[(0, None), (None, None)]).x)
+    start = np.append(np.where(varies, 0.5, 0.0), prior)
+    return plain(minimize(loss, start, bounds=[*[(0, None)] * count, (None, None)]).x)
+
+
+def stated_log_odds(stated: Floats, reports: int) -> Floats:
+    """Log-odds of a class by how many of a study's own ``reports`` state it (K,), with half a report on either side."""
+    return np.asarray(np.log((stated + 0.5) / (reports - stated + 0.5)))
 
 
 def f1_threshold(probabilities: Floats, labels: Floats) -> float:
@@ -209,10 +229,12 @@ class Reliability(Record):
 class ClassCalibration(Record):
     """One class: its curve, the probability from which asserting it pays off, and the outcome of the studies.
 
-    ``balanced`` and ``weight`` are those of ``radweave.drafting.calibration``.
+    ``balanced`` and ``weight`` are those of ``radweave.drafting.calibration``; ``own`` is the slope of what the
+    method's own reports state.
     """
 
     slope: float = Number
+    own: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     offset: float = Number
     threshold: float = Field(ge=0, le=1)
     positives: int = Field(ge=0)
@@ -249,12 +271,23 @@ class RunCalibration(Record):
 
     @classmethod
     def fit(
-        cls, source: Source, split: Literal["train", "val"], names: Sequence[str], scores: Floats, labels: Floats
+        cls,
+        source: Source,
+        split: Literal["train", "val"],
+        names: Sequence[str],
+        scores: Floats,
+        labels: Floats,
+        stated: Floats | None = None,
     ) -> RunCalibration:
-        """From scores (N, K) of studies that did not train what gave them, and their labels (N, K) of 0 and 1."""
-        fit = PlattCalibration.of_log_odds if source in LOG_ODDS else PlattCalibration.fit
-        curves = fit(scores, labels)
-        probabilities = curves(scores)
+        """From scores (N, K) of studies that did not train what gave them, and their labels (N, K) of 0 and 1.
+
+        With ``stated`` (N, K), log-odds by the method's own reports, scores are log-odds too.
+        """
+        log_odds = source in LOG_ODDS
+        curves = (
+            PlattCalibration.of_log_odds(scores, labels, stated) if log_odds else PlattCalibration.fit(scores, labels)
+        )
+        probabilities = curves(scores, stated)
         counted = [name != NO_FINDING for name in names]
         positives = labels.sum(axis=0)
         enough = np.minimum(positives, len(labels) - positives) >= FEWEST_POSITIVES
@@ -272,6 +305,7 @@ class RunCalibration(Record):
             classes={
                 name: ClassCalibration(
                     slope=float(curves.slope[k]),
+                    own=0.0 if curves.own is None else float(curves.own[k]),
                     offset=float(curves.offset[k]),
                     threshold=f1_threshold(probabilities[:, [k]], labels[:, [k]]),
                     positives=int(positives[k]),
@@ -285,11 +319,10 @@ class RunCalibration(Record):
             },
         )
 
-    def __call__(self, scores: Floats) -> Floats:
+    def __call__(self, scores: Floats, stated: Floats | None = None) -> Floats:
         """Probabilities (N, K); of a class that is not calibrated, its frequency."""
-        known = self.classes.values()
-        curves = PlattCalibration(np.array([one.slope for one in known]), np.array([one.offset for one in known]))
-        return curves(scores)
+        slope, offset, own = np.array([[one.slope, one.offset, one.own] for one in self.classes.values()]).T
+        return PlattCalibration(slope, offset, own)(scores, stated)
 
     def thresholds(self, rule: Rule, macro: float = 1.0) -> Floats:
         """Probability from which asserting pays off, (K,): one for all findings, each its own, or between both.
@@ -320,14 +353,16 @@ class RunCalibration(Record):
     def _is_enough(self, one: ClassCalibration) -> bool:
         return min(one.positives, self.studies - one.positives) >= FEWEST_POSITIVES
 
-    def evidence(self, scores: Floats, rule: Rule, macro: float = 1.0) -> DraftEvidence:
-        """Evidence of a draft from one study's scores (K,).
+    def evidence(
+        self, scores: Floats, rule: Rule, macro: float = 1.0, *, stated: Floats | None = None
+    ) -> DraftEvidence:
+        """Evidence of a draft from one study's scores (K,), and log-odds by the method's own reports.
 
         ``class_probabilities`` are calibrated but for the classes in ``calibration.uncalibrated``, of which the scores
         stand as they are. ``alike`` has for every other class how many of the calibration's studies that were given
         about the same probability had it, and how many those were.
         """
-        calibrated = self(scores[None])[0]
+        calibrated = self(scores[None], None if stated is None else stated[None])[0]
         plain = np.clip(scores, 0, 1) if self.source not in LOG_ODDS else 1 / (1 + np.exp(-scores))
         shown = {
             name: float(calibrated[k] if self.is_calibrated(name) else plain[k]) for k, name in enumerate(self.classes)

@@ -38,17 +38,21 @@ _MOST_WORDS, _FEWEST_WORDS = 14, 3
 _SAME_WORDS = 0.8
 """Templates that share more than this part of their words count as one."""
 
-SentenceKind = Literal["report", "template", "finding", "comparison", "language_model"]
+SentenceKind = Literal["report", "template", "finding", "comparison", "decoder", "recalled"]
 
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A sentence, its role in the candidate, the row of its training report, and its section there, if any."""
+    """A sentence, its role in the candidate, the row of its training report, and its section there, if any.
+
+    ``study_id`` names the training study of one that a method recalled.
+    """
 
     text: str
     kind: SentenceKind
     row: int
     part: str = NO_SECTION
+    study_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +100,13 @@ def build_candidates(
         ValueError: if no report has a sentence that can be used.
     """
     options = options or CandidateOptions()
-    whole = _distinct(_usable(row, report, options, clean) for row, report in enumerate(reports))
+    whole = distinct(_usable(row, report, options, clean) for row, report in enumerate(reports))
     if not whole:
         raise ValueError("no training report has a sentence that a draft could use")
     labels = SentenceLabels(labeler)
     if options.consistent:
         # If all contradict themselves, all stay: a draft cannot be empty.
-        whole = _distinct(without_contradictions(candidate) for candidate in whole) or whole
+        whole = distinct(without_contradictions(candidate) for candidate in whole) or whole
     if options.composites:
         labels.read(sentence.text for candidate in whole for sentence in candidate.sentences)
     return [*whole, *(_composites(whole, labels, options) if options.composites else ())]
@@ -140,7 +144,7 @@ def _usable(row: int, report: str, options: CandidateOptions, clean: Callable[[s
     return Candidate(tuple(Sentence(text, "report", row, part) for part, text in usable))
 
 
-def _distinct(candidates: Iterable[Candidate]) -> list[Candidate]:
+def distinct(candidates: Iterable[Candidate]) -> list[Candidate]:
     """The first candidate of each text."""
     by_text: dict[str, Candidate] = {}
     for candidate in candidates:
@@ -185,7 +189,7 @@ def _composites(whole: Sequence[Candidate], labels: SentenceLabels, options: Can
     if options.pairs:
         sets += [one + other for one, other in itertools.combinations([each[0] for each in stated.values()], 2)]
     known = {candidate.text for candidate in whole}
-    composed = _distinct(
+    composed = distinct(
         compose(template, chosen, labels, consistent=options.consistent) for template in templates for chosen in sets
     )
     return [candidate for candidate in composed if candidate.text not in known]

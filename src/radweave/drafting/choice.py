@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,9 +80,21 @@ class ExpectedUtility:
         barred: NDArray[np.bool_],
         refused: NDArray[np.bool_] | None = None,
     ) -> Choice | None:
-        """The best candidate; the first of equals. None where every one is made of barred reports.
+        """The best candidate; the first of equals. None where every one is made of barred reports."""
+        return next(iter(self.best(1, probabilities, weights, barred, refused)), None)
+
+    def best(
+        self,
+        most: int,
+        probabilities: NDArray[np.float64],
+        weights: NDArray[np.float64],
+        barred: NDArray[np.bool_],
+        refused: NDArray[np.bool_] | None = None,
+    ) -> list[Choice]:
+        """At most so many of the best candidates, the best first; none where every one is made of barred reports.
 
         Args:
+            most: how many.
             probabilities: (K,) of the classes.
             weights: (J,) of the training reports.
             barred: (J,) reports of the study's own patient: they have no weight and lend no sentence.
@@ -94,11 +107,28 @@ class ExpectedUtility:
             total[np.logical_or.reduceat(barred[self._rows], self._starts)] = -np.inf
         if refused is not None and np.isfinite(total[~refused]).any():
             total[refused] = -np.inf
-        best = int(total.argmax())
-        if total[best] == -np.inf:
-            return None
-        asserted = tuple(name for name, affirmed in zip(self.classes, self.asserts[best], strict=True) if affirmed)
-        return Choice(self.candidates[best], asserted, float(wording[best]), float(findings[best]))
+        ranked = [number for number in _ranked(total, most) if total[number] > -np.inf]
+        return [
+            Choice(
+                self.candidates[number],
+                asserted_classes(self.classes, self.asserts[number]),
+                float(wording[number]),
+                float(findings[number]),
+            )
+            for number in ranked
+        ]
+
+
+def _ranked(total: NDArray[Any], most: int) -> list[int]:
+    """Places of the greatest values, in order; of equals the first."""
+    if most == 1:
+        return [int(total.argmax())]
+    return [int(place) for place in np.argsort(-total, kind="stable")[:most]]
+
+
+def asserted_classes(classes: Sequence[str], asserts: NDArray[np.float64]) -> tuple[str, ...]:
+    """The classes that a candidate states."""
+    return tuple(name for name, count in zip(classes, asserts, strict=True) if count)
 
 
 # The choice in a bank that is too large for all pairs: among the nearest reports, with utilities on the fly.
@@ -159,20 +189,37 @@ class NearbyUtility:
         barred: NDArray[np.bool_],
         refused: NDArray[np.bool_] | None = None,
     ) -> Choice | None:
-        """As ``choice.ExpectedUtility.choose``; weights (J,) of the reports that are looked at keep their sum."""
+        """As ``ExpectedUtility.choose``."""
+        return next(iter(self.best(1, probabilities, weights, barred, refused)), None)
+
+    def best(
+        self,
+        most: int,
+        probabilities: Doubles,
+        weights: Doubles,
+        barred: NDArray[np.bool_],
+        refused: NDArray[np.bool_] | None = None,
+    ) -> list[Choice]:
+        """As ``ExpectedUtility.best``; weights (J,) of the reports that are looked at keep their sum."""
         rows = nearest_rows(weights, barred, self.nearest)
         gains = self.beta * (self.asserts @ (probabilities - self.thresholds))
         pool = self._suggested(rows, gains, barred)
         if refused is not None and not refused[pool].all():
             pool = pool[~refused[pool]]
         if not len(pool):
-            return None
+            return []
         wording = self._wording(pool, rows) @ shares(weights, barred, rows).astype(np.float32)
         total = wording + gains[pool]
-        best = int(total.argmax())
-        chosen = int(pool[best])
-        asserted = tuple(name for name, affirmed in zip(self.classes, self.asserts[chosen], strict=True) if affirmed)
-        return Choice(self.candidates[chosen], asserted, float(wording[best]), float(gains[chosen]))
+        ranked = _ranked(total, most)
+        return [
+            Choice(
+                self.candidates[number],
+                asserted_classes(self.classes, self.asserts[number]),
+                float(wording[place]),
+                float(gains[number]),
+            )
+            for place, number in zip(ranked, pool[ranked].tolist(), strict=True)
+        ]
 
     def _suggested(self, rows: NDArray[np.int64], gains: Doubles, barred: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Numbers of candidates, in order; none with a sentence of a barred report."""

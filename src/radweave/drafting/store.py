@@ -4,6 +4,7 @@ DRAFTING/bank/                   a bank (``radweave.nn.memory.bank``): reports, 
 DRAFTING/facts.json              classes, and the options it was made with
 DRAFTING/candidates.jsonl        a candidate per line: its sentences, the rows they are from, the classes it states
 DRAFTING/utilities.safetensors   (M, J) utilities of candidates for reports, where the run drafts this way by itself
+DRAFTING/calibration.json        the run's calibration together with the method's own reports, where it has heads
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from radweave.core.config import first_problem
 from radweave.core.errors import InputError
 from radweave.core.json_files import read_json_object, read_jsonl, write_json, write_jsonl
 from radweave.core.storage import write_folder
 from radweave.core.study import NO_SECTION, SECTIONS, Record
-from radweave.drafting.calibration import Source
+from radweave.drafting.calibration import FILE, RunCalibration, Source, load_calibration, save_calibration
 from radweave.drafting.candidates import Candidate, Sentence, SentenceKind
 from radweave.metrics.pairwise import BleuPoint
 from radweave.nn.memory.bank import Bank, load_bank, save_bank
@@ -36,6 +37,7 @@ class DraftingFacts(Record):
 
     ``source`` says where scores are from, see ``RunCalibration``.
     ``wording`` and ``candidates`` are the options that the stored candidates and utilities were made with.
+    ``own_wording`` is the share of the method's own reports in the wording; None where it is not asked for any.
     """
 
     version: Literal[1] = 1
@@ -47,6 +49,7 @@ class DraftingFacts(Record):
     bleu_reference: float = 0.0
     wording: dict[str, float]
     candidates: dict[str, bool]
+    own_wording: float | None = Field(default=None, ge=0, lt=1)
 
     @property
     def bleu_point(self) -> BleuPoint | None:
@@ -56,13 +59,16 @@ class DraftingFacts(Record):
 
 @dataclass(frozen=True, slots=True)
 class DraftingStore:
-    """Everything at once. ``asserts`` (M, K) says what candidates state; ``utilities`` (M, J) may be absent."""
+    """Everything at once. ``asserts`` (M, K) says what candidates state; ``utilities`` (M, J) may be absent, and so may
+    ``calibration``, that of the heads together with the method's own reports.
+    """
 
     bank: Bank
     facts: DraftingFacts
     candidates: Sequence[Candidate]
     asserts: NDArray[np.float64]
     utilities: NDArray[np.float32] | None = None
+    calibration: RunCalibration | None = None
 
     @property
     def texts(self) -> list[str]:
@@ -85,6 +91,8 @@ def save_drafting(store: DraftingStore, folder: Path) -> None:
         write_jsonl(partial / CANDIDATES, _lines(store))
         if store.utilities is not None:
             save_file({"utilities": np.ascontiguousarray(store.utilities)}, str(partial / UTILITIES))
+        if store.calibration is not None:
+            save_calibration(store.calibration, partial)
 
 
 def _lines(store: DraftingStore) -> list[dict[str, Any]]:
@@ -121,7 +129,9 @@ def load_drafting(folder: Path) -> DraftingStore:
     for number, (_, stated) in enumerate(lines):
         asserts[number, stated] = 1
     candidates = [candidate for candidate, _ in lines]
-    return DraftingStore(bank, facts, candidates, asserts, _utilities(folder / UTILITIES, len(lines), len(bank)))
+    worth = _utilities(folder / UTILITIES, len(lines), len(bank))
+    calibration = load_calibration(folder, facts.classes) if (folder / FILE).is_file() else None
+    return DraftingStore(bank, facts, candidates, asserts, worth, calibration)
 
 
 def load_facts(folder: Path) -> DraftingFacts:

@@ -4,25 +4,34 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from radweave.core.evidence import DraftEvidence, RecalledEvidence, SentenceEvidence, UtilityEvidence
+from radweave.core.evidence import (
+    DraftEvidence,
+    OwnReports,
+    RecalledEvidence,
+    RecalledText,
+    SentenceEvidence,
+    UtilityEvidence,
+)
 from radweave.core.study import NO_SECTION, SECTIONS, has_both_sections, split_sections
-from radweave.drafting.calibration import RunCalibration
+from radweave.drafting.calibration import RunCalibration, stated_log_odds
 from radweave.drafting.candidates import (
     Candidate,
     CandidatePool,
     Sentence,
+    SentenceKind,
     SentenceLabels,
     affirmed_classes,
     candidate_options,
     clean_sentence,
     compose,
+    distinct,
     keeps_places,
     names_device,
     utilities,
@@ -36,6 +45,7 @@ from radweave.drafting.choice import (
     Doubles,
     ExpectedUtility,
     NearbyUtility,
+    asserted_classes,
     nearest_rows,
     prepared,
     shares,
@@ -92,24 +102,49 @@ class FindingSentences:
                         yield made
 
 
-# Reports that a language model wrote for one study, compared with the best draft of the training reports.
+# A method's own reports of one study, compared with the best draft of the training reports.
 
 
 FURTHER = 0.5
 """Weight of a finding beside those of the chosen report, rare or not; see docs/drafting.md."""
 NO_ROW = -1
-"""The row of a sentence that is from no training report."""
+"""The row of a sentence that is from no training report of the store."""
+SHORTLIST = 64
+"""Best candidates by the training reports that are compared by the method's own reports too."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnWording:
+    """A method's own reports as reports that words are worth something for, beside the training reports.
+
+    ``share`` is their part of the wording; ``texts`` are R reports as drafts have them, one as often as it was written.
+    A report does not speak for itself.
+    """
+
+    texts: tuple[str, ...]
+    share: float
+    worth: Callable[[Sequence[str], Sequence[str]], NDArray[np.float32]]
+
+    def __call__(self, texts: Sequence[str], wording: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The wording (M,) of texts by both, given that by the training reports."""
+        others = np.ones((len(texts), len(self.texts)), dtype=np.float32)
+        for row, text in enumerate(texts):
+            if text in self.texts:
+                others[row, self.texts.index(text)] = 0
+        heard = others.sum(axis=1)
+        own = (self.worth(texts, self.texts) * others).sum(axis=1) / np.maximum(heard, 1)
+        return np.asarray((1 - self.share) * wording + self.share * np.where(heard > 0, own, wording), dtype=np.float32)
 
 
 class Proposals:
-    """Chooses between a draft and reports that were written for the same study, by the same expected utility.
+    """Chooses between a draft and a method's own reports for the same study, by the same expected utility.
 
-    Words are worth what they are for the reports with the greatest weights, of the draft as of the others. Sentences
-    with de-identification marks are left out unless ``marks``. Where training reports have two parts, a text that lacks
-    one is none. Where the study was compared with its prior, each change that a text states counts by its probability
-    (``ChangeWorth``); elsewhere comparisons are left out. With ``consistent`` nothing is taken that contradicts itself.
-    ``counts`` (K,) is what stating a class counts, 0 for one that is no finding. ``bank`` has the same reports, where
-    they have been counted already.
+    Words are worth what they are for the reports with the greatest weights, of the draft as of the others, and for the
+    method's own (``OwnWording``). Sentences with de-identification marks are left out unless ``marks``. Where training
+    reports have two parts, a text that lacks one is none. Where the study was compared with its prior, each change that
+    a text states counts by its probability (``ChangeWorth``); elsewhere comparisons are left out. With ``consistent``
+    nothing is taken that contradicts itself. ``counts`` (K,) is what stating a class counts, 0 for one that is no
+    finding. ``bank`` has the same reports, where they have been counted already.
     """
 
     def __init__(
@@ -125,9 +160,10 @@ class Proposals:
         marks: bool,
         consistent: bool = False,
         places: bool = True,
+        written: bool = True,
         bank: ReportStatistics | None = None,
     ) -> None:
-        self.consistent, self.places = consistent, places
+        self.consistent, self.places, self.written = consistent, places, written
         self.labeler, self.counts, self.thresholds, self.beta, self.marks = labeler, counts, thresholds, beta, marks
         self.weights = WordingWeights(weights.cider, weights.rouge_l, weights.bleu if point is not None else 0.0)
         self.point, self.bank = point, bank or ReportStatistics.of(prepared(reports), MAX_ORDER)
@@ -136,31 +172,38 @@ class Proposals:
     def choose(
         self,
         draft: Choice,
-        texts: Sequence[str],
+        own: OwnReports,
         probabilities: Doubles,
         weights: Doubles,
         barred: NDArray[np.bool_],
         changes: Changes | None = None,
         *,
         devices: bool = True,
+        wording: OwnWording | None = None,
     ) -> Choice:
-        """The best of a draft and of these texts; the draft where none is better.
+        """The best of a draft, of these reports, or of either with a recalled sentence.
 
-        A language model gets no prior: its comparisons are taken out, unless the study was compared with a prior, which
-        gives probabilities of changes.
+        A decoder gets no prior: its comparisons are taken out, unless the study was compared with a prior, which gives
+        probabilities of changes.
 
         Args:
             draft: the best of the training reports and composites.
-            texts: reports of the language model.
+            own: texts of the method itself.
             probabilities: (K,) of the classes.
             weights: (J,) of the training reports.
             barred: (J,) reports of the study's own patient.
             changes: those from the prior, where the study was compared with one.
             devices: the evidence supports a sentence on a device.
+            wording: what the method's own reports say of words.
         """
-        made = (self._candidate(text, compares=changes is not None) for text in texts)
-        written = [one for one in made if one is not None and (devices or not names_device(one))]
-        return self.best(draft, written, probabilities, weights, barred, changes)
+
+        def better(draft: Choice, candidates: Iterable[Candidate]) -> Choice:
+            supported = [one for one in candidates if devices or not names_device(one)]
+            return self.best(draft, supported, probabilities, weights, barred, changes, wording=wording)
+
+        chosen = better(draft, self.candidates(own, compares=changes is not None))
+        sentences = [one for one in own.recalled if one.is_sentence]
+        return better(chosen, self._with_sentence(chosen, sentences)) if sentences else chosen
 
     def best(
         self,
@@ -172,6 +215,7 @@ class Proposals:
         changes: Changes | None,
         *,
         further: bool = False,
+        wording: OwnWording | None = None,
     ) -> Choice:
         """The best of a draft and of other candidates; the draft where none is better.
 
@@ -179,12 +223,13 @@ class Proposals:
         """
         if self.consistent:
             others = [candidate for candidate in map(without_contradictions, others) if candidate.sentences]
-        candidates = list(dict.fromkeys([draft.candidate, *others]))
+        candidates = distinct([draft.candidate, *others])
         if len(candidates) == 1:
             return draft
         texts = [candidate.text for candidate in candidates]
         rows = nearest_rows(weights, barred, NEAREST)
-        wording = self._utilities(texts, rows) @ shares(weights, barred, rows).astype(np.float32)
+        words = self._utilities(texts, rows) @ shares(weights, barred, rows).astype(np.float32)
+        words = words if wording is None else wording(texts, words)
         asserts = affirmed_classes(texts, self.labeler) * self.counts
         gains = self.beta * (asserts @ (probabilities - self.thresholds))
         compared: list[tuple[Change, ...]] = [()] * len(texts)
@@ -195,20 +240,56 @@ class Proposals:
             change = self.beta * utility(compared)
         counted = FURTHER * np.minimum(asserts, 1) if further else asserts
         paid = self.beta * (counted @ (probabilities - self.thresholds))
-        best = int((wording + paid + change).argmax())
+        best = int((words + paid + change).argmax())
         if best == 0:
             return draft
-        asserted = tuple(name for name, count in zip(self.labeler.classes, asserts[best], strict=True) if count)
         return Choice(
             candidates[best],
-            asserted,
-            float(wording[best]),
+            asserted_classes(self.labeler.classes, asserts[best]),
+            float(words[best]),
             float(gains[best]),
             compared[best],
             float(change[best]),
         )
 
-    def _candidate(self, text: str, *, compares: bool) -> Candidate | None:
+    def candidates(self, own: OwnReports, *, compares: bool) -> list[Candidate]:
+        """A method's own reports as drafts may have them."""
+        written = [self._candidate(text, "decoder", compares=compares) for text in own.written if self.written]
+        recalled = [
+            self._candidate(one.text, "recalled", one.study_id, compares=False)
+            for one in own.recalled
+            if not one.is_sentence
+        ]
+        return [one for one in (*written, *recalled) if one is not None]
+
+    def own_wording(self, own: OwnReports, share: float) -> OwnWording | None:
+        """The wording that its reports count in; None without a share or a report."""
+        texts = tuple(
+            made.text
+            for text in (*own.written, *(one.text for one in own.recalled if not one.is_sentence))
+            if (made := self._candidate(text, "decoder", compares=False)) is not None
+        )
+        return OwnWording(texts, share, self.between) if share and texts else None
+
+    def _with_sentence(self, draft: Choice, recalled: Sequence[RecalledText]) -> Iterator[Candidate]:
+        """The draft with one recalled sentence that states a class which the draft does not."""
+        labels = SentenceLabels(self.labeler)
+        labels.read(sentence.text for sentence in draft.candidate.sentences)
+        part = draft.candidate.sentences[0].part
+        for one in recalled:
+            text = clean_sentence(one.text, self.labeler, compares=False, places=self.places)
+            if not text or (MARK.search(text) and not self.marks):
+                continue
+            labels.read([text])
+            if labels.affirmed(text) - {*draft.asserted, "uncertain"}:
+                sentence = Sentence(text, "recalled", NO_ROW, part, one.study_id)
+                made = compose(draft.candidate, (sentence,), labels, consistent=self.consistent)
+                if made.sentences:
+                    yield made
+
+    def _candidate(
+        self, text: str, kind: SentenceKind, study_id: str | None = None, *, compares: bool
+    ) -> Candidate | None:
         sections = split_sections(text) if NO_SECTION not in self.parts else {NO_SECTION: text}
         cleaned = (
             (part, clean_sentence(sentence, self.labeler, compares=compares, places=self.places))
@@ -216,7 +297,7 @@ class Proposals:
             for sentence in split_sentences(own)
         )
         sentences = tuple(
-            Sentence(sentence, "language_model", NO_ROW, part)
+            Sentence(sentence, kind, NO_ROW, part, study_id)
             for part, sentence in (dict.fromkeys(cleaned) if self.consistent else cleaned)
             if sentence and (self.marks or not MARK.search(sentence))
         )
@@ -224,8 +305,15 @@ class Proposals:
 
     def _utilities(self, texts: Sequence[str], rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """Utilities (M, N) of texts for reports of the bank."""
+        return self._pairs(texts, [self.bank.words_of(row) for row in rows.tolist()])
+
+    def between(self, texts: Sequence[str], reports: Sequence[str]) -> NDArray[np.float32]:
+        """Utilities (M, N) of texts for other reports, words counted as in the bank."""
+        return self._pairs(texts, [self.bank.encode(words) for words in prepared(reports)])
+
+    def _pairs(self, texts: Sequence[str], reports: Sequence[Sequence[int]]) -> NDArray[np.float32]:
         numbers = [self.bank.encode(words) for words in prepared(texts)]
-        pairs = PairwiseWording.within(numbers, [self.bank.words_of(row) for row in rows.tolist()], self.bank)
+        pairs = PairwiseWording.within(numbers, reports, self.bank)
         return np.concatenate([block for _, block in pairs.blocks(self.weights, self.point)])
 
 
@@ -245,6 +333,20 @@ class UtilityDraft:
     warnings: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class StudyEvidence:
+    """A study that a draft is written for: its classes' probabilities (K,), its evidence, the rows that are ``barred``.
+
+    ``devices``: a sentence on a device is supported. ``wording``: what the method's own reports say of words.
+    """
+
+    probabilities: Floats
+    evidence: Evidence
+    barred: NDArray[np.bool_]
+    devices: bool
+    wording: OwnWording | None
+
+
 class UtilityWriter:
     """Writes drafts from evidence over the reports of a store.
 
@@ -260,6 +362,10 @@ class UtilityWriter:
         marks: bool = False,
     ) -> None:
         facts = store.facts
+        if config.own and store.calibration is not None:
+            calibration = store.calibration
+        fitted = facts.own_wording or 0.0
+        self.own_wording = fitted if config.own_wording is None else config.own_wording
         self.rows = store.bank.rows
         self.calibration, self.rule, self.macro = calibration, config.thresholds, config.macro
         pool = CandidatePool(store.candidates, store.asserts)
@@ -294,6 +400,7 @@ class UtilityWriter:
             marks=self.marks,
             consistent=self.consistent,
             places=keeps_places(self.config),
+            written=self.config.written,
             bank=self.chooser.bank if isinstance(self.chooser, NearbyUtility) else None,
         )
 
@@ -340,42 +447,68 @@ class UtilityWriter:
             beta=config.findings,
         )
 
-    def write(self, evidence: Evidence, barred: NDArray[np.bool_], proposed: Sequence[str] = ()) -> UtilityDraft:
+    def write(self, evidence: Evidence, barred: NDArray[np.bool_], own: OwnReports | None = None) -> UtilityDraft:
         """The draft of a study whose own and whose patient's rows are ``barred`` (J,).
 
-        ``proposed`` are reports of a language model. The draft's evidence: calibrated probabilities, the source of each
+        ``own`` are texts of the method itself. The draft's evidence: calibrated probabilities, the source of each
         sentence, the terms of the expected utility, and the training reports with the greatest weights.
         """
-        probabilities = self.calibration(evidence.scores[None])[0]
+        own = own or OwnReports()
+        counts = self.stated(own)
+        stated = stated_log_odds(counts, len(own.written)) if own.written else None
+        probabilities = self.calibration(evidence.scores[None], None if stated is None else stated[None])[0]
         shown: DraftEvidence = {
-            **self.calibration.evidence(evidence.scores, self.rule, self.macro),
+            **self.calibration.evidence(evidence.scores, self.rule, self.macro, stated=stated),
             **evidence.shown,
             "recalled": self._recalled(evidence, barred),
         }
-        devices = not self.consistent or bool((probabilities >= self.thresholds)[self.devices].any())
-        refused = None if devices else self.naming_device
-        choice = self.chooser.choose(probabilities, evidence.weights, barred, refused)
+        if own.written:
+            named = dict(zip(self.calibration.classes, counts.astype(int).tolist(), strict=True))
+            shown["own_reports"] = {"reports": len(own.written), "state": named}
+        study = StudyEvidence(
+            probabilities,
+            evidence,
+            barred,
+            devices=not self.consistent or bool((probabilities >= self.thresholds)[self.devices].any()),
+            wording=self.proposals.own_wording(own, self.own_wording) if own else None,
+        )
+        choice = self._of_training(study)
         if choice is None:
             return UtilityDraft("", shown, (NOTHING_LEFT,))
-        choice = self._add_findings(choice, evidence, probabilities, barred)
-        if proposed:
-            written = self.proposals.choose(
+        choice = self._add_findings(choice, study)
+        if own:
+            better = self.proposals.choose(
                 choice,
-                proposed,
+                own,
                 probabilities,
                 evidence.weights,
                 barred,
                 evidence.changes,
-                devices=devices,
+                devices=study.devices,
+                wording=study.wording,
             )
-            choice = choice if written is choice else self._add_findings(written, evidence, probabilities, barred)
-        choice = self._add_changes(choice, evidence, probabilities, barred)
+            choice = choice if better is choice else self._add_findings(better, study)
+        choice = self._add_changes(choice, study)
         return UtilityDraft(choice.candidate.text, {**shown, **self._of(choice)})
 
-    def _add_findings(
-        self, choice: Choice, evidence: Evidence, probabilities: Floats, barred: NDArray[np.bool_]
-    ) -> Choice:
+    def stated(self, own: OwnReports) -> Floats:
+        """Number of written reports that state each class (K,)."""
+        return np.asarray(affirmed_classes(own.written, self.labeler).sum(axis=0))
+
+    def _of_training(self, study: StudyEvidence) -> Choice | None:
+        """The best of the training reports and composites, by the method's own reports too where they speak."""
+        refused = None if study.devices else self.naming_device
+        most = 1 if study.wording is None else SHORTLIST
+        best = self.chooser.best(most, study.probabilities, study.evidence.weights, study.barred, refused)
+        if study.wording is None or not best:
+            return next(iter(best), None)
+        words = study.wording([one.candidate.text for one in best], np.array([one.wording for one in best]))
+        chosen = int((words + np.array([one.findings for one in best])).argmax())
+        return replace(best[chosen], wording=float(words[chosen]))
+
+    def _add_findings(self, choice: Choice, study: StudyEvidence) -> Choice:
         """The draft with further findings that pay off, one after the other while that makes it better."""
+        probabilities, evidence, barred = study.probabilities, study.evidence, study.barred
         gains = self.counts * (probabilities - self.thresholds)
         names = [name for name, gain in zip(self.calibration.classes, gains, strict=True) if gain > 0]
         if not self.further or {*names} <= {*choice.asserted}:
@@ -384,22 +517,30 @@ class UtilityWriter:
         def better(choice: Choice) -> Choice:
             variants = list(self.finding_sentences.variants(choice, names, barred))
             return self.proposals.best(
-                choice, variants, probabilities, evidence.weights, barred, evidence.changes, further=True
+                choice,
+                variants,
+                probabilities,
+                evidence.weights,
+                barred,
+                evidence.changes,
+                further=True,
+                wording=study.wording,
             )
 
         return _improved(choice, better, self.further)
 
-    def _add_changes(
-        self, choice: Choice, evidence: Evidence, probabilities: Floats, barred: NDArray[np.bool_]
-    ) -> Choice:
+    def _add_changes(self, choice: Choice, study: StudyEvidence) -> Choice:
         """The draft with sentences on changes from the prior, one after the other while that makes it better."""
+        probabilities, evidence, barred = study.probabilities, study.evidence, study.barred
         changes, classes = evidence.changes, tuple(self.calibration.classes)
         if changes is None:
             return choice
 
         def better(choice: Choice) -> Choice:
             variants = list(self.comparisons.variants(choice.candidate, changes, classes, barred))
-            return self.proposals.best(choice, variants, probabilities, evidence.weights, barred, changes)
+            return self.proposals.best(
+                choice, variants, probabilities, evidence.weights, barred, changes, wording=study.wording
+            )
 
         return _improved(choice, better, len(classes))
 
@@ -422,8 +563,8 @@ class UtilityWriter:
         return {"sentences": sentences, "expected_utility": utility}
 
     def _study_of(self, sentence: Sentence) -> str | None:
-        """The training study that a sentence is from; none of one that a language model wrote."""
-        return None if sentence.row == NO_ROW else str(self.rows[sentence.row]["study_id"])
+        """The training study that a sentence is from; none of one that a decoder wrote."""
+        return sentence.study_id if sentence.row == NO_ROW else str(self.rows[sentence.row]["study_id"])
 
     def _recalled(self, evidence: Evidence, barred: NDArray[np.bool_]) -> list[RecalledEvidence]:
         weights = np.where(barred, -np.inf, evidence.weights)

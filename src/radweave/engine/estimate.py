@@ -18,11 +18,12 @@ from radweave.core.foreign_models import make_shape, read_shape
 from radweave.core.ontology import CLASSES
 from radweave.methods import resolve
 from radweave.methods.experiment import BuildContext, DataConfig, Experiment
-from radweave.methods.model import ReportModel, named_parts
+from radweave.methods.model import Prompting, ReportModel, StudySize, named_parts
 from radweave.methods.stage import Trainability, apply_finetune
 from radweave.nn.encoder_decoder import CrossAttentionLanguageModel, PretrainedBertDecoderConfig
 from radweave.nn.language_model import MARK, CausalLanguageModel
 from radweave.nn.pretrained import Quantization, text_shape
+from radweave.nn.vision import InputSize, tokens_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -176,6 +177,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 }
 
 
+WRITERS = CausalLanguageModel | CrossAttentionLanguageModel
 GRADIENT_BYTES = 4
 ADAMW_BYTES = 8
 """Two moments of four bytes per trained parameter."""
@@ -255,7 +257,7 @@ class Estimate:
 
 
 def estimate(
-    method: str, preset: str, overrides: Sequence[str] = (), *, prompt_tokens: int = 128, ranks: int = 1
+    method: str, preset: str, overrides: Sequence[str] = (), *, prompt_tokens: int | None = None, ranks: int = 1
 ) -> Estimate:
     """Sizes of a method's parts and the memory its last stage needs.
 
@@ -263,7 +265,8 @@ def estimate(
         method: the method.
         preset: its preset.
         overrides: changes to it.
-        prompt_tokens: tokens before the report, those of the image among them.
+        prompt_tokens: tokens before the report, those of the image among them; None for the most that the configuration
+            allows.
         ranks: processes over which the model is sharded.
 
     Raises:
@@ -272,7 +275,7 @@ def estimate(
     return estimate_of(resolve(method, preset, overrides), prompt_tokens=prompt_tokens, ranks=ranks)
 
 
-def estimate_of(experiment: Experiment, *, prompt_tokens: int = 128, ranks: int = 1) -> Estimate:
+def estimate_of(experiment: Experiment, *, prompt_tokens: int | None = None, ranks: int = 1) -> Estimate:
     """The same for an experiment.
 
     Raises:
@@ -284,12 +287,15 @@ def estimate_of(experiment: Experiment, *, prompt_tokens: int = 128, ranks: int 
         name: getattr(record, "quantization", "none") for name, record in experiment.model
     }
     parts = part_sizes(model, stage.finetune, quantizations)
+    if prompt_tokens is None:
+        writes = any(isinstance(part, WRITERS) for part in named_parts(model).values())
+        prompt_tokens = longest_prompt(model, experiment.data) if writes else 0
     tokens = prompt_tokens + experiment.data.max_tokens
     batch, cache = math.ceil(stage.batch_size / ranks), 0
     activations: dict[str, int] = {}
     model.train()
     for name, part in named_parts(model).items():
-        if isinstance(part, CausalLanguageModel | CrossAttentionLanguageModel):
+        if isinstance(part, WRITERS):
             rows = stage.batch_size * experiment.decoding.num_beams
             cache = kv_cache_bytes(part.architecture, rows, tokens, part.dtype.itemsize)
             if not stage.losses:
@@ -308,13 +314,26 @@ def estimate_of(experiment: Experiment, *, prompt_tokens: int = 128, ranks: int 
     return Estimate(parts, stage.batch_size, tokens, activations, cache, ranks)
 
 
+def longest_prompt(model: ReportModel, data: DataConfig) -> int:
+    """The most tokens that a model's decoder reads before a report: of a study with ``data.max_views`` views.
+
+    A method that does not say (``Prompting``) is taken to read the tokens of all views, and its context.
+    """
+    views = 1 if data.ct.size else data.max_views
+    tokens = tokens_of(model.encoder, InputSize(data.image_size, data.ct.size))
+    context = data.input_tokens if data.input_sections else 0
+    if isinstance(model, Prompting):
+        return model.prompt_tokens(StudySize(views, tokens, context, prior=data.priors))
+    return views * tokens + context
+
+
 def build_on_meta(experiment: Experiment, tokenizer: PreTrainedTokenizerBase | None = None) -> ReportModel:
     """The model without any weights; ``tokenizer`` is its own, or one of its size stands in.
 
     Raises:
         InputError: for a checkpoint whose shape is not known here, or that does not fit.
     """
-    words = tokenizer or _stand_in_tokenizer(getattr(experiment.data.tokenizer, "vocab_size", 0))
+    words = tokenizer or _stand_in_tokenizer(getattr(experiment.data.tokenizer, "vocab_size", 0), experiment)
     with tempfile.TemporaryDirectory() as folder:
         for name, record in experiment.model:
             if getattr(record, "path", None) is not None:
@@ -370,14 +389,41 @@ def kv_cache_bytes(architecture: Any, rows: int, tokens: int, bytes_per_number: 
     return int(2 * architecture.num_hidden_layers * heads * head_dim * rows * tokens * bytes_per_number)
 
 
-def _stand_in_tokenizer(size: int) -> Any:
-    """A tokenizer of this size; only its length and special tokens matter."""
+def _texts(experiment: Experiment) -> list[str]:
+    """The words of an experiment's prompts, and the names of its classes."""
+    waiting: list[Any] = [experiment.model.model_dump()]
+    texts = [name.lower() for name in CLASSES[experiment.data.label_set]]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            waiting.extend(value.values())
+        elif isinstance(value, str) and " " in value:
+            texts.append(value)
+    return texts
+
+
+def _stand_in_tokenizer(size: int, experiment: Experiment) -> Any:
+    """A tokenizer of this size that learned its words from the prompts: most words of a prompt are one token, as in a
+    vocabulary learned from many texts. Where the language model brings its words, the size is 0 and theirs counts.
+    """
     from radweave.data.tokenizer import BpeTokenizerConfig
 
-    tokenizer = BpeTokenizerConfig(vocab_size=300).build([])
+    record = getattr(experiment.model, "language_model", None)
+    size_of_words = size or int(getattr(_shape(record), "vocab_size", 300) if getattr(record, "path", None) else 300)
+    texts = _texts(experiment)
+    tokenizer = BpeTokenizerConfig(vocab_size=max(300, min(size_of_words, 2000))).build([*texts, *texts])
     tokenizer.add_tokens([f"<{number}>" for number in range(size - len(tokenizer))])
     tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
     return tokenizer
+
+
+def _shape(record: Any) -> Any:
+    """The transformers configuration of a pretrained part."""
+    if record.path in PUBLISHED:
+        shape = dict(PUBLISHED[record.path])
+        return make_shape(shape.pop("model_type"), **shape)
+    config = read_shape(record.path, what="the shape of a checkpoint")
+    return text_shape(config) if hasattr(record, "token_dropout") else config
 
 
 def _write_shape(record: Any, folder: Path, tokenizer: Any) -> None:
@@ -385,12 +431,7 @@ def _write_shape(record: Any, folder: Path, tokenizer: Any) -> None:
     folder.mkdir()
     if getattr(record, "own_shape", False):
         return
-    if record.path in PUBLISHED:
-        shape = dict(PUBLISHED[record.path])
-        config = make_shape(shape.pop("model_type"), **shape)
-    else:
-        config = read_shape(record.path, what="the shape of a checkpoint")
-        config = text_shape(config) if hasattr(record, "token_dropout") else config
+    config = _shape(record)
     if isinstance(record, PretrainedBertDecoderConfig):
         config.is_decoder = config.add_cross_attention = True
     config.save_pretrained(str(folder))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from radweave.core.batch import Batch, VisionEncoder
 from radweave.core.errors import InputError, UnusableModelError
-from radweave.core.evidence import DraftEvidence
+from radweave.core.evidence import DraftEvidence, OwnReports
 from radweave.drafting.calibration import RunCalibration, Source
 from radweave.drafting.smoothers import EmbeddedStudies, Evidence, Floats
 from radweave.drafting.store import DraftingFacts, DraftingStore, load_drafting
@@ -23,6 +23,7 @@ from radweave.methods.model import (
     Proposing,
     ReportModel,
     named_parts,
+    own_reports,
 )
 from radweave.nn.connector import encode_views
 from radweave.nn.decoding import DecodingConfig, ExpectedUtilityConfig
@@ -87,6 +88,12 @@ def _finite(values: torch.Tensor) -> Floats:
     return np.asarray(values.double().cpu().numpy())
 
 
+def barred_rows(owners: Owners, batch: Batch) -> NDArray[np.bool_]:
+    """True (B, J) for rows of each study itself and of its patient."""
+    own = owners.of_queries(batch.study_ids, batch.patient_ids)
+    return np.asarray(owners.barred(own, slice(0, len(owners))).numpy())
+
+
 @dataclass(slots=True)
 class Drafting:
     """The drafting of a run; its folder is read with the first draft."""
@@ -94,6 +101,7 @@ class Drafting:
     folder: Path
     model: ReportModel
     calibration: RunCalibration
+    decode: Callable[[list[int]], str]
     _opened: Opened | None = None
     _writers: dict[tuple[ExpectedUtilityConfig, bool], UtilityWriter] = field(default_factory=dict)
 
@@ -110,12 +118,21 @@ class Drafting:
         if (config, marks) not in self._writers:
             self._writers[config, marks] = UtilityWriter(self._opened.store, self.calibration, config, marks=marks)
         writer, evidence = self._writers[config, marks], self._opened.evidence_for(batch)
-        proposed: Sequence[Sequence[str]] = [()] * len(evidence)
-        if config.written and isinstance(self.model, Proposing):
-            proposed = self.model.propose(batch, evidence, decoding)
-        each = zip(evidence, self._opened.barred(batch), proposed, strict=True)
-        for row, own, texts in each:
-            yield writer.write(row, own, texts)
+        own = self._own(batch, evidence, decoding)
+        for row, barred, texts in zip(evidence, self._opened.barred(batch), own, strict=True):
+            yield writer.write(row, barred, texts)
+
+    def _own(self, batch: Batch, evidence: Sequence[Evidence], decoding: DecodingConfig) -> list[OwnReports]:
+        """Texts of the method itself; none of a run that was not calibrated with them, whose drafts stay as they were.
+
+        A witness proposes reports, which are no evidence of it.
+        """
+        assert self._opened is not None
+        config, model = decoding.expected_utility, self.model
+        enabled = config.written if isinstance(model, Proposing) else self._opened.store.facts.own_wording is not None
+        if not (enabled and config.own):
+            return [OwnReports()] * len(evidence)
+        return own_reports(model, batch, evidence, decoding, self.decode)
 
     def classes(self, batch: Batch, decoding: DecodingConfig) -> list[DraftEvidence]:
         """Calibrated scores of the heads for each study; none without heads, or with an invalid calibration.
@@ -173,8 +190,7 @@ class Opened:
 
     def barred(self, batch: Batch) -> NDArray[np.bool_]:
         """True (B, J) for rows of the study itself and of its patient."""
-        own = self.owners.of_queries(batch.study_ids, batch.patient_ids)
-        return np.asarray(self.owners.barred(own, slice(0, len(self.owners))).numpy())
+        return barred_rows(self.owners, batch)
 
     def evidence_for(self, batch: Batch) -> list[Evidence]:
         """Evidence from the training studies for each study."""

@@ -252,7 +252,6 @@ class StageTrainer:
         self._find_silent_adapters()
         per_epoch = self.batches.steps_per_epoch
         self.watch.began(-(-self.total_steps // per_epoch), per_epoch)
-        reader = Withheld(self.stage.withheld) if self.stage.withheld else None
         in_bfloat16 = computes_in_bfloat16(self.stage.precision, next(self.model.parameters()).device)
         with asked_to_stop() as stop_signal:
             while self.progress.step < self.total_steps and not self._has_settled:
@@ -261,7 +260,7 @@ class StageTrainer:
                     update = self._begun(batch)
                     cut = update.part if update.part is not None and update.part.is_cut else None
                     half = torch.autocast(update.device.type, torch.bfloat16, enabled=in_bfloat16)
-                    with one_slice_of(cut), self._without_silent_adapters(), self.replica.model.reading_by(reader):
+                    with one_slice_of(cut), self._without_silent_adapters(), self._withheld_inputs():
                         with self.compiled.in_use(), half:
                             loss, terms = self.replica.losses(update.batch)
                         self.replica.backward(loss, update.part)
@@ -298,6 +297,14 @@ class StageTrainer:
         with ExitStack() as off:
             for part in self.silent:
                 off.enter_context(adapters_off(part))
+            yield
+
+    @contextmanager
+    def _withheld_inputs(self) -> Iterator[None]:
+        if not self.stage.withheld:
+            yield
+            return
+        with self.replica.model.reading_by(Withheld(self.stage.withheld)):
             yield
 
     def _refuse_sharded(self) -> None:

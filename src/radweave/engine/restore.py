@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from radweave.data.dataset import Dataset
 from radweave.data.examples import refuse_shared_images
 from radweave.data.ood import OutOfDistribution, load_ood
 from radweave.data.square import PREPROCESSING_VERSION
-from radweave.data.tokenizer import load_tokenizer
+from radweave.data.tokenizer import decode, load_tokenizer
 from radweave.drafting.calibration import load_calibration
 from radweave.engine.checkpoint import load_weights, refuse_other_classes, refuse_other_shapes
 from radweave.engine.expected_utility import FOLDER, Drafting
@@ -90,7 +91,8 @@ def restore(folder: Path, *, device: torch.device | None = None) -> Run:
     refuse_unusable_weights(model, weights)
     set_memories(model, folder, named=card.memories)
     model.to(default_device() if device is None else device).eval()
-    drafting = Drafting(folder / FOLDER, model, load_calibration(folder, card.classes))
+    calibration = load_calibration(folder, card.classes)
+    drafting = Drafting(folder / FOLDER, model, calibration, partial(decode, tokenizer))
     ood = load_ood(folder / "familiarity")
     return Run(folder, card, experiment, tokenizer, model, ood, drafting)
 

@@ -26,7 +26,7 @@ from radweave.core.json_files import MAX_CARD_BYTES, read_json, read_json_object
 from radweave.core.replacing import FolderKind
 from radweave.core.storage import refuse_existing, remove_leftovers
 from radweave.data.dataset import Dataset
-from radweave.engine.run_folder import FORMAT, locked, read_card
+from radweave.engine.run_folder import FORMAT, leaves, locked, read_card
 from radweave.methods.experiment import Experiment
 
 _MARK = ".aside"
@@ -337,9 +337,17 @@ def state_to_resume(out: Path, experiment: Experiment, dataset: Dataset, *, over
 
 
 def refuse_other_options(experiment: Experiment, started: Path) -> None:
-    """Refuse to resume a training with another ``config.yaml`` (``started``)."""
-    if from_yaml(type(experiment), started) != experiment:
-        raise InputError("--resume needs the options the run was started with", file=started)
+    """Refuse to resume a training with another ``config.yaml`` (``started``), naming the fields that differ."""
+    before = from_yaml(type(experiment), started)
+    if before == experiment:
+        return
+    own, wanted = (dict(leaves(one.model_dump(mode="json"), "")) for one in (before, experiment))
+    differing = [name for name in {**own, **wanted} if own.get(name) != wanted.get(name)]
+    raise InputError(
+        "--resume needs the options the run was started with (a default may have changed since)", file=started,
+        field=", ".join(differing[:5]), got=", ".join(str(wanted.get(name)) for name in differing[:5]),
+        expected=", ".join(f"{name}={own.get(name)}" for name in differing[:5]),
+    )  # fmt: skip
 
 
 def _is_of(run: Path, experiment: Experiment, dataset: Dataset) -> bool:

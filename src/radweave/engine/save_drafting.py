@@ -1,17 +1,26 @@
-"""Calibration and candidates of a run, saved at the end of training for drafting by expected utility."""
+"""Calibration and candidates of a run, saved at the end of training for drafting by expected utility.
+
+Heads are calibrated on the validation split, with and without what the method's own reports of these studies state. Its
+reports have a share in the wording unless validation drafts are worth less with it, by more than a standard error.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from radweave.core.batch import Batch
 from radweave.core.errors import InputError
+from radweave.core.evidence import OwnReports
 from radweave.data.loader import Example, StudyLoader
-from radweave.drafting.calibration import RunCalibration, Source, save_calibration
+from radweave.data.tokenizer import decode
+from radweave.drafting.calibration import RunCalibration, Source, save_calibration, stated_log_odds
 from radweave.drafting.candidates import (
     CandidatePool,
     affirmed_classes,
@@ -22,10 +31,18 @@ from radweave.drafting.candidates import (
 )
 from radweave.drafting.smoothers import EmbeddedStudies, Evidence, Floats
 from radweave.drafting.store import DraftingFacts, DraftingStore, labels_tensor, save_drafting
-from radweave.drafting.writer import MOST_IN_PAIRS
-from radweave.engine.expected_utility import FOLDER, MOST_STUDIES, class_scores, embed, evidence_kind, knows_classes
+from radweave.drafting.writer import MOST_IN_PAIRS, UtilityWriter
+from radweave.engine.expected_utility import (
+    FOLDER,
+    MOST_STUDIES,
+    barred_rows,
+    class_scores,
+    embed,
+    evidence_kind,
+    knows_classes,
+)
 from radweave.labels import Labeler, get_labeler
-from radweave.methods.model import EvidenceSource, ReportModel, TrainingView, device_of
+from radweave.methods.model import EvidenceSource, ReportModel, TrainingView, device_of, own_reports, writes_own
 from radweave.nn.memory.bank import Bank, patient_code
 
 if TYPE_CHECKING:
@@ -48,6 +65,7 @@ def save_for_drafting(training: Training, view: TrainingView) -> None:
     save_calibration(calibration, training.folder)
     try:
         store = _store(training, studies, labels, calibration.source)
+        store = _asked(training, studies, store, calibration)
     except ValueError as error:
         if training.experiment.decoding.kind == "expected_utility":
             raise InputError(str(error), file=training.dataset.path, field="report") from None
@@ -87,6 +105,7 @@ class DraftingStudies:
     examples: Sequence[Example]
     evidence: list[Evidence]
     embeddings: Floats | None
+    embedded: EmbeddedStudies | None = None
 
     def bank(self, labels: Floats) -> Bank:
         """The studies as a memory bank."""
@@ -109,7 +128,7 @@ def _drafting_studies(model: ReportModel, view: TrainingView, labeler: Labeler) 
     studies = EmbeddedStudies.fit(rows, affirmed_classes(view.reports, labeler))
     patients = np.array([example.patient_id for example in view.examples])
     evidence = [studies.evidence_for(row, patients == patient) for row, patient in zip(rows, patients, strict=True)]
-    return DraftingStudies(view.examples, evidence, rows)
+    return DraftingStudies(view.examples, evidence, rows, studies)
 
 
 def _calibrated(training: Training, studies: DraftingStudies, labels: Floats, labeler: Labeler) -> RunCalibration:
@@ -119,8 +138,102 @@ def _calibrated(training: Training, studies: DraftingStudies, labels: Floats, la
         source: Source = evidence_kind(model) if isinstance(model, EvidenceSource) else "smoothers"
         scores = np.stack([row.scores for row in studies.evidence])
         return RunCalibration.fit(source, "train", labeler.classes, scores, labels)
-    prepared = training.splits["val"].of(training.last_stage.mixture)
-    batches = StudyLoader(prepared.examples, 32, training.pad_id).epoch()
-    logits = np.concatenate([class_scores(model, batch.to(device_of(training.model))) for batch in batches])
-    truth = affirmed_classes([example.report or "" for example in prepared.examples], labeler)
+    examples = _validation(training)
+    logits = np.concatenate([class_scores(model, batch) for batch in _batches(training, examples)])
+    truth = affirmed_classes([example.report or "" for example in examples], labeler)
     return RunCalibration.fit("heads", "val", labeler.classes, logits, truth)
+
+
+def _validation(training: Training) -> Sequence[Example]:
+    return training.splits["val"].of(training.last_stage.mixture).examples
+
+
+def _batches(training: Training, examples: Sequence[Example]) -> Iterator[Batch]:
+    for batch in StudyLoader(examples, 32, training.pad_id).epoch():
+        yield batch.to(device_of(training.model))
+
+
+# The method's own reports of validation studies: how much they say of each class, and of the wording.
+
+
+MOST_ASKED = 512
+"""Validation studies that a method writes reports for, evenly spread over the split."""
+SHARE = 0.25
+"""Share of a method's own reports in the wording, unless that makes its drafts worse: docs/drafting.md."""
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """N validation studies as drafting sees them: evidence, rows of the bank that are barred, the method's own reports,
+    the findings (N, K) and the report of each.
+    """
+
+    evidence: list[Evidence]
+    barred: list[NDArray[np.bool_]]
+    own: list[OwnReports]
+    truth: Floats
+    reports: list[str]
+
+    def scores(self) -> Floats:
+        """Log-odds of the heads (N, K)."""
+        return np.stack([one.scores for one in self.evidence])
+
+    def stated(self, labeler: Labeler) -> Floats:
+        """Log-odds by the method's own reports (N, K)."""
+        counts = [affirmed_classes(one.written, labeler).sum(axis=0) for one in self.own]
+        return np.stack([stated_log_odds(row, len(one.written)) for row, one in zip(counts, self.own, strict=True)])
+
+    def worth(self, writer: UtilityWriter, share: float) -> Floats:
+        """Utility (N,) of each draft if the study's report is the truth, with this share of own reports."""
+        writer.own_wording = share
+        drafts = [writer.write(*each).text for each in zip(self.evidence, self.barred, self.own, strict=True)]
+        pairs = zip(drafts, self.reports, strict=True)
+        words = np.array([float(writer.proposals.between([draft], [report])[0, 0]) for draft, report in pairs])
+        stated = affirmed_classes(drafts, writer.labeler) * writer.counts
+        return np.asarray(words + writer.config.findings * (stated * (self.truth - writer.thresholds)).sum(axis=1))
+
+
+def _asked(
+    training: Training, studies: DraftingStudies, store: DraftingStore, calibration: RunCalibration
+) -> DraftingStore:
+    """The store with what the method's own reports are worth; unchanged for a method without a decoder or embeddings.
+
+    Classes are calibrated with them where the method has heads: smoothers are calibrated on studies that trained the
+    decoder.
+    """
+    decoding = training.experiment.decoding
+    if studies.embedded is None or not writes_own(training.model):
+        return store
+    labeler = get_labeler(training.experiment.data.label_set)
+    validation = _ask(training, studies.embedded, store, heads=calibration.source == "heads")
+    if calibration.source == "heads":
+        stated = validation.stated(labeler)
+        together = RunCalibration.fit("heads", "val", labeler.classes, validation.scores(), validation.truth, stated)
+        store = replace(store, calibration=together)
+    marks = decoding.deidentification_marks == "keep"
+    writer = UtilityWriter(store, calibration, decoding.expected_utility, marks=marks)
+    gain = validation.worth(writer, SHARE) - validation.worth(writer, 0.0)
+    is_worse = gain.mean() < -gain.std() / np.sqrt(len(gain))
+    return replace(store, facts=store.facts.model_copy(update={"own_wording": 0.0 if is_worse else SHARE}))
+
+
+@torch.inference_mode()
+def _ask(training: Training, embedded: EmbeddedStudies, store: DraftingStore, *, heads: bool) -> Validation:
+    """Ask the model for evidence and reports of validation studies."""
+    model, labeler, owners = training.model, get_labeler(training.experiment.data.label_set), store.bank.owners()
+    examples = _validation(training)
+    if len(examples) > MOST_ASKED:
+        examples = [examples[number * len(examples) // MOST_ASKED] for number in range(MOST_ASKED)]
+    reports = [example.report or "" for example in examples]
+    validation = Validation([], [], [], affirmed_classes(reports, labeler), reports)
+    for batch in _batches(training, examples):
+        barred = barred_rows(owners, batch)
+        evidence = [embedded.evidence_for(*each) for each in zip(embed(model, batch), barred, strict=True)]
+        if heads:
+            scores = class_scores(model, batch)
+            evidence = [replace(one, scores=row) for one, row in zip(evidence, scores, strict=True)]
+        validation.evidence.extend(evidence)
+        validation.barred.extend(barred)
+        decoding = training.experiment.decoding
+        validation.own.extend(own_reports(model, batch, evidence, decoding, partial(decode, training.tokenizer)))
+    return validation

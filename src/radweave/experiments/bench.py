@@ -2,7 +2,7 @@
 
 OUT/data/<set>/            phantoms that were drawn here
 OUT/<set>/                 an ablation folder: a row per method, and one with its drafts by expected utility
-OUT/<set>/pace/<method>/   a short run that measures pace and memory, where the others leave them open
+OUT/<set>/pace/<method>/   a short run that measures pace and memory, if no other run of the method did
 OUT/results/               the pages, their pictures, and all figures in benchmark.json; --pages gets the summary alone
 OUT/sessions.jsonl         when the command ran, and for how long
 """
@@ -36,7 +36,7 @@ DRAWN_SEED = 0
 
 @dataclass(frozen=True, slots=True)
 class BenchResult:
-    """The results of each set, where the pages are, and how many runs or methods failed."""
+    """Results by set, the path of the page, and the number of failed runs and methods."""
 
     sets: dict[str, SetResults]
     page: Path
@@ -44,9 +44,9 @@ class BenchResult:
 
 
 def run_bench(request: BenchRequest, say: Callable[[str], None] = lambda text: None) -> BenchResult:
-    """Draw what is to be drawn, take over what may be, train and score what is missing, and write the pages.
+    """Draw missing phantoms, reuse finished runs, train and score the rest, and write the pages.
 
-    A run that fails is counted and named on the pages; the others go on. The same call goes on where it stopped.
+    A failed run is counted and named on the pages, and the others continue. The same call resumes a stopped benchmark.
 
     Raises:
         InputError: for a request that cannot be planned, before anything is trained.
@@ -83,7 +83,7 @@ def run_bench(request: BenchRequest, say: Callable[[str], None] = lambda text: N
 
 @contextmanager
 def _session(out: Path) -> Iterator[float]:
-    """Note how long the command ran, however it ends; gives the time at which it began."""
+    """Record the duration of the command, also after an error; yield the time at which it began."""
     started = time.time()
     try:
         yield started
@@ -99,7 +99,7 @@ def _data(request: BenchRequest, name: str, say: Callable[[str], None]) -> Path:
         Dataset.open(request.data[name])
         return request.data[name]
     kind = SETS[name]
-    assert kind.phantom is not None, "check_sets asks for the others"
+    assert kind.phantom is not None, "check_sets requires a folder for the other sets"
     folder = request.out / "data" / name
     count = request.studies.get(name, kind.studies)
     if folder.is_dir():
@@ -120,7 +120,7 @@ def _data(request: BenchRequest, name: str, say: Callable[[str], None]) -> Path:
 
 
 def _run(suite: SuiteSet, request: BenchRequest, say: Callable[[str], None]) -> tuple[dict[str, Any], int]:
-    """The ablation of a set; without training, its record as far as it is known."""
+    """The ablation of a set and the number of failed runs; without training, only finished runs are in the record."""
     watch = AblationWatch(say=lambda text: say(f"{suite.name}: {text}"))
     result = run_ablation(replace(suite.request, train=request.train), watch, suite.table)
     return result.record, result.failed

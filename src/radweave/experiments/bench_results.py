@@ -206,6 +206,7 @@ class SetResults:
     """The results of a set. ``record`` is the ablation's; ``folders`` are a row's finished runs by its label.
 
     ``costs`` are those of the rows that are trained; a row that reports again has the costs of the row it takes.
+    ``printed`` names the rows of tables: rows with the same drafts are one.
     """
 
     suite: SuiteSet
@@ -221,6 +222,11 @@ class SetResults:
     to_floors: Mapping[str, Mapping[tuple[str, str], Contrast]]
     evidence: Mapping[str, MethodEvidence]
     costs: Mapping[str, MethodCost]
+    printed: Mapping[str, str]
+
+    def rows(self, systems: Mapping[str, SystemScores]) -> dict[str, SystemScores]:
+        """Systems by printed name."""
+        return {name: systems[label] for label, name in self.printed.items() if label in systems}
 
     @property
     def reference(self) -> str:
@@ -276,7 +282,17 @@ def set_results(suite: SuiteSet, record: Mapping[str, Any]) -> SetResults:
         to_floors={name: compare(full, floors[name], MAIN_METRICS) for name in TESTED_FLOORS if name in floors},
         evidence={method: _evidence(runs, dataset) for method, runs in folders.items()},
         costs=read_costs(suite, folders),
+        printed=joined_rows(pairs),
     )
+
+
+def joined_rows(pairs: Mapping[str, Sequence[Sequence[Pair]]]) -> dict[str, str]:
+    """Label of the first of all rows with the same drafts in every seed -> their labels, joined."""
+    labels_of: dict[tuple[tuple[tuple[str, str], ...], ...], list[str]] = {}
+    for label, runs in pairs.items():
+        drafts = tuple(tuple(sorted((pair.study_id, pair.hyp) for pair in run)) for run in runs)
+        labels_of.setdefault(drafts, []).append(label)
+    return {labels[0]: " = ".join(labels) for labels in labels_of.values()}
 
 
 def read_costs(suite: SuiteSet, folders: Mapping[str, tuple[Path, ...]]) -> dict[str, MethodCost]:

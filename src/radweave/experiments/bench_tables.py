@@ -51,11 +51,11 @@ def short_table(results: SetResults) -> TextTable:
     """The main table of a set: a line per method and floor."""
     shown = ("CE_F1", "CE_F1_macro", "CIDEr", "BLEU_4")
     rows = []
-    for method, system in results.full.items():
-        cost = results.cost_of(method)
+    for method, name in results.printed.items():
+        system, cost = results.full[method], results.cost_of(method)
         cells = [with_interval(system, "CE_F1"), *(mean_std(system, name) for name in shown[1:])]
         tail = (percent(_honest(system, "distinct_reports_share")), counted(cost.parameters), training_time(cost))
-        rows.append((method, str(cost.runs), *cells, *tail))
+        rows.append((name, str(cost.runs), *cells, *tail))
     for name, system in results.floors.items():
         cells = [with_interval(system, "CE_F1"), *(mean_std(system, metric) for metric in shown[1:])]
         rows.append((f"floor: {name}", DASH, *cells, percent(_honest(system, "distinct_reports_share")), DASH, DASH))
@@ -89,6 +89,7 @@ def provenance(results: SetResults) -> tuple[str, ...]:
         notes += [f"refused: {row['label']}: {row['refused']}"] if row["refused"] else []
         notes += [f"failed: {row['label']}, seed {one['seed']}: {one['reason']}" for one in row["seeds"]["failed"]]
     notes += [f"not here: {method}: {reason}" for method, reason in results.suite.unable.items()]
+    notes += [f"the same drafts, one row: {name}" for label, name in results.printed.items() if name != label]
     return tuple(notes)
 
 
@@ -96,8 +97,8 @@ def score_tables(results: SetResults) -> list[TextTable]:
     """Language scores under both protocols, and clinical ones."""
     compatible = results.suite.kind.compatible
     protocols = {
-        "full": (results.full, results.floors),
-        compatible: (results.compatible, results.compatible_floors),
+        "full": (results.rows(results.full), results.floors),
+        compatible: (results.rows(results.compatible), results.compatible_floors),
     }
     tables = []
     for name, (systems, floors) in protocols.items():
@@ -119,7 +120,9 @@ def score_tables(results: SetResults) -> list[TextTable]:
                 f"{name}: macro F1 (5+) is over {len(table.frequent)} classes with 5 positives or more in the"
                 f" references; its drafts (first seed) ever assert {len(table.asserted)} classes"
             )
-    tables.append(_scores("Findings", results.full, results.floors, tuple(CLINICAL), tuple(CLINICAL.values()), note))
+    tables.append(
+        _scores("Findings", results.rows(results.full), results.floors, tuple(CLINICAL), tuple(CLINICAL.values()), note)
+    )
     return tables
 
 
@@ -191,7 +194,7 @@ def _untested(results: SetResults) -> tuple[str, ...]:
 
 def honesty_table(results: SetResults) -> TextTable:
     """Rows that a good n-gram score cannot hide."""
-    named = {**results.full, **{f"floor: {name}": system for name, system in results.floors.items()}}
+    named = {**results.rows(results.full), **{f"floor: {name}": system for name, system in results.floors.items()}}
     rows = [(name, *(number(_honest(system, key), 3) for key in HONESTY)) for name, system in named.items()]
     reference = results.record["reference_honesty"]
     rows.append(("references", *(number(reference.get(key), 3) for key in HONESTY)))

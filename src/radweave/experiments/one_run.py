@@ -1,8 +1,8 @@
-"""One run of an ablation: train, write the reports of the test split, score them. All of it can be interrupted.
+"""One run of an ablation: train, write the reports of the test split, score them. Every step resumes.
 
 RUNS/<row>/seed-<n>/   a run folder, with predictions.jsonl and scores.json beside
 
-python -m radweave.experiments.one_run TASK.json       what a parallel ablation starts; exit 3 when it was stopped
+python -m radweave.experiments.one_run TASK.json       the process of a parallel ablation; exit 3 if stopped
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ STOPPED = 3
 BATCH_SIZE = 16
 
 _SAME = 1e-9
-"""Scores of the same texts by the same program differ by nothing."""
+"""Largest difference of scores that count as equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A row of a table at one seed. ``overrides`` are all of them, the seed's too.
+    """A row of a table at one seed. ``overrides`` includes the seed.
 
-    With ``run``, the folder of a finished run, nothing is trained: it reports with the settings ``at_test`` and the
-    options ``decoding`` changed, on ``test_dataset`` if that is another data set, and ``seed`` is the number of the
-    draw where the row draws.
+    With ``run``, the folder of a finished run, nothing is trained. That run writes the reports, with the settings
+    ``at_test`` and the options ``decoding`` changed, of ``test_dataset`` or else ``dataset``. ``seed`` then numbers
+    the random draws of the row.
     """
 
     label: str
@@ -86,7 +86,7 @@ class Task:
 
     @property
     def tested(self) -> Path:
-        """The data set that is reported on."""
+        """The data set whose reports are written."""
         return Path(self.test_dataset or self.dataset)
 
     def experiment(self) -> Experiment:
@@ -108,7 +108,7 @@ def finished_scores(task: Task, experiment: Experiment, dataset: Dataset) -> dic
 
 
 def identity(task: Task, experiment: Experiment, dataset: Dataset) -> dict[str, Any]:
-    """Identity that scores must have to be those of a task whose folder holds a finished run."""
+    """Identity of the scores of a task whose folder holds a finished run; other scores are not the task's."""
     labeler = get_labeler(LABELER_OF[dataset.card.modality])
     return {
         "config": config_hash(experiment),
@@ -130,9 +130,9 @@ def _reported(task: Task) -> dict[str, Any]:
 
 
 def run_task(task: Task, watch: TrainingWatch | None = None, *, own_process: bool = False) -> dict[str, Any]:
-    """Do what is not yet done of a run, and return its scores.
+    """Complete the missing steps of a run and return its scores.
 
-    In a process of its own the peak of its memory is noted too.
+    With ``own_process`` the scores include the peak memory of the process.
 
     Raises:
         InputError: for a configuration that cannot be trained, or a folder that holds another run.
@@ -175,7 +175,7 @@ def run_task(task: Task, watch: TrainingWatch | None = None, *, own_process: boo
         **training,
     }
     write_json(task.path / "scores.json", scores)
-    # Only an unfinished run needs them, and a table of runs has many.
+    # Checkpoints are for unfinished runs only, and a table has many runs.
     shutil.rmtree(task.path / "checkpoints", ignore_errors=True)
     return scores
 
@@ -199,13 +199,13 @@ class _Pace:
         self._times.append(time.perf_counter())
 
     def per_s(self) -> float | None:
-        """None where there is one batch only."""
+        """None with a single batch."""
         count = len(self._times) - BATCH_SIZE
         return None if count <= 0 else round(count / (self._times[-1] - self._times[BATCH_SIZE - 1]), 2)
 
 
 def _train(task: Task, watch: TrainingWatch, *, own_process: bool) -> dict[str, Any]:
-    """Train, or go on training; return how long it took. A finished run's figures are those of its last training."""
+    """Train or resume; return duration and memory. For a finished run these are the figures of its last training."""
     if task.run:
         return _trained_before(task)
     record = task.path / "training.json"
@@ -237,10 +237,10 @@ def _train(task: Task, watch: TrainingWatch, *, own_process: bool) -> dict[str, 
 
 
 def _trained_before(task: Task) -> dict[str, Any]:
-    """The figures of a row that trains nothing.
+    """The figures of a row without training.
 
     Raises:
-        InputError: if the row whose run it takes has not finished that run.
+        InputError: if the run of the row is not finished.
     """
     if not (task.run_path / "run.json").is_file():
         raise InputError("the run that reports again is not finished", file=task.run_path)
@@ -250,7 +250,7 @@ def _trained_before(task: Task) -> dict[str, Any]:
 
 
 def peak_memory() -> dict[str, int]:
-    """The peak of this process's memory, and of what torch held on a CUDA device; what is not known is left out."""
+    """The peak of this process's memory, and of torch's memory on a CUDA device; unknown peaks are left out."""
     peaks = {}
     status = Path("/proc/self/status")
     if status.is_file():
@@ -302,7 +302,7 @@ def summary(evaluation: Evaluation) -> dict[str, float | None]:
 
 
 def same_scores(computed: Mapping[str, float | None], noted: Mapping[str, float | None]) -> bool:
-    """True where predictions give the scores that are noted of them."""
+    """True if the computed scores equal the recorded ones."""
     for metric in {*MAIN_METRICS, *SHORT_METRICS}:
         new, old = computed.get(metric), noted.get(metric)
         if new is None or old is None:
@@ -366,7 +366,7 @@ class Reused:
 
 
 def take_over(tasks: Sequence[Task], dataset: Dataset, folders: Sequence[Path]) -> Reused:
-    """Put finished runs found under ``folders`` where the tasks would be trained.
+    """Link finished runs under ``folders`` into the folders of their tasks.
 
     Raises:
         InputError: if the run folders cannot be written.
@@ -402,7 +402,7 @@ def _runs_under(folders: Sequence[Path]) -> dict[tuple[str, int, str], list[Path
 
 
 def _difference(folder: Path, task: Task) -> str | None:
-    """Why a run is not the task's, or cannot be opened any more; None if it is."""
+    """The reason against using a run for a task; None if it is the task's and can be opened."""
     experiment = task.experiment()
     try:
         existing = from_yaml(type(experiment), folder / "config.yaml")

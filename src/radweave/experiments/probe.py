@@ -184,7 +184,7 @@ class InputResult:
     drafts: Drafts | None
 
     @property
-    def speaks(self) -> bool:
+    def carries(self) -> bool:
         """Another study's costs at least ``FLOOR``, with an interval above 0."""
         cost = self.costs["another"]
         return cost.mean >= FLOOR and cost.low is not None and cost.low > 0
@@ -196,8 +196,8 @@ class LossResult:
 
     ``gradient`` is its weighted gradient's share of the sum over the stage's losses. After one step on it alone, of
     ``STEP`` of the norm of the weights that it moves, ``moved`` is the root mean square change of the decoder's input
-    relative to its spread between studies, and ``nats`` the change of the report's loss. ``decoder``: the loss trains
-    the decoder itself.
+    relative to its spread between studies, and ``nats`` the change of the report's loss. ``decoder``: its gradient
+    reaches the decoder's own weights.
     """
 
     stage: str
@@ -231,7 +231,7 @@ class Probe:
     @property
     def silent(self) -> list[str]:
         """Parts that do not act and do not declare why."""
-        quiet = [f"input {one.name}" for one in self.inputs if not one.silent and not one.speaks]
+        quiet = [f"input {one.name}" for one in self.inputs if not one.silent and not one.carries]
         return quiet + [f"loss {one.stage}.{one.name}" for one in self.losses if not one.silent and not one.acts]
 
     def to_json(self) -> dict[str, Any]:
@@ -424,8 +424,8 @@ class _Scored:
     def of(cls, run: Run, examples: Sequence[Example], texts: list[str]) -> _Scored:
         labeler = get_labeler(LABELER_OF[run.experiment.data.modality])
         references = [example.report or "" for example in examples]
-        kept = [place for place, name in enumerate(labeler.classes) if name != NO_FINDING]
-        states = [is_positive(states_of(some, labeler), "negative")[:, kept] for some in (texts, references)]
+        findings = [place for place, name in enumerate(labeler.classes) if name != NO_FINDING]
+        states = [is_positive(states_of(some, labeler), "negative")[:, findings] for some in (texts, references)]
         rows = confusion_rows(*states)
         known = [example.study_id for example in examples]
         scores = corpus_scores(dict(zip(known, texts, strict=True)), dict(zip(known, references, strict=True)))
@@ -473,16 +473,18 @@ def _steps(model: ReportModel, batch: Batch, name: str, stage: StageConfig, weig
         apply_finetune(model, stage.finetune)
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         gradients = {term: _gradient(model, batch, term, trained) for term in weighed}
+        writers = (part for part in named_parts(model).values() if isinstance(part, Writes))
+        decoders = {id(parameter) for part in writers for parameter in part.parameters()}
         norms = {term: stage.losses[term] * _norm(gradients[term]) for term in weighed}
         with torch.no_grad():
             before, nats = _read(model, batch)
         results = []
         for term in weighed:
             known = model.terms.get(term)
+            of_decoder = [slope for own, slope in zip(trained, gradients[term], strict=True) if id(own) in decoders]
             with _restored(model), torch.no_grad():
                 _step(trained, gradients[term])
                 after, moved_nats = _read(model, batch)
-            decoders = {part for part, module in named_parts(model).items() if isinstance(module, Writes)}
             results.append(
                 LossResult(
                     stage=name,
@@ -491,7 +493,7 @@ def _steps(model: ReportModel, batch: Batch, name: str, stage: StageConfig, weig
                     gradient=norms[term] / max(sum(norms.values()), 1e-30),
                     moved=_relative_change(before, after),
                     nats=moved_nats - nats,
-                    decoder=known is not None and bool(decoders & set(known.reads) & set(stage.trained)),
+                    decoder=any(slope is not None and bool(slope.any()) for slope in of_decoder),
                 )
             )
     return results

@@ -1,14 +1,14 @@
 """A trained run as one folder to hand on: it opens with ``radweave.load`` where there is neither data nor checkpoint.
 
-OUT/run.json              what made it, and the SHA-256 of every other file
-OUT/README.md             model card        OUT/LICENSES.md  what the licences of its parts ask for
-OUT/preprocessing.json    the numbers another program needs to prepare images as this model wants them
+OUT/run.json              the card of the run, and the SHA-256 of every other file
+OUT/README.md             model card        OUT/LICENSES.md  licences of data and weights
+OUT/preprocessing.json    the parameters of image preparation, for other programs
 OUT/config.yaml  weights.safetensors  tokenizer/  parts/  memories/  familiarity/  drafting/
 OUT/licences/             licence files of the checkpoints it started from
 
 Left behind: checkpoints, training curves, local paths, and the ids of studies and patients. Rows of a memory keep their
 texts and get new names (``case-1``), the same for one study in all memories; their patients get numbers. Salted hashes
-of the ids stay, so that an export refuses the study's own report as its run does (``HashedNames``). Words of the
+of the ids stay, so that a training study still does not recall its own report (``HashedNames``). Words of the
 reports stay too: in those texts, in the reports to draft from (``drafting/``, which can be left out), and in the
 tokenizer's vocabulary.
 """
@@ -56,14 +56,14 @@ from radweave.metrics.result_tables import floor_table, language_table
 from radweave.metrics.tables import TextTable, markdown_tables
 from radweave.nn.memory.bank import Bank, load_bank, save_bank
 
-# The test scores of a model card: what ``radweave evaluate --out`` wrote, with intervals and floors, or none.
+# The test scores of a model card: the output of ``radweave evaluate --out``, with intervals and floors.
 
 
 def scores_page(path: Path) -> str:
-    """Scores with intervals, the floors beside them, and what a reader must not overlook, as Markdown.
+    """Scores with intervals, floors and warnings, as Markdown.
 
     Raises:
-        InputError: if the file is not one evaluation's.
+        InputError: if the file is not the result of one evaluation.
     """
     result: Mapping[str, Any] = read_json_object(path)
     if result.get("format") != FORMAT:
@@ -78,7 +78,7 @@ def scores_page(path: Path) -> str:
         raise InputError("not the scores of a run: parts of it are missing or changed", file=path) from None
 
 
-# The two pages that go with an exported model: what it is, and what its licences ask for.
+# The two pages of an exported model: model card and licences.
 
 
 def model_card(
@@ -96,7 +96,7 @@ def model_card(
         experiment: the run's experiment.
         memories: rows of each memory.
         files: bytes of each file.
-        holds: what it holds of training studies, in words.
+        holds: a sentence on the training data in the export.
         measured: test scores with floors as Markdown, if there are any.
     """
     decoding = experiment.decoding
@@ -161,7 +161,7 @@ AS_THEY_ARE = ("weights.safetensors", "calibration.json", "tokenizer/", "parts/"
 
 
 def _files_of_export(folder: Path) -> list[str] | None:
-    """The files that an export's card names; None for a run, which has no numbers for other programs."""
+    """The files named in the card of an export; None for a run, which has no ``preprocessing.json``."""
     files = named_files(folder)
     return files if "preprocessing.json" in files else None
 
@@ -175,7 +175,7 @@ class Preprocessing(Record):
     The image is scaled to fit a square of ``image_size`` pixels (bilinear, aspect ratio kept, black beside), rounded to
     ``levels`` grey values and divided by ``levels - 1``. For scans ``ct`` says how they are resampled, cropped,
     windowed (HU) and sized, in this order; the window is then rounded to ``levels`` and divided alike. ``thresholds``
-    are the numbers in the model's configuration that turn a probability into a yes.
+    are the probabilities in the model's configuration from which a finding counts as present.
     """
 
     version: int
@@ -192,15 +192,15 @@ class Preprocessing(Record):
 def export(run: Path, out: Path, *, overwrite: bool = False, bank: bool = True, scores: Path | None = None) -> Path:
     """Write a trained run as one self-contained folder, whole or not at all.
 
-    The folder is opened once before it gets its name, so that what is there can be loaded.
+    The folder is loaded once before it is renamed, so that every export can be loaded.
 
-    Without ``bank`` everything stays behind that is made of single training studies: the reports that a run drafts
-    from, and the memories of its method, whose parts that read them are absent then. Card, model card and every draft
-    say so. ``scores`` is the ``evaluation.json`` of its test predictions, for the model card.
+    Without ``bank`` no data of single training studies is exported: neither the reports to draft from, nor the
+    method's memories, nor the parts of the model that read them. Card, model card and every draft name the missing
+    parts. ``scores`` is the ``evaluation.json`` of the test predictions, for the model card.
 
     Raises:
-        InputError: if the run is unfinished, untrained or damaged, ``scores`` are none, or ``out`` exists; or if
-            ``bank`` is not set and the method is nothing without its memory.
+        InputError: if the run is unfinished, untrained or damaged, ``scores`` is no evaluation, or ``out`` exists; or
+            without ``bank`` for a method that needs its memory.
     """
     _refuse_overlap(run, out)
     card = read_card(run)
@@ -208,7 +208,7 @@ def export(run: Path, out: Path, *, overwrite: bool = False, bank: bool = True, 
         raise InputError(UNTRAINED.split(":")[0], file=run)
     measured = "" if scores is None else scores_page(scores)
     content = _content(run, card, bank=bank)
-    # One that was moved away by an export that was killed has its name again before anything is refused or replaced.
+    # A killed export may have moved the old folder away: it gets its name back before anything is refused or replaced.
     remove_leftovers(out.parent)
     with write_folder(out, overwrite=overwrite, kind=_OUTPUT) as partial:
         _fill(run, card, partial, content, measured)
@@ -256,7 +256,7 @@ def _refuse_overlap(run: Path, out: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ExportContent:
-    """The experiment of an export, whether its banks are kept, and what is lost where they are not."""
+    """The experiment of an export; ``lost`` names the losses without its banks."""
 
     experiment: Experiment
     bank: bool
@@ -306,7 +306,7 @@ def _fill(run: Path, card: RunCard, folder: Path, content: ExportContent, measur
 
 
 def _leave_behind(folder: Path, card: RunCard, content: ExportContent) -> None:
-    """Cut the weights down to the parts that are left, and say of the calibration whether it still holds."""
+    """Drop the weights of missing parts, and mark a calibration that no longer holds."""
     from safetensors import safe_open
     from safetensors.torch import load_file, save_file
 
@@ -390,7 +390,7 @@ def _is_local(path: str) -> bool:
 
 
 def _best(card: RunCard) -> dict[str, StageFigures]:
-    """The validation figures of the weights that are handed on, not the whole curve."""
+    """The validation figures of the exported weights, without the rest of the curve."""
     return {
         stage: StageFigures(best_step=figures.best_step, epochs=figures.at_best())
         for stage, figures in card.validation.items()

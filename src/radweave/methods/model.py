@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from radweave.core.batch import Batch, Generation, VisionEncoder
 from radweave.core.config import Config
 from radweave.core.errors import InputError
-from radweave.core.evidence import DraftEvidence
+from radweave.core.evidence import DraftEvidence, OwnReports, RecalledText
 from radweave.core.study import Split, Study
 from radweave.data.loader import Example, Features, StudyLoader
 from radweave.drafting.smoothers import Evidence
@@ -286,11 +286,30 @@ class EvidenceSource(Protocol):
 
 @runtime_checkable
 class Proposing(Protocol):
-    """A witness with a language model that writes reports for each study, given what was said of it: they join what a
-    draft is chosen from.
-    """
+    """A witness whose language model writes reports for each study after its evidence: see ``own_reports``."""
 
     def propose(self, batch: Batch, evidence: Sequence[Evidence], decoding: DecodingConfig) -> list[list[str]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StudySize:
+    """Size of what a model gets of a study: ``views`` of ``tokens`` visual tokens each, so many tokens of ``context``,
+    and its prior or not.
+    """
+
+    views: int
+    tokens: int
+    context: int = 0
+    prior: bool = False
+
+
+@runtime_checkable
+class Prompting(Protocol):
+    """A model that says from its shape alone how many tokens its decoder reads before a report, at most: those of the
+    prompt, and of a memory that is read by cross-attention.
+    """
+
+    def prompt_tokens(self, study: StudySize) -> int: ...
 
 
 @runtime_checkable
@@ -562,3 +581,55 @@ def generations(model: ReportModel, batches: Iterator[Batch], decoding: Decoding
 def generation(model: ReportModel, batch: Batch, decoding: DecodingConfig) -> Generation:
     """The reports of one batch."""
     return next(generations(model, iter([batch]), decoding))
+
+
+# Reports of a method for a study, for drafts by expected utility.
+
+
+@runtime_checkable
+class Draws(Writes, Protocol):
+    """A language model that writes the likeliest report of each study, and draws others."""
+
+    def write_draws(
+        self, prompts: Sequence[Prefixes], decoding: DecodingConfig, draws: int
+    ) -> list[list[list[int]]]: ...
+
+
+def writes_own(model: ReportModel) -> bool:
+    """True for a model with a language model whose reports may be drawn."""
+    return isinstance(model, WritesByPrefix) and isinstance(model.language_model, Draws)
+
+
+def own_reports(
+    model: ReportModel,
+    batch: Batch,
+    evidence: Sequence[Evidence],
+    decoding: DecodingConfig,
+    decode: Callable[[list[int]], str],
+) -> list[OwnReports]:
+    """Reports of a method's own decoder for each study, and texts that it recalled for it.
+
+    Each study is read by itself and has the same numbers to draw by, so that neither depends on the batch.
+    """
+    if isinstance(model, Proposing):
+        return [OwnReports(tuple(texts)) for texts in model.propose(batch, evidence, decoding)]
+    if not isinstance(model, WritesByPrefix) or not isinstance(model.language_model, Draws):
+        return [OwnReports()] * len(batch)
+    begun = [model.to_write(batch.only([row])) for row in range(len(batch))]
+    prefixes = [one.prefixes for one in begun]
+    drawn = model.language_model.write_draws(prefixes, decoding, decoding.expected_utility.samples)
+    each = []
+    for one, reports in zip(begun, drawn, strict=True):
+        (shown,) = one.finish(reports[:1], [[0.0] * len(reports[0])]).intermediates
+        each.append(OwnReports(tuple(map(decode, reports)), _recalled(shown.get("recalled", ()))))
+    return each
+
+
+def _recalled(rows: Iterable[Mapping[str, Any]]) -> tuple[RecalledText, ...]:
+    """Distinct reports and sentences of training studies; none of the patient's own prior."""
+    texts = (
+        RecalledText(str(row["text"]), str(row["study_id"]), row["kind"] == "sentence")
+        for row in rows
+        if row["kind"] in ("report", "sentence") and row.get("text") and not row.get("is_prior")
+    )
+    return tuple({one.text: one for one in texts}.values())

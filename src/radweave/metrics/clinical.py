@@ -1,7 +1,7 @@
-"""Clinical efficacy: do the findings of the generated report agree with those of the reference?
+"""Clinical efficacy: agreement of the generated report's findings with those of the reference.
 
-Papers print one number called "F1" that may be any of the averages here, with uncertain mentions counted either way; on
-the same labels they differ by a factor. So all of them are computed, and the protocol marks the one its source prints.
+Papers print one number called "F1" that may be any of the averages here, with uncertain mentions counted either way. On
+the same labels these numbers differ by a factor, so all of them are computed, and the protocol marks its source's one.
 
 An average follows the papers (sklearn) in taking 0/0 as 0; ``macro_defined`` leaves undefined classes out instead. A
 class without a positive on either side is undefined, not 0: its values are NaN and it is counted.
@@ -33,7 +33,7 @@ _PRECEDENCE = (LabelState.POSITIVE, LabelState.UNCERTAIN, LabelState.NEGATIVE)
 POLICIES: tuple[UncertainPolicy, ...] = ("negative", "positive")
 AVERAGES: tuple[ClinicalAverage, ...] = ("micro", "macro", "macro_defined", "weighted", "example")
 FEWEST_POSITIVES = 5
-"""A mean over classes counts those with so many positive references: of fewer, F1 says next to nothing."""
+"""Positive references that a class needs to count in a mean over classes; with fewer, F1 is mostly noise."""
 _TEXTS_AT_A_TIME = 4096
 _POOLED: tuple[ClinicalAverage, ...] = ("micro", "macro", "macro_defined", "weighted")
 
@@ -88,7 +88,7 @@ def states_of(texts: Sequence[str], labeler: Labeler) -> States:
     place = np.array([numbers.setdefault(text, len(numbers)) for text in texts], dtype=np.int64)
     distinct = list(numbers)
     rows = np.zeros((len(distinct), len(labeler.classes)), dtype=np.int8)
-    # A few at a time: what a labeler says of a text takes more memory than the text.
+    # A few at a time: the labels of a text take more memory than the text.
     for first in range(0, len(distinct), _TEXTS_AT_A_TIME):
         for row, mentions in enumerate(labeler.label(distinct[first : first + _TEXTS_AT_A_TIME]), start=first):
             rows[row] = [STATE_NUMBERS[mentions[name].state] for name in labeler.classes]
@@ -126,7 +126,7 @@ def class_groups(classes: Sequence[str]) -> dict[ClassGroup, list[int]]:
 
 
 def groups_of(labelled: LabelledPairs) -> dict[ClassGroup, list[int]]:
-    """``class_groups``, and ``frequent``: the findings that enough references have for a mean over classes."""
+    """``class_groups``, and ``frequent``: the findings with enough positive references for a mean over classes."""
     frequent = frequent_columns(labelled)
     return {**class_groups(labelled.classes), **({"frequent": frequent} if frequent else {})}
 

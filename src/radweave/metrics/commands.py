@@ -43,6 +43,7 @@ from radweave.metrics.pairs import (
     pair_up,
     read_pairs,
 )
+from radweave.metrics.phrases import phrases_page
 from radweave.metrics.protocols import EvalProtocol, ProtocolRecord, get_protocol, published_protocol
 from radweave.metrics.records import ClinicalKey, number_or_none
 from radweave.metrics.result import Evaluation
@@ -301,6 +302,7 @@ class CompareRequest:
     judge_model: str = ""
     judge_limit: int | None = None
     both_orders: bool = False
+    phrases: int = 0
     as_json: bool = False
     out: Path | None = None
     overwrite: bool = False
@@ -318,6 +320,8 @@ def run_compare(request: CompareRequest) -> None:
         raise InputError("floors have no seeds", field="floors", got="with --seeds", expected="one of them")
     if len(request.runs) < 2 and not request.floors:
         raise InputError("a comparison needs two runs", got=len(request.runs))
+    if request.phrases and (request.out is None or request.seeds):
+        raise InputError("phrases are a page of single runs in the output folder", field="phrases", expected="--out")
     get_protocol(request.protocol)
     record = _over_seeds(request) if request.seeds else _over_studies(request)
     tables = comparison_tables(record)
@@ -326,6 +330,9 @@ def run_compare(request: CompareRequest) -> None:
             write_json(folder / "comparison.json", record)
             write_text(folder / "tables.md", markdown_tables(tables))
             write_text(folder / "tables.tex", latex_tables(tables))
+            if request.phrases:
+                runs = {name: read_pairs(path, fields=request.fields).pairs for name, path in run_names(request.runs)}
+                write_text(folder / "phrases.html", phrases_page(runs, request.phrases))
     if request.as_json:
         print(json.dumps(record, ensure_ascii=False, allow_nan=False))
         return

@@ -1,8 +1,8 @@
 """Ranking and calibration of drafts' probabilities, and F1 of the heads beside that of the draft.
 
 AUROC and average precision measure how well probabilities rank the studies of a class, at any threshold. The expected
-calibration error is their distance from observed frequencies. F1 of the heads, at the thresholds that came with the
-drafts, is what a draft could reach; the table gives the share of it that the draft does reach.
+calibration error is their distance from observed frequencies. F1 of the heads, at the thresholds stored with the
+drafts, is that of a draft which states exactly the heads' findings. The table gives the share of it that drafts reach.
 
 Sources: Hanley and McNeil, Radiology 1982 (AUROC); Davis and Goadrich, ICML 2006 (average precision without
 interpolation); Naeini, Cooper and Hauskrecht, AAAI 2015 (calibration error).
@@ -43,7 +43,7 @@ def reliability(probabilities: Floats, labels: Floats, *, num_bins: int = 10) ->
     """Bins of equal count over the probabilities (N,) of one class; ties stay together, so that there may be fewer."""
     if not len(probabilities):
         return []
-    # By rank, that of the first for equal ones.
+    # Bins by rank; equal probabilities share the rank of the first of them.
     bins = np.searchsorted(np.sort(probabilities), probabilities) * num_bins // len(probabilities)
     return [
         ReliabilityBin(
@@ -68,9 +68,9 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class ClassRanking:
-    """One class. Values are None with fewer than five positives or negatives: of those nothing can be said.
+    """Values of one class; None with fewer than five positives or negatives, which are too few for an estimate.
 
-    ``bins`` are the reliability curve of a class that is calibrated, ``calibration_error`` its distance.
+    ``bins`` are the reliability curve of a calibrated class, ``calibration_error`` the error of that curve.
     """
 
     positives: int
@@ -95,10 +95,10 @@ class ClassRanking:
 
 @dataclass(frozen=True, slots=True)
 class HeadTable:
-    """All classes that the drafts give probabilities of; No Finding counts in none of the means.
+    """All classes with probabilities in the drafts. No Finding is excluded from all means.
 
     ``heads_f1`` and ``draft_f1`` are over the same findings, micro and macro over those with five positives or more;
-    ``share`` is draft over heads (micro). ``calibration_error`` is over all calibrated findings at once.
+    ``share`` is draft over heads (micro). ``calibration_error`` pools all calibrated findings.
     """
 
     classes: Mapping[str, ClassRanking]
@@ -133,7 +133,7 @@ class HeadTable:
 def head_table(
     pairs: Sequence[Pair], labelled: LabelledPairs, clusters: NDArray[np.int64], *, resamples: int, seed: int
 ) -> HeadTable | None:
-    """The table of the classes that all drafts give a probability of; None where there is none."""
+    """The table of the classes with a probability in every draft; None without such a class."""
     optional = [pair.probabilities for pair in pairs]
     if any(one is None for one in optional):
         return None
@@ -207,14 +207,14 @@ def _f1(predicted: Flags, true: Flags) -> float | None:
 
 
 def _macro_f1(predicted: Flags, true: Flags, columns: Sequence[int]) -> float | None:
-    """Every class has positives in the references, so that no F1 is undefined."""
+    """Macro F1 over classes with positives in the references, so that every F1 is defined."""
     each = [_f1(predicted[:, k], true[:, k]) for k in columns]
     return float(np.mean([one for one in each if one is not None])) if each else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Draws:
-    """Resamples of the studies, a patient's together, the same for every class."""
+    """Resamples of the patients with all their studies; every class uses the same ones."""
 
     clusters: NDArray[np.int64]
     resamples: int
@@ -241,7 +241,7 @@ class _Draws:
 def ranking(probabilities: Floats, true: Flags, weights: Floats) -> tuple[Floats, Floats]:
     """AUROC and average precision (R,) of entries (N, K) for each row of study weights (R, N); NaN where undefined.
 
-    Entries of equal probability come together: they count half in AUROC, and are one step of precision.
+    Ties count half in AUROC and are one step of the precision curve.
     """
     classes = probabilities.shape[1]
     order = np.argsort(-probabilities.ravel(), kind="stable")

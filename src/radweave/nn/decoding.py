@@ -42,8 +42,11 @@ class ExpectedUtilityConfig(Config):
     speaks. ``further_findings`` is how many findings the chosen report may take up beside its own: sentences that
     composites are made with are put into it one by one while that makes it better. With 0 a composite states two
     findings at most; presets for CT have more.
-    ``written`` lets reports join that a language model wrote for the study, of methods that have one for it; without,
-    every sentence is one that a radiologist wrote.
+    ``own`` asks the method itself: its decoder's likeliest report and ``samples`` drawn ones (at ``temperature`` and
+    ``top_p`` of the decoding), and what it recalled, are candidates; the share of its reports that state a class is
+    evidence of that class, as the run's calibration weighs it; and they speak for the wording with ``own_wording`` of
+    the weight. None is the run's share: a quarter, unless that made validation drafts worse. With ``written`` false no
+    sentence of a draft is a language model's: every one is one that a radiologist wrote.
     """
 
     findings: float = Field(default=6.0, ge=0)
@@ -58,6 +61,9 @@ class ExpectedUtilityConfig(Config):
     unsupported_places: Literal["remove", "keep"] = "remove"
     further_findings: int = Field(default=0, ge=0, le=64)
     written: bool = True
+    own: bool = True
+    samples: int = Field(default=8, ge=0, le=256)
+    own_wording: float | None = Field(default=None, ge=0, lt=1)
 
 
 Compile = Literal["none", "default", "reduce-overhead"]

@@ -6,7 +6,7 @@ mask and new cross-attention layers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from radweave.core.config import Config, Heads, Layers, Tokens, Width
-from radweave.nn.decoding import DecodingConfig, Prefixes, Written, write
+from radweave.nn.decoding import DecodingConfig, Prefixes, Written, write, write_draws
 from radweave.nn.language_model import LoraSetting, NoLoraConfig, blank_tokens, mean_loss, next_token_logits
 from radweave.nn.pretrained import Precision, load_language_model
 from radweave.nn.prompt import left_pad
@@ -152,6 +152,10 @@ class CrossAttentionLanguageModel(nn.Module):
         """Reports for batches of prompts, in order: see ``radweave.nn.decoding.write``."""
         return write(self.model, batches, decoding, eos_id=self.eos_id, pad_id=self.pad_id)
 
+    def write_draws(self, prompts: Sequence[Prefixes], decoding: DecodingConfig, draws: int) -> list[list[list[int]]]:
+        """Token ids of the likeliest report of each study, and then of ``draws`` drawn ones. No end, no padding."""
+        return write_draws(self.model, prompts, decoding, draws, eos_id=self.eos_id, pad_id=self.pad_id)
+
     def _begin(self, prefix: Tensor | None, mask: Tensor | None, batch: int) -> tuple[Tensor, Tensor]:
         """Prompt, left-padded, and the begin token."""
         device = self.model.get_input_embeddings().weight.device
@@ -168,10 +172,8 @@ def never_empty(
     memory: Float[Tensor, "batch memory width"], mask: Bool[Tensor, "batch memory"]
 ) -> tuple[Float[Tensor, "batch memory width"], Bool[Tensor, "batch memory"]]:
     """The memory, with one token of zeros for a study that has none: a softmax over nothing is not a number."""
-    empty = ~mask.any(1)
-    if not bool(empty.any()):
-        return memory, mask
-    return memory.masked_fill(empty[:, None, None], 0.0), mask | empty[:, None]
+    empty = ~mask.any(1, keepdim=True)
+    return memory.masked_fill(empty[:, :, None], 0.0), mask | empty
 
 
 class BertDecoderConfig(Config):

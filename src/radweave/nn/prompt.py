@@ -96,6 +96,12 @@ class PromptTemplate:
 
         return cls.parse(template, encode, slots=slots, bos_id=bos_id, context=context)
 
+    def length(self, slots: Mapping[str, int], context: int = 0) -> int:
+        """The tokens of a prompt whose slots have these numbers of tokens, after ``context`` tokens of context."""
+        sizes = {**slots, CONTEXT: context}
+        pieces = self.with_context if context else self.pieces
+        return sum(sizes[piece] if isinstance(piece, str) else len(piece) for piece in pieces)
+
     def splice(
         self, embed: Callable[[Tensor], Tensor], slots: Mapping[str, Slot], context: Slot | None = None
     ) -> tuple[Float[Tensor, "batch prefix width"], Bool[Tensor, "batch prefix"]]:

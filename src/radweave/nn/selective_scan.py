@@ -8,9 +8,10 @@ the first-order step delta B for the input, as its code and VMamba's have it).
 Back-ends, all with the same results:
 - ``loop``: one token after the other. The reference of the tests; slow.
 - ``chunked``: the tokens in chunks that advance side by side, then the chunks' ends in sequence. Keeps no states for
-  the backward pass but recomputes them, segment by segment. What ``auto`` takes on a CPU.
-- ``triton``: two kernels (``radweave.nn.scan_kernels``). What ``auto`` takes on a CUDA device with Triton.
-- ``associative``: torch's own associative scan. A private name of torch, so it may be missing.
+  the backward pass but recomputes them, segment by segment. The choice of ``auto`` on a CPU.
+- ``triton``: two kernels (``radweave.nn.scan_kernels``). The choice of ``auto`` on a CUDA device
+  with Triton.
+- ``associative``: torch's own associative scan. A private function of torch, which may be missing.
 
 Shape letters: B batch, G groups (scan directions), L tokens, C channels, N states per channel.
 """
@@ -50,10 +51,12 @@ def selective_scan(
     Half-precision input is scanned in float32 and the result returned in the precision of ``u``.
 
     Raises:
-        InputError: if ``backend`` is not there.
-        ValueError: if the shapes do not belong together.
+        InputError: if ``backend`` is not available.
+        ValueError: if the shapes do not match.
     """
     _check(u, delta, A, B, C, D)
+    if u.device.type == "meta":
+        return torch.empty_like(u)
     precision = torch.promote_types(u.dtype, torch.float32)
     values = [tensor.to(precision) for tensor in (u, delta, A, B, C, D)]
     with torch.autocast(u.device.type, enabled=False):
@@ -190,7 +193,7 @@ def _states(decay: Tensor, total: Tensor, inputs: Tensor, state: Tensor) -> Tens
 
 
 def _state_gradients(decay: Tensor, total: Tensor, outer: Tensor, carried: Tensor) -> tuple[Tensor, Tensor]:
-    """g_t = outer_t + decay_{t+1} g_{t+1}, in place of ``outer``, and decay_1 g_1 for the segment before.
+    """g_t = outer_t + decay_{t+1} g_{t+1}, in place of ``outer``, and decay_1 g_1 for the previous segment.
 
     ``carried`` is decay_{t+1} g_{t+1} at the last token of the segment.
     """
@@ -263,7 +266,7 @@ def _segment_gradients(
     carried: Tensor,
     grads: list[Tensor],
 ) -> Tensor:
-    """Fill the segment's part of the gradients; returns what is carried to the segment before."""
+    """Fill the segment's part of the gradients; return the gradient carried to the previous segment."""
     u, delta, A, B, C, D = arguments
     du, ddelta, dA, dB, dC, dD = grads
     tokens, dy = segment.tokens, segment.split(grad)

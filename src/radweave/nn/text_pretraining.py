@@ -132,6 +132,10 @@ class Around:
         )
         return cls(before, after)
 
+    def length(self, text: int) -> int:
+        """The tokens of a text of so many with the words around it."""
+        return len(self._before) + text + len(self._after) if text else 0
+
     def __call__(self, ids: Int[Tensor, "batch text"], mask: Bool[Tensor, "batch text"]) -> TokenSlot:
         """Texts with the words around them; a row without any token stays without."""
         has_words = mask.any(1, keepdim=True)
@@ -150,6 +154,11 @@ class DiagnosisText:
     intro: tuple[int, ...]
     names: tuple[tuple[int, ...], ...]
     none: tuple[int, ...]
+
+    @property
+    def longest(self) -> int:
+        """The most tokens of a study: those of one with every finding, or of one with none."""
+        return len(self.intro) + max(sum(len(name) for name in self.names), len(self.none))
 
     def tokens(self, findings: Bool[Tensor, "batch classes"]) -> TokenSlot:
         """The words for each study, in the order of the classes."""

@@ -408,7 +408,7 @@ def _add_sections(connection: sa.Connection) -> None:
 def _add_images_digest(connection: sa.Connection) -> None:
     """Digest of the fetched series, to notice later images."""
     columns = {column["name"] for column in sa.inspect(connection).get_columns(listed_studies.name)}
-    if "images" not in columns:  # absent unless the earlier step made the current table
+    if "images" not in columns:  # present if an earlier migration created the current table
         connection.exec_driver_sql("ALTER TABLE asked ADD COLUMN images VARCHAR(64)")
 
 
@@ -424,8 +424,8 @@ def _add_addenda(connection: sa.Connection) -> None:
         connection.exec_driver_sql("ALTER TABLE studies DROP CONSTRAINT known_state")
         connection.exec_driver_sql(f"ALTER TABLE studies ADD CONSTRAINT known_state CHECK (state IN {STATES})")
         return
-    # SQLite cannot alter a CHECK, and other tables refer to this one: the schema text is edited, which no row
-    # contradicts (sqlite.org/lang_altertable.html, section 7).
+    # SQLite cannot alter a CHECK, and a copy of the table would break the references to it. So the schema text is
+    # edited (sqlite.org/lang_altertable.html, section 7); all rows satisfy the wider CHECK.
     number = connection.exec_driver_sql("PRAGMA schema_version").scalar_one()
     connection.exec_driver_sql("PRAGMA writable_schema = ON")
     connection.exec_driver_sql(

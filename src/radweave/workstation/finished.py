@@ -251,7 +251,7 @@ class FinishedReport:
         """
         if not self.sources:
             raise InputError(
-                "the images are no DICOM files, so the report would be nobody's",
+                "the images are no DICOM files, so the report names no patient",
                 field="--format",
                 expected="DICOM images, or pdf, fhir or text",
             )

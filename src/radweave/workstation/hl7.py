@@ -54,7 +54,7 @@ def write_hl7(report: FinishedReport) -> bytes:
     """
     patient = report.patient
     if not patient.patient_id:
-        raise InputError("is missing in the images; to a receiver the message would be nobody's", field="PatientID")
+        raise InputError("is missing in the images, so the message names no patient", field="PatientID")
     segments = [_header(report), _patient(patient), _order(report), _request(report), *_observations(report)]
     return "".join("|".join(fields).rstrip("|") + "\r" for fields in segments).encode()
 

@@ -493,7 +493,7 @@ def test_a_key_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     assert "kkkk" not in repr(KEY) + str(KEY)
 
 
-def test_the_command_says_what_it_did_and_names_nobody(tmp_path: Path) -> None:
+def test_the_command_prints_counts_and_names_no_patient(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     write_dicom(tmp_path / "in" / "a.dcm")
     write_dicom(tmp_path / "in" / "b.dcm", BurnedInAnnotation="YES")

@@ -18,6 +18,7 @@ from image_files import chest, dataset, save
 from radweave.core.errors import InputError
 from radweave.data.deidentify.folder import deidentify_file
 from radweave.data.deidentify.key import Key
+from radweave.data.deidentify.traces import Traces
 
 KEY = Key(b"k" * 32)
 MANUFACTURER, MODEL, CODE_MEANING = 0x00080070, 0x00081090, 0x00080104
@@ -43,6 +44,12 @@ def _image(**tags: Any) -> Dataset:
 
 def _cleaned(ds: Dataset, folder: Path) -> Dataset:
     return dcmread(io.BytesIO(deidentify_file(save(ds, folder / "0.dcm"), KEY).data))
+
+
+@pytest.mark.parametrize("text", ["Frau Müller", "die Müllers", "Mu\u0308ller"])
+def test_a_name_without_diacritics_is_detected_in_text_with_them(text: str) -> None:
+    assert Traces(["MUELLER^ANNA"], [], [], []).in_text(text)
+    assert not Traces(["SCHMIDT^ANNA"], [], [], []).in_text(text)
 
 
 @pytest.mark.parametrize("vr", ["LO", "SH", "ST", "UT", "UN", "AE"])

@@ -23,7 +23,7 @@ from radweave.data.targets import Sections, cleaner
         ("impression", "Clear lungs.", None, None),
     ],
 )
-def test_every_section_asked_for_has_a_text(
+def test_every_requested_section_has_a_text(
     target: TargetText, findings: str | None, impression: str | None, expected: str | None
 ) -> None:
     study = RawStudy("s", "p", sections=Sections(findings, impression))

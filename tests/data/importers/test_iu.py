@@ -71,7 +71,7 @@ def test_rexrank_holds_validation_and_test_only(forms: dict[str, dict[str, Study
     assert all((other[i].report, other[i].split) == (manifest[i].report, manifest[i].split) for i in other)
 
 
-def test_what_differs_between_the_forms_is_known(forms: dict[str, dict[str, Study]]) -> None:
+def test_known_differences_between_the_forms_are_listed(forms: dict[str, dict[str, Study]]) -> None:
     """Kaggle lost texts that a spreadsheet program read as formulas; R2Gen has findings alone; ReXrank's "None"
     stands both for the word and for a missing section."""
     manifest = forms["manifest"]

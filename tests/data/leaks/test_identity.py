@@ -32,7 +32,7 @@ def test_ids_that_differ_in_writing_alone_are_equal(first: str, second: str) -> 
     ("first", "second"),
     [("p1", "p10"), ("p10", "p100"), ("1_01", "10_1"), ("p1-2", "p12"), ("a b", "ab"), ("0", ""), ("pO1", "p01")],
 )
-def test_ids_of_others_differ(first: str, second: str) -> None:
+def test_ids_of_different_patients_differ(first: str, second: str) -> None:
     assert comparable_id(first) != comparable_id(second)
 
 

@@ -25,12 +25,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    found = os.environ.get("RADWEAVE_TEST_BROWSER") or shutil.which("chromium")
-    assert found is not None, "there is no Chromium (Debian: apt-get install chromium)"
+    result = os.environ.get("RADWEAVE_TEST_BROWSER") or shutil.which("chromium")
+    assert result is not None, "there is no Chromium (Debian: apt-get install chromium)"
     with sync_playwright() as playwright:
         # Containers have no place for its sandbox; the software renderer is the same everywhere.
         options = ["--no-sandbox", "--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"]
-        yield playwright.chromium.launch(executable_path=found, args=options)
+        yield playwright.chromium.launch(executable_path=result, args=options)
 
 
 @pytest.fixture
@@ -49,23 +49,26 @@ def station(settings: Settings) -> Iterator[tuple[Origin, str]]:
 def watched(browser: Browser) -> Iterator[Callable[..., BrowserContext]]:
     """Makes browsers that note what they ask for and what fails in them; in the end nothing of either may be there."""
     made: list[BrowserContext] = []
-    asked: list[tuple[str, str]] = []
+    requested: list[tuple[str, str]] = []
     failed: list[str] = []
 
     def make(origin: Origin, **options: object) -> BrowserContext:
         context = browser.new_context(base_url=origin, **options)  # type: ignore[arg-type]
         context.set_default_timeout(20_000)
-        context.on("request", lambda request: asked.append((origin, request.url)))
+        context.on("request", lambda request: requested.append((origin, request.url)))
         context.on("weberror", lambda error: failed.append(str(error.error)))
         context.on("dialog", lambda shown: (failed.append(f"dialog {shown.message}"), shown.accept()))
-        context.on("console", lambda said: failed.append(said.text) if "Security Policy" in said.text else None)
+        context.on(
+            "console",
+            lambda logged: failed.append(logged.text) if "Security Policy" in logged.text else None,
+        )
         made.append(context)
         return context
 
     yield make
     for context in made:
         context.close()
-    elsewhere = [url for origin, url in asked if not url.startswith(("data:", "blob:")) and urlsplit(url).netloc
+    elsewhere = [url for origin, url in requested if not url.startswith(("data:", "blob:")) and urlsplit(url).netloc
                  != urlsplit(origin).netloc]  # fmt: skip
     assert elsewhere == []
     assert failed == []

@@ -60,11 +60,11 @@ def open_study(page: Page, name: str = "chest.dcm", data: bytes | None = None) -
 
 def grave_problems(page: Page) -> list[tuple[str, str, list[Any]]]:
     """What axe finds on a page that keeps people out: rule, impact and the first places. axe is in the page already."""
-    found = page.evaluate(
+    result = page.evaluate(
         "axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21aa', 'wcag22aa', 'best-practice']})"
     )
-    assert found["passes"], "axe looked at nothing"
+    assert result["passes"], "axe looked at nothing"
     return [
         (one["id"], one["impact"], [node["target"] for node in one["nodes"]][:3])
-        for one in found["violations"] if one["impact"] in ("serious", "critical")
+        for one in result["violations"] if one["impact"] in ("serious", "critical")
     ]  # fmt: skip

@@ -50,15 +50,15 @@ def scanned(toy_run: Path, tmp_path: Path) -> tuple[Path, np.ndarray[Any, Any]]:
 @pytest.fixture
 def opened(browser: Browser) -> Iterator[Open]:
     """Opens a page from its file; nothing may be asked for, and nothing fail."""
-    made, asked, failed = [], [], []
+    made, requested, failed = [], [], []
 
     def open_page(path: Path, **options: Any) -> Page:
         context = browser.new_context(**options)
         context.set_default_timeout(20_000)
         made.append(context)
-        context.on("request", lambda request: asked.append(request.url))
+        context.on("request", lambda request: requested.append(request.url))
         context.on("weberror", lambda error: failed.append(str(error.error)))
-        context.on("console", lambda said: failed.append(said.text) if said.type == "error" else None)
+        context.on("console", lambda message: failed.append(message.text) if message.type == "error" else None)
         if options.get("java_script_enabled", True):
             context.add_init_script(path=AXE)
         page = context.new_page()
@@ -68,7 +68,7 @@ def opened(browser: Browser) -> Iterator[Open]:
     yield open_page
     for context in made:
         context.close()
-    assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+    assert [url for url in requested if not url.startswith(("file:", "data:"))] == []
     assert failed == []
 
 
@@ -90,7 +90,7 @@ def test_the_window_is_over_the_file_s_own_values(explained: Path, opened: Open)
     assert page.locator("#plain").is_hidden()
     page.locator(".rv-stage").focus()
     page.keyboard.press("1")
-    seen = []
+    observed = []
     for key in ("i", "Shift+ArrowUp", "Shift+ArrowRight"):
         page.keyboard.press(key)
         facts, grey = _drawn(page)
@@ -101,8 +101,8 @@ def test_the_window_is_over_the_file_s_own_values(explained: Path, opened: Open)
         inside = grey[max(top, 0) : top + rows, max(left, 0) : left + columns]
         wanted = expected[max(-top, 0) :, max(-left, 0) :][: inside.shape[0], : inside.shape[1]]
         np.testing.assert_array_equal(inside, wanted)
-        seen.append(tuple(facts[name] for name in ("center", "width", "inverted")))
-    assert len(set(seen)) == 3
+        observed.append(tuple(facts[name] for name in ("center", "width", "inverted")))
+    assert len(set(observed)) == 3
     scale = float(facts["scale"])
     page.keyboard.press("+")
     assert float(_drawn(page)[0]["scale"]) > scale
@@ -149,8 +149,8 @@ def test_a_scan_is_gone_through_by_sliders_and_keys(scanned: tuple[Path, np.ndar
     expected = np.floor(np.clip((hu[1] - center) / width + 0.5, 0, 1) * 255 + 0.5)
     scale = float(facts["scale"])
     rows, columns = ((np.arange(count) + 0.5) * scale for count in expected.shape)
-    found = grey[np.ix_((top + rows).astype(int), (left + columns).astype(int))].astype(int)
-    assert np.abs(found - expected).max() <= 1
+    result = grey[np.ix_((top + rows).astype(int), (left + columns).astype(int))].astype(int)
+    assert np.abs(result - expected).max() <= 1
     page.get_by_label("Image of radiograph 1").select_option("coronal")
     page.locator(".rv-canvas[data-image=coronal]").wait_for()
     page.get_by_role("slider", name="coronal slice").fill("3")
@@ -162,7 +162,7 @@ def test_a_scan_is_gone_through_by_sliders_and_keys(scanned: tuple[Path, np.ndar
     ] == ["6", "4", "8"]
 
 
-def test_without_scripts_everything_is_there_to_read(explained: Path, opened: Open) -> None:
+def test_the_page_is_complete_without_scripts(explained: Path, opened: Open) -> None:
     page = opened(explained, java_script_enabled=False)
     for text in (RESEARCH_ONLY, "What supports each sentence", "Does not show:"):
         expect(page.locator("body")).to_contain_text(text)

@@ -41,7 +41,7 @@ def test_a_window_s_pixels_are_python_s(page: Page, tmp_path: Path) -> None:
     page.wait_for_load_state("networkidle")  # the page has its final widths
     page.locator(".rv-stage").focus()
     page.keyboard.press("1")
-    seen = []
+    observed = []
 
     def compare() -> None:
         facts, grey = _drawn(page)
@@ -51,7 +51,7 @@ def test_a_window_s_pixels_are_python_s(page: Page, tmp_path: Path) -> None:
         left, top = int(facts["left"]), int(facts["top"])
         rows, columns = expected.shape
         np.testing.assert_array_equal(grey[top : top + rows, left : left + columns], expected)
-        seen.append((facts["center"], facts["width"], facts["inverted"]))
+        observed.append((facts["center"], facts["width"], facts["inverted"]))
 
     compare()
     box = page.locator(".rv-stage").bounding_box()
@@ -70,13 +70,13 @@ def test_a_window_s_pixels_are_python_s(page: Page, tmp_path: Path) -> None:
         page.keyboard.press("Enter")
     page.locator(".rv-stage").focus()
     compare()
-    assert len(set(seen)) == 5
+    assert len(set(observed)) == 5
     page.keyboard.press("r")
     page.keyboard.press("1")
-    assert _drawn(page)[0]["center"] == seen[0][0]
+    assert _drawn(page)[0]["center"] == observed[0][0]
 
 
-def test_what_is_seen_is_moved_and_enlarged_by_keys(page: Page) -> None:
+def test_keys_pan_and_zoom_the_image(page: Page) -> None:
     open_study(page)
     page.locator(".rv-canvas[data-center]").wait_for()
     page.locator(".rv-stage").focus()

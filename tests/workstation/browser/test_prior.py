@@ -40,7 +40,7 @@ def _same(page: Page, *facts: str) -> None:
         expect(other).to_have_attribute(f"data-{name}", one.get_attribute(f"data-{name}") or "")
 
 
-def test_a_prior_that_is_chosen_stands_beside_and_goes_with_it(page: Page) -> None:
+def test_a_chosen_prior_is_shown_beside_the_study(page: Page) -> None:
     _open_second(page, ".dcm", dicom(columns=120), dicom())
     expect(page.locator("#prior")).to_contain_text("No earlier study")
     _choose_prior(page, "early.dcm")

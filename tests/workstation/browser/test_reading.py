@@ -21,10 +21,10 @@ def _read_and_sign(page: Page) -> None:
     page.locator("textarea").fill("The heart is of normal size.")
     page.get_by_role("button", name="Save").click()
     expect(page.locator("#draft")).to_contain_text("The heart is of normal size.")
-    looks = page.locator("button.look")
-    for left in range(looks.count(), 0, -1):
-        looks.first.click()
-        expect(looks).to_have_count(left - 1)
+    buttons = page.locator("button.look")
+    for left in range(buttons.count(), 0, -1):
+        buttons.first.click()
+        expect(buttons).to_have_count(left - 1)
     page.locator("#sign-button").click()
     page.locator("#sign-now").click()
     expect(page.locator("#sign")).to_contain_text("Signed")
@@ -54,7 +54,7 @@ def test_a_file_becomes_a_signed_report(page: Page) -> None:
     assert page.locator("#draft button").count() == 0
 
 
-def test_signing_waits_for_what_is_flagged(page: Page) -> None:
+def test_signing_requires_a_look_at_flagged_sentences(page: Page) -> None:
     open_study(page)
     expect(page.locator("#sign-button")).to_be_disabled()
     page.locator("button.look").first.click()
@@ -134,7 +134,7 @@ def _assert_fits(page: Page) -> None:
     assert outside == [], page.url
 
 
-def test_what_was_typed_outlives_the_edit_of_another(
+def test_typed_text_survives_an_edit_by_another_user(
     page: Page, station: tuple[str, str], watched: Callable[..., BrowserContext]
 ) -> None:
     study = open_study(page)

@@ -31,7 +31,7 @@ def test_no_script_of_a_name_a_report_or_a_patient_runs(page: Page) -> None:
     assert page.evaluate("window.ran") is None
 
 
-def test_the_policy_stops_what_a_page_would_carry(browser: Browser, station: tuple[str, str]) -> None:
+def test_the_content_security_policy_blocks_injected_content(browser: Browser, station: tuple[str, str]) -> None:
     page = browser.new_page()
     page.goto(f"{station[0]}/login")
     page.evaluate(
@@ -47,9 +47,9 @@ def _look(page: Page, what: str) -> None:
     assert grave == [], (what, grave)
 
 
-def test_axe_is_the_one_that_was_taken() -> None:
-    kept = AXE.with_name("README.md").read_text()
-    assert hashlib.sha256(AXE.read_bytes()).hexdigest() in kept
+def test_the_axe_file_has_its_recorded_hash() -> None:
+    retained = AXE.with_name("README.md").read_text()
+    assert hashlib.sha256(AXE.read_bytes()).hexdigest() in retained
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

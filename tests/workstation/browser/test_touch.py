@@ -28,11 +28,11 @@ def touched(station: tuple[str, str], watched: Callable[..., BrowserContext]) ->
 
 
 def facts(page: Page) -> dict[str, float]:
-    found: dict[str, Any] = page.evaluate(
+    result: dict[str, Any] = page.evaluate(
         """() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() =>
              done({...document.querySelector(".rv-canvas").dataset}))))"""
     )
-    return {name: float(found[name]) for name in ("center", "width", "scale", "left", "top")}
+    return {name: float(result[name]) for name in ("center", "width", "scale", "left", "top")}
 
 
 def swipe(page: Page, input_: CDPSession, *paths: tuple[Place, Place]) -> None:
@@ -73,7 +73,7 @@ def test_one_finger_changes_the_window_two_move_and_enlarge(touched: tuple[Page,
     # What lay between the fingers still does.
     for name, middle in (("left", 150), ("top", 150)):
         before, after = (
-            (middle * dots - seen[name]) / seen["scale"] for seen in (moved, pinched)
+            (middle * dots - observed[name]) / observed["scale"] for observed in (moved, pinched)
         )  # fmt: skip
         assert after == pytest.approx(before, abs=2)
     assert [pinched[name] for name in ("center", "width")] == [windowed[name] for name in ("center", "width")]

@@ -27,7 +27,7 @@ from radweave.data.importers.source import (
 )
 from radweave.data.targets import Sections
 
-# Upper-case headings inside are the report's own words; some entries run the headings together.
+# Case matters: upper-case headings belong to the report's text. Some entries have no blank between headings.
 _CONTEXT = re.compile(r"(Age|Gender|Sex|Indication|History|Comparison|Technique)\s*:\s*")
 _PATIENT = re.compile(r"(?:^|/)(p(?:atient)?\d{4,})(?=/|$)")
 
@@ -36,7 +36,7 @@ def open_source(source: Path, options: ImportOptions) -> Source:
     """Open one ReXrank file, or all of a folder.
 
     Raises:
-        InputError: if there is none, or it is not of that form.
+        InputError: if there is no such file, or it has another form.
     """
     files = [source] if source.is_file() else sorted(p for p in source.glob("*.json") if "rexrank" in p.name.lower())
     files = files or sorted(source.glob("*.json"))
@@ -107,7 +107,7 @@ def _study(study_id: str, entry: dict[str, Any], folder: ImageFolder, is_iu: boo
 
 
 def _context(text: str) -> dict[str, str | None]:
-    """``Indication: ... Comparison: ...`` apart; ReXrank writes the word None where a section is missing."""
+    """Split ``Indication: ... Comparison: ...`` into sections; ReXrank writes None for a missing one."""
     parts = _CONTEXT.split(text)
     pairs = zip(parts[1::2], parts[2::2], strict=True)
     return {name.lower(): None if value.strip() == "None" else text_or_none(value.strip()) for name, value in pairs}

@@ -17,6 +17,7 @@ from radweave.methods.experiment import (
     TINY_XRAY,
     DiseaseFirstStages,
     published,
+    report_stage,
     stage,
     warm,
 )
@@ -44,6 +45,7 @@ STAGE_TWO = full("visual_memory", "report_memory", "connector", "query_projectio
 WORD_HEAD, LANGUAGE = full("word_head"), full("language_model")
 DISEASE = {"disease": 1.0, "orthogonality": 0.1}
 IN_CONTEXT, REPORT = {"text_in_context": 1.0}, {"report": 1.0}
+WITHHELD = "stages.report.withheld={image: 0.3, queries: 0.3, regions: 0.3, reports: 0.3}"
 
 
 def tiny() -> AmMrgExperiment:
@@ -66,7 +68,7 @@ def tiny() -> AmMrgExperiment:
             encoder=ENCODER_STAGE,
             disease=stage(READING_PARTS, DISEASE, warm(1e-3, 50), epochs=8, augment=False),
             language=stage(LANGUAGE, IN_CONTEXT, fast, epochs=4, augment=False),
-            report=stage(STAGE_TWO | LANGUAGE, REPORT, fast, epochs=8, augment=False),
+            report=report_stage(STAGE_TWO | LANGUAGE, REPORT),
         ),
         decoding=DecodingConfig(max_new_tokens=96),
     )
@@ -163,6 +165,8 @@ ABLATIONS: dict[str, list[str]] = {
     "energy rule": _both("update=energy"),
     "attention until it settles": [*_both("update.steps=20"), *_both("update.tolerance=0.001")],
     "whole reports": ["model.report_memory.reports.unit=report"],
+    "normalised over studies": ["model.query_norm=studies", *_both("norm=studies")],
+    "normalised over studies, inputs withheld": ["model.query_norm=studies", *_both("norm=studies"), WITHHELD],
     "orthogonal queries": ["model.query_former.orthogonal=queries"],
     "w/o orthogonality": ["stages.disease.losses.orthogonality=0.0"],
 }

@@ -16,6 +16,7 @@ from radweave.methods.am_mrg.regions import RegionConfig
 from radweave.methods.am_mrg.report_bank import ReportDrawConfig
 from radweave.nn.hopfield import AttentionRuleConfig, Hopfield, Patterns, UpdateRuleConfig, strongest
 from radweave.nn.memory.bank import Bank, BankLayout, Column, Owners
+from radweave.nn.study_norm import MARKS, OverStudies, over_studies
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +34,15 @@ class HopfieldMemory(nn.Module):
     The bank is not part of the weights: it is a file of the run, read as it is, in chunks that are normalised on the
     way. A study never recalls patterns of its own patient; otherwise it would find its own report while it is trained.
     Until a bank is set the memory is empty and nothing is recalled.
+
+    ``state_norm`` (of (B, K, d)) and ``output_norm`` (of (B, K, H)) stand before and after the network: ``StudyNorm``,
+    or nothing.
     """
 
-    def __init__(self, network: Hopfield, pattern_dim: int) -> None:
+    def __init__(self, network: Hopfield, pattern_dim: int, state_norm: nn.Module, output_norm: nn.Module) -> None:
         super().__init__()
         self.network = network
+        self.state_norm, self.output_norm = state_norm, output_norm
         self.pattern_dim = pattern_dim
         self.patterns = Patterns(torch.zeros(0, pattern_dim))
         self.rows: tuple[dict[str, Any], ...] = ()
@@ -66,8 +71,9 @@ class HopfieldMemory(nn.Module):
             owners = None if held.owners is None else held.owners.to(device)
             self.patterns = replace(held, values=held.values.to(device), owners=owners)
         askers = self.owners.patients_of(patient_ids).to(states.device).repeat_interleave(states.shape[1])
-        recollection = self.network(states.flatten(0, 1), self.patterns, askers)
-        return Recollection(recollection.output.unflatten(0, states.shape[:2]), recollection.queries, askers)
+        recollection = self.network(self.state_norm(states).flatten(0, 1), self.patterns, askers)
+        tokens = self.output_norm(recollection.output.unflatten(0, states.shape[:2]))
+        return Recollection(tokens, recollection.queries, askers)
 
     def recalled(self, recollection: Recollection, classes: Sequence[str], top: int) -> list[list[dict[str, Any]]]:
         """Per study, for every class the ``top`` rows of the bank with the largest weight: row, class and weight."""
@@ -118,21 +124,25 @@ class NoVisualMemoryConfig(Config):
     kind: Literal["none"] = "none"
     regions: RegionConfig = RegionConfig()
 
-    def build(self, state_dim: int, pattern_dim: int, width: int) -> NoMemory:
+    def build(self, num_classes: int, state_dim: int, pattern_dim: int, width: int) -> NoMemory:
         return NoMemory(width)
 
 
 class VisualMemoryConfig(Config):
-    """V-Hopfield over the regions that are mined from the training split."""
+    """V-Hopfield over the regions that are mined from the training split.
+
+    ``norm=studies`` normalises the disease tokens before the network, and what they recall, over studies.
+    """
 
     kind: Literal["hopfield"] = "hopfield"
     num_heads: Heads = 6
     head_dim: Width = 1024
     update: UpdateRuleConfig = AttentionRuleConfig()
+    norm: OverStudies = "none"
     regions: RegionConfig = RegionConfig()
 
-    def build(self, state_dim: int, pattern_dim: int, width: int) -> HopfieldMemory:
-        return _memory(state_dim, pattern_dim, width, self.num_heads, self.head_dim, self.update)
+    def build(self, num_classes: int, state_dim: int, pattern_dim: int, width: int) -> HopfieldMemory:
+        return _memory(self, num_classes, state_dim, pattern_dim, width)
 
 
 class NoReportMemoryConfig(Config):
@@ -145,31 +155,32 @@ class NoReportMemoryConfig(Config):
         """Of no consequence."""
         return ReportDrawConfig()
 
-    def build(self, state_dim: int, pattern_dim: int, width: int) -> NoMemory:
+    def build(self, num_classes: int, state_dim: int, pattern_dim: int, width: int) -> NoMemory:
         return NoMemory(width)
 
 
 class ReportMemoryConfig(Config):
-    """R-Hopfield over sentences or reports of the training split."""
+    """R-Hopfield over sentences or reports of the training split; ``norm`` as for ``VisualMemoryConfig``."""
 
     kind: Literal["hopfield"] = "hopfield"
     num_heads: Heads = 6
     head_dim: Width = 1024
     update: UpdateRuleConfig = AttentionRuleConfig()
+    norm: OverStudies = "none"
     reports: ReportDrawConfig = ReportDrawConfig()
 
-    def build(self, state_dim: int, pattern_dim: int, width: int) -> HopfieldMemory:
-        return _memory(state_dim, pattern_dim, width, self.num_heads, self.head_dim, self.update)
+    def build(self, num_classes: int, state_dim: int, pattern_dim: int, width: int) -> HopfieldMemory:
+        return _memory(self, num_classes, state_dim, pattern_dim, width)
 
 
 def _memory(
-    state_dim: int, pattern_dim: int, width: int, num_heads: int, head_dim: int, update: UpdateRuleConfig
+    record: VisualMemoryConfig | ReportMemoryConfig, num_classes: int, state_dim: int, pattern_dim: int, width: int
 ) -> HopfieldMemory:
-    rule, schedule = update.build()
-    network = Hopfield(
-        state_dim, pattern_dim, width, num_heads=num_heads, head_dim=head_dim, rule=rule, schedule=schedule
-    )
-    return HopfieldMemory(network, pattern_dim)
+    rule, schedule = record.update.build()
+    heads = {"num_heads": record.num_heads, "head_dim": record.head_dim}
+    network = Hopfield(state_dim, pattern_dim, width, **heads, rule=rule, schedule=schedule)
+    norms = over_studies(record.norm, num_classes, state_dim), over_studies(record.norm, num_classes, width, MARKS)
+    return HopfieldMemory(network, pattern_dim, *norms)
 
 
 VisualMemorySetting = Annotated[NoVisualMemoryConfig | VisualMemoryConfig, Field(discriminator="kind")]

@@ -20,6 +20,7 @@ from radweave.data.tokenizer import encode
 from radweave.methods.am_mrg.disease_queries import DiseaseHeads, DiseaseQueryFormer, QueryFormerConfig, Reading
 from radweave.methods.am_mrg.memory import (
     Memory,
+    NoMemory,
     NoReportMemoryConfig,
     NoVisualMemoryConfig,
     Recollection,
@@ -36,6 +37,7 @@ from radweave.methods.model import (
     DecoderInput,
     ForwardPass,
     ReportModel,
+    StudySize,
     Term,
     ToWrite,
     generation,
@@ -54,6 +56,7 @@ from radweave.nn.heads import NoWordHeadConfig, UncertainPolicy, WordHeadConfig,
 from radweave.nn.language_model import CausalLanguageModel, LanguageModelConfig
 from radweave.nn.memory.bank import Bank, BankLayout
 from radweave.nn.prompt import PromptFormat, PromptTemplate, Slot, all_there, nothing
+from radweave.nn.study_norm import MARKS, OverStudies, over_studies
 from radweave.nn.text_encoder import TextEncoderConfig, TextPart
 from radweave.nn.text_pretraining import finding_names, hint_generator, word_hints
 from radweave.nn.vision import VisionEncoderConfig, VisionPart
@@ -220,6 +223,16 @@ class AmMrgModel(ReportModel):
         logits: Tensor = self.heads(Forward(self, batch).reading.diseases)
         return logits
 
+    def prompt_tokens(self, study: StudySize) -> int:
+        """The prompt with [F; Q_f; F']: a token per disease of each memory that is there."""
+        memories = sum(not isinstance(memory, NoMemory) for memory in (self.visual_memory, self.report_memory))
+        slots = {
+            "image": study.views * (study.tokens if self.image_grid is None else self.image_grid**2),
+            "queries": self.query_former.num_image_queries,
+            "memory": memories * len(self.classes),
+        }
+        return self.prompt.length(slots, study.context)
+
     def report_nats(self, batch: Batch) -> Float[Tensor, " batch"]:
         """Mean negative log-likelihood per token of each study's report."""
         return prompted_nats(Forward(self, batch))
@@ -302,16 +315,12 @@ def paired(regions: Slot, reports: Slot) -> Slot:
     return torch.stack(tokens, dim=2).flatten(1, 2), torch.stack(masks, dim=2).flatten(1, 2)
 
 
-def query_projection(dim: int, width: int) -> nn.Module:
-    """Q_f to the language model's width: linear and LayerNorm, as for the other visual tokens."""
-    return nn.Sequential(nn.Linear(dim, width), nn.LayerNorm(width))
-
-
 class AmMrgModelConfig(ModelConfig):
     """Parts of the model. ``prompt`` has the slots ``{image}`` (F), ``{queries}`` (Q_f) and ``{memory}`` (F').
 
     ``image_grid`` averages each view's tokens to that grid before the language model reads them, None keeps them all,
-    as the paper does. ``uncertain`` says what an uncertain label counts as in stage 1.
+    as the paper does. ``query_norm=studies`` normalises Q_f over studies before its projection. ``uncertain`` says
+    what an uncertain label counts as in stage 1.
     """
 
     vision_encoder: VisionEncoderConfig
@@ -322,6 +331,7 @@ class AmMrgModelConfig(ModelConfig):
     report_memory: ReportMemorySetting = ReportMemoryConfig()
     uncertain: UncertainPolicy = "negative"
     image_grid: Grid | None = None
+    query_norm: OverStudies = "none"
     connector: ConnectorConfig
     language_model: LanguageModelConfig
     prompt: Prompt
@@ -340,21 +350,29 @@ class AmMrgModelConfig(ModelConfig):
         }
         return Without(self.model_copy(update=bare), tuple(lost[name] for name in bare))
 
+    def query_projection(self, width: int) -> nn.Sequential:
+        """Q_f to the language model's width: linear and LayerNorm, as for the other visual tokens."""
+        former = self.query_former
+        projection = nn.Sequential(nn.Linear(former.dim, width), nn.LayerNorm(width))
+        norm = over_studies(self.query_norm, former.num_image_queries, former.dim, MARKS)
+        return projection if isinstance(norm, nn.Identity) else nn.Sequential(norm, *projection)
+
     def build(self, context: BuildContext) -> AmMrgModel:
         encoder, text = context.vision_encoder(self.vision_encoder), context.text_encoder(self.text_encoder)
         language_model = context.part("language_model", lambda: self.language_model.build(**context.words))
         dim, state_dim, width = encoder.dim, self.query_former.dim, language_model.width
         tokenizer, classes, part = context.tokenizer, context.classes, context.part
+        states = len(classes), state_dim
         return AmMrgModel(
             vision_encoder=encoder,
             query_former=part("query_former", lambda: self.query_former.build(len(classes), dim)),
             heads=part("heads", lambda: DiseaseHeads(len(classes), state_dim)),
             word_head=context.word_head(self.word_head, dim),
             text_encoder=text,
-            visual_memory=part("visual_memory", lambda: self.visual_memory.build(state_dim, dim, width)),
-            report_memory=part("report_memory", lambda: self.report_memory.build(state_dim, text.width, width)),
+            visual_memory=part("visual_memory", lambda: self.visual_memory.build(*states, dim, width)),
+            report_memory=part("report_memory", lambda: self.report_memory.build(*states, text.width, width)),
             connector=part("connector", lambda: self.connector.build(dim, width)),
-            query_projection=part("query_projection", lambda: query_projection(state_dim, width)),
+            query_projection=part("query_projection", lambda: self.query_projection(width)),
             language_model=language_model,
             prompt=context.prompt(self.prompt, self.prompt_format, "image", "queries", "memory"),
             classes=classes,

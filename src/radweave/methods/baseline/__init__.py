@@ -16,6 +16,7 @@ from radweave.methods.experiment import (
     TINY_XRAY,
     VisionFirstStages,
     published,
+    report_stage,
     stage,
     warm,
 )
@@ -50,8 +51,7 @@ def tiny() -> BaselineExperiment:
         word_head=DenseHeadConfig(),
         prompt="{image}",
     )
-    report = stage(READING_PARTS, REPORT, warm(1e-3, 100), epochs=8, augment=False)
-    stages = VisionFirstStages(encoder=ENCODER_STAGE, report=report)
+    stages = VisionFirstStages(encoder=ENCODER_STAGE, report=report_stage(READING_PARTS, REPORT))
     return BaselineExperiment(data=TINY_XRAY, model=model, stages=stages, decoding=DecodingConfig(max_new_tokens=96))
 
 

@@ -19,6 +19,7 @@ from radweave.methods.model import (
     DecoderInput,
     ForwardPass,
     ReportModel,
+    StudySize,
     Term,
     ToWrite,
     generation,
@@ -84,6 +85,11 @@ class BaselineModel(ReportModel):
     def loss(self, batch: Batch, terms: Sequence[str]) -> dict[str, Tensor]:
         """Losses: ``report`` per token given the image, ``text`` per token without it, ``words`` of the word head."""
         return losses(self.terms, Forward(self, batch), terms)
+
+    def prompt_tokens(self, study: StudySize) -> int:
+        """The prompt with the tokens of all views, or of their average."""
+        views = 1 if self.views == "average" else study.views
+        return self.prompt.length({"image": views * study.tokens}, study.context)
 
     def report_nats(self, batch: Batch) -> Float[Tensor, " batch"]:
         """Mean negative log-likelihood per token of each study's report."""

@@ -15,6 +15,7 @@ from radweave.methods.experiment import (
     DiseaseFirstStages,
     as_written,
     published,
+    report_stage,
     stage,
     warm,
 )
@@ -39,6 +40,7 @@ FUSION_SIDE = full("fusion", "connector")
 LANGUAGE = full("language_model")
 STAGE_ONE = {"disease": 1.0, "contrastive": 1.0}
 IN_CONTEXT, REPORT = {"text_in_context": 1.0}, {"report": 1.0}
+WITHHELD = {"image": 0.3, "fusion": 0.3}
 
 
 def tiny() -> DastExperiment:
@@ -51,8 +53,8 @@ def tiny() -> DastExperiment:
             word_head=DenseHeadConfig(),
             disease_tokens=DiseaseTokensConfig(num_heads=4),
             text_encoder=LsaTextEncoderConfig(width=64),
-            fusion=DvafConfig(num_heads=4),
-            retrieval=DmsrConfig(max_tokens=96),
+            fusion=DvafConfig(num_heads=4, class_tokens=True, norm="studies"),
+            retrieval=DmsrConfig(max_tokens=96, standardised=True),
             connector=LinearConnectorConfig(input_norm="batch"),
             language_model=TINY_LLAMA,
             prompt="{image}",
@@ -60,9 +62,9 @@ def tiny() -> DastExperiment:
         ),
         stages=DiseaseFirstStages(
             encoder=ENCODER_STAGE,
-            disease=stage(READING_SIDE, STAGE_ONE, warm(1e-3, 50), epochs=8, augment=False),
+            disease=stage(VISION_SIDE, STAGE_ONE, warm(5e-4, 50), epochs=8),
             language=stage(LANGUAGE, IN_CONTEXT, fast, epochs=4, augment=False),
-            report=stage(FUSION_SIDE | LANGUAGE, REPORT, fast, epochs=8, augment=False),
+            report=report_stage(FUSION_SIDE | LANGUAGE, REPORT).model_copy(update={"withheld": WITHHELD}),
         ),
         decoding=DecodingConfig(max_new_tokens=96),
     )
@@ -134,11 +136,14 @@ ABLATIONS: dict[str, list[str]] = {
         "model.vision_encoder={kind: vmamba, dims: [16, 48, 128], depths: [1, 1, 2], ssm_ratio: 1.0, mlp_ratio: 2.0, "
         "drop_path: 0.0}"
     ],
+    "DVAF as printed": ["model.fusion.class_tokens=false", "model.fusion.norm=none"],
+    "encoder frozen in stage 1": ["stages.disease.finetune.vision_encoder=frozen"],
+    "nothing withheld": ["stages.report.withheld={}"],
     "DMSR alone": ["model.fusion=none"],
     "DMSR by image only": ["model.retrieval.alpha=1.0"],
     "DMSR by disease only": ["model.retrieval.alpha=0.0"],
-    "DMSR with standardised logits": ["model.retrieval.standardised=true"],
-    "DMSR by standardised disease only": ["model.retrieval.standardised=true", "model.retrieval.alpha=0.0"],
+    "DMSR with raw logits": ["model.retrieval.standardised=false"],
+    "DMSR by raw disease only": ["model.retrieval.standardised=false", "model.retrieval.alpha=0.0"],
 }
 
 TABLES = read_tables(__name__)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from radweave.core.config import Config, Heads
 from radweave.nn.query_transformer import CrossAttention
+from radweave.nn.study_norm import MARKS, OverStudies, over_studies
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,10 @@ class Fused:
 class NoFusion(nn.Module):
     """Patches only: the baseline of Table 4."""
 
+    def appended(self, num_classes: int) -> int:
+        """The number of tokens that are appended."""
+        return 0
+
     def forward(self, diseases: Tensor, patches: Tensor, mask: Tensor) -> Fused:
         return Fused(patches[:, :0])
 
@@ -36,12 +41,20 @@ class NoFusion(nn.Module):
 class ConcatFusion(nn.Module):
     """All K disease tokens are appended ("simple concatenation" of Table 5)."""
 
+    def appended(self, num_classes: int) -> int:
+        """The number of tokens that are appended."""
+        return num_classes
+
     def forward(self, diseases: Tensor, patches: Tensor, mask: Tensor) -> Fused:
         return Fused(diseases)
 
 
 class MeanFusion(nn.Module):
     """(mean of the patches + mean of the disease tokens) / 2 is appended ("mean pooling" of Table 5)."""
+
+    def appended(self, num_classes: int) -> int:
+        """The number of tokens that are appended."""
+        return 1
 
     def forward(self, diseases: Tensor, patches: Tensor, mask: Tensor) -> Fused:
         return Fused(((diseases.mean(1) + masked_mean(patches, mask)) / 2)[:, None])
@@ -53,10 +66,15 @@ class Dvaf(nn.Module):
         C = LN(T' + CrossAttention(T', V)),   R = LN(C + SelfAttention(C)),   t = sum_k softmax(u . R)_k R_k   (Eq. 5)
         v = mean(V),   g = sigmoid(W [v; t] + b),   fused = g * t + (1 - g) * v                               (Eq. 6)
 
+    With ``class_tokens`` the R_k stand beside the fused token. ``norm`` takes out of the appended tokens what all
+    studies share.
+
     Deviations: residuals and norms, which the paper does not mention.
     """
 
-    def __init__(self, dim: int, num_heads: int) -> None:
+    def __init__(
+        self, dim: int, num_heads: int, num_classes: int, *, class_tokens: bool = False, norm: OverStudies = "none"
+    ) -> None:
         super().__init__()
         self.cross_attention = CrossAttention(dim, dim, num_heads)
         self.cross_norm = nn.LayerNorm(dim)
@@ -64,6 +82,12 @@ class Dvaf(nn.Module):
         self.self_norm = nn.LayerNorm(dim)
         self.pool = nn.Linear(dim, 1, bias=False)
         self.gate = nn.Linear(2 * dim, dim)
+        self.class_tokens = class_tokens
+        self.norm = over_studies(norm, 1 + num_classes * class_tokens, dim, MARKS)
+
+    def appended(self, num_classes: int) -> int:
+        """The number of tokens that are appended."""
+        return 1 + num_classes * self.class_tokens
 
     def forward(
         self,
@@ -78,8 +102,10 @@ class Dvaf(nn.Module):
         disease = (shares * related).sum(1)
         visual = masked_mean(patches, mask)
         gate = torch.sigmoid(self.gate(torch.cat([visual, disease], dim=-1)))
-        fused = gate * disease + (1 - gate) * visual
-        return Fused(fused[:, None], gate, shares.squeeze(-1))
+        tokens = (gate * disease + (1 - gate) * visual)[:, None]
+        if self.class_tokens:
+            tokens = torch.cat([tokens, related], dim=1)
+        return Fused(self.norm(tokens), gate, shares.squeeze(-1))
 
 
 def masked_mean(
@@ -95,20 +121,26 @@ class PlainFusionConfig(Config):
 
     kind: Literal["none", "concat", "mean"] = "none"
 
-    def build(self, dim: int) -> NoFusion | ConcatFusion | MeanFusion:
+    def build(self, dim: int, num_classes: int) -> NoFusion | ConcatFusion | MeanFusion:
         if self.kind == "mean":
             return MeanFusion()
         return ConcatFusion() if self.kind == "concat" else NoFusion()
 
 
 class DvafConfig(Config):
-    """Append the gated fusion."""
+    """Append the gated fusion; the defaults are the printed form.
+
+    ``class_tokens`` appends the refined token of every class too. ``norm=studies`` normalises what is appended over
+    studies.
+    """
 
     kind: Literal["dvaf"] = "dvaf"
     num_heads: Heads = 8
+    class_tokens: bool = False
+    norm: OverStudies = "none"
 
-    def build(self, dim: int) -> Dvaf:
-        return Dvaf(dim, self.num_heads)
+    def build(self, dim: int, num_classes: int) -> Dvaf:
+        return Dvaf(dim, self.num_heads, num_classes, class_tokens=self.class_tokens, norm=self.norm)
 
 
 FusionConfig = Annotated[PlainFusionConfig | DvafConfig, Field(discriminator="kind")]

@@ -33,6 +33,7 @@ from radweave.methods.model import (
     DecoderInput,
     ForwardPass,
     ReportModel,
+    StudySize,
     Term,
     ToWrite,
     generation,
@@ -282,6 +283,14 @@ class DastModel(ReportModel):
         """Logits of the disease tokens for each class (B, K)."""
         return Forward(self, batch).reading.logits
 
+    def prompt_tokens(self, study: StudySize) -> int:
+        """The prompt with the patches, what the fusion appends, and an exemplar of full length in its sentence."""
+        slots = {
+            "image": study.views * study.tokens + self.fusion.appended(len(self.classes)),
+            "exemplar": self.prompts.exemplar_sentence.length(self.retrieval.max_tokens),
+        }
+        return self.prompts.template.length(slots, study.context)
+
     def report_nats(self, batch: Batch) -> Float[Tensor, " batch"]:
         """Mean negative log-likelihood per token of each study's report."""
         return prompted_nats(Forward(self, batch))
@@ -363,7 +372,7 @@ class DastModelConfig(ModelConfig):
             disease_tokens=context.part("disease_tokens", lambda: self.disease_tokens.build(len(classes), dim)),
             alignment=context.part("alignment", lambda: self.alignment.build(dim, text.width)),
             text_encoder=text,
-            fusion=context.part("fusion", lambda: self.fusion.build(dim)),
+            fusion=context.part("fusion", lambda: self.fusion.build(dim, len(classes))),
             retrieval=self.retrieval.build(),
             connector=context.part("connector", lambda: self.connector.build(dim, language_model.width)),
             language_model=language_model,

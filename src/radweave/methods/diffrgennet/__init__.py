@@ -7,9 +7,20 @@ docs/methods/diffrgennet.md.
 from __future__ import annotations
 
 from radweave.methods.diffrgennet.aggregation import FlexiRouteConfig
+from radweave.methods.diffrgennet.difference import CaseEmbeddingConfig, FeatureDifferenceConfig
 from radweave.methods.diffrgennet.diseases import DiseaseStatesConfig
+from radweave.methods.diffrgennet.matching import NegPosMatchingConfig
 from radweave.methods.diffrgennet.model import DiffRGenNetExperiment, DiffRGenNetModelConfig, DiffRGenNetStages
-from radweave.methods.experiment import ENCODER_STAGE, SMALL_XRAY, TINY_XRAY, as_written, published, stage, warm
+from radweave.methods.experiment import (
+    ENCODER_STAGE,
+    SMALL_XRAY,
+    TINY_XRAY,
+    as_written,
+    published,
+    report_stage,
+    stage,
+    warm,
+)
 from radweave.methods.stage import OptimizerConfig, StageConfig, full
 from radweave.methods.tables import read_tables
 from radweave.nn.connector import LinearConnectorConfig
@@ -26,9 +37,25 @@ REPORT_PARTS = full("vision_encoder") | READING_PARTS
 LOSSES = {"report": 1.0, "disease": 4.0, "matching": 0.1}
 
 
+PRINTED = [
+    "model.difference.space=shared",
+    "model.difference.norm=none",
+    "model.difference.vector=false",
+    "model.cases.ranks=false",
+    "model.matching.over=inputs",
+    "stages.report.withheld={}",
+]
+"""Printed forms of the options that the presets set otherwise so that the difference is heard; see the method page."""
+
+
 def words_from_images(epochs: int) -> StageConfig:
     """An encoder from nothing first learns which words go with an image; see radweave/nn/heads.py."""
     return stage(full("vision_encoder", "word_head"), {"words": 1.0}, warm(1e-3, 50), epochs=epochs)
+
+
+def heard(report: StageConfig) -> StageConfig:
+    """The stage with the image withheld now and then, so that what was made of it has to be read."""
+    return report.model_copy(update={"withheld": {"image": 0.3}})
 
 
 def tiny() -> DiffRGenNetExperiment:
@@ -40,14 +67,15 @@ def tiny() -> DiffRGenNetExperiment:
             vision_encoder=PHANTOM_ENCODER,
             connector=LinearConnectorConfig(input_norm="batch"),
             text_encoder=LsaTextEncoderConfig(width=64),
+            cases=CaseEmbeddingConfig(ranks=True),
+            difference=FeatureDifferenceConfig(space="matching", norm="batch", vector=True),
             diseases=DiseaseStatesConfig(taught=0.5),
+            matching=NegPosMatchingConfig(over="outputs"),
             language_model=decoder.model_copy(update={"token_dropout": 0.2}),
             word_head=DenseHeadConfig(),
             positions="sine",
         ),
-        stages=DiffRGenNetStages(
-            encoder=ENCODER_STAGE, report=stage(READING_PARTS, LOSSES, warm(1e-3, 100), epochs=8, augment=False)
-        ),
+        stages=DiffRGenNetStages(encoder=ENCODER_STAGE, report=heard(report_stage(READING_PARTS, LOSSES))),
         decoding=DecodingConfig(max_new_tokens=96),
     )
 
@@ -65,7 +93,7 @@ def small() -> DiffRGenNetExperiment:
     return DiffRGenNetExperiment(
         data=SMALL_XRAY,
         model=tiny().model.model_copy(update=changes),
-        stages=DiffRGenNetStages(vision=words_from_images(10), report=report),
+        stages=DiffRGenNetStages(vision=words_from_images(10), report=heard(report)),
         decoding=DecodingConfig(num_beams=3, max_new_tokens=128),
     )
 
@@ -80,7 +108,9 @@ def paper() -> DiffRGenNetExperiment:
             vision_encoder=ResNetConfig(path="microsoft/resnet-101", channels=3),
             connector=LinearConnectorConfig(),
             text_encoder=PretrainedTextEncoderConfig(path="emilyalsentzer/Bio_ClinicalBERT"),
+            difference=FeatureDifferenceConfig(space="matching", norm="batch"),
             aggregation=FlexiRouteConfig(num_heads=8),
+            matching=NegPosMatchingConfig(over="outputs"),
             language_model=PretrainedBertDecoderConfig(path=bert),
         ),
         stages=DiffRGenNetStages(report=stage(REPORT_PARTS, LOSSES, schedule, epochs=10)),
@@ -108,6 +138,10 @@ ABLATIONS: dict[str, list[str]] = {
     "with priors": ["data.priors=true"],
     "masks multiply": ["model.aggregation.mask=multiply"],
     "spread window centres": ["model.aggregation.centers=spread"],
+    "Eq. 1 and Eq. 8 as printed": PRINTED,
+    "distances of the shared space": ["model.difference.space=shared"],
+    "SCL without difference features": ["model.matching.over=inputs"],
+    "w/o difference vector": ["model.difference.vector=false"],
     "SCL without positives in the denominator": ["model.matching.denominator=negatives"],
 }
 

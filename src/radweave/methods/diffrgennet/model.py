@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
@@ -27,7 +27,13 @@ from radweave.methods.diffrgennet.difference import (
     NoDifference,
 )
 from radweave.methods.diffrgennet.diseases import STATES, DiseaseStates, DiseaseStatesConfig
-from radweave.methods.diffrgennet.matching import MatchingConfig, NegPosMatching, NegPosMatchingConfig, NoMatching
+from radweave.methods.diffrgennet.matching import (
+    MatchingConfig,
+    NegPosMatching,
+    NegPosMatchingConfig,
+    NoMatching,
+    Outputs,
+)
 from radweave.methods.diffrgennet.reading import (
     SLOTS,
     Decoder,
@@ -51,6 +57,7 @@ from radweave.methods.model import (
     DecoderInput,
     ForwardPass,
     ReportModel,
+    StudySize,
     Term,
     ToWrite,
     generation,
@@ -61,6 +68,7 @@ from radweave.methods.model import (
 from radweave.methods.stage import StageConfig
 from radweave.nn.connector import Connector, ConnectorConfig, ViewTokens, connect_views
 from radweave.nn.decoding import DecodingConfig
+from radweave.nn.encoder_decoder import CrossAttentionLanguageModel
 from radweave.nn.flexiroute import Routed
 from radweave.nn.heads import POSITIVE, NoWordHeadConfig, WordHeadConfig, WordPart
 from radweave.nn.language_model import study_nats
@@ -163,6 +171,19 @@ def priors_by_row(batch: Batch) -> dict[int, tuple[str, str]]:
     return dict(zip(batch.prior_of, zip(batch.priors.study_ids, batch.priors.reports, strict=True), strict=True))
 
 
+def mean_of(tokens: Float[Tensor, "batch n dim"], mask: Bool[Tensor, "batch n"]) -> Float[Tensor, "batch dim"]:
+    """Mean over the tokens that are there; 0 where none is."""
+    weight = mask[:, :, None].to(tokens.dtype)
+    return (tokens * weight).sum(1) / weight.sum(1).clamp(min=1)
+
+
+Projection = Callable[[Tensor], Tensor]
+
+
+def _as_it_is(vectors: Tensor) -> Tensor:
+    return vectors
+
+
 Positions = Literal["none", "sine"]
 
 
@@ -176,54 +197,71 @@ class Forward(ForwardPass["DiffRGenNetModel"]):
         if model.positions == "sine":
             cells = sine_positions(views.grid, tokens.shape[-1]).to(tokens)
             tokens = tokens + cells.repeat(views.tokens.shape[1], 1) * mask[:, :, None]
-        weight = mask[:, :, None].to(tokens.dtype)
-        return ImageTokens(tokens, mask, (tokens * weight).sum(1) / weight.sum(1), views)
+        return ImageTokens(tokens, mask, mean_of(tokens, mask), views)
+
+    @cached_property
+    def recalled(self) -> Recalled:
+        return self.model.retrieval.recall(self.batch, self.model.cases.projection.in_features)
+
+    @cached_property
+    def cases(self) -> Cases:
+        """The cases in the shared width; the patient's own prior is one more, for the studies that have one."""
+        tokens, present = self._case_vectors(self.model.cases, _as_it_is), self.recalled.present
+        is_prior = torch.zeros_like(present)
+        if self.batch.priors is not None:
+            has_prior = present.new_zeros(len(self.batch), 1)
+            has_prior[list(self.batch.prior_of)] = True
+            present = torch.cat([present, has_prior], dim=1)
+            is_prior = torch.cat([is_prior, torch.ones_like(has_prior)], dim=1)
+        return Cases(tokens, present, is_prior)
+
+    @cached_property
+    def compared(self) -> tuple[Float[Tensor, "batch width"], Cases]:
+        """The image and the cases in the space in which Feature Difference compares them."""
+        mean, matching = self.image.mean, self.model.matching
+        if self.model.difference.space == "shared" or isinstance(matching, NoMatching):
+            return mean, self.cases
+        vectors = self._case_vectors(matching.of_report, matching.of_image)
+        return matching.of_image(mean), replace(self.cases, tokens=vectors)
+
+    def _case_vectors(self, of_report: Projection, of_image: Projection) -> Float[Tensor, "batch cases width"]:
+        """The cases in a space: by their reports, and a prior, which is the last, by report and image."""
+        vectors = of_report(self.recalled.text)
+        if self.prior is None:
+            return vectors
+        report, image = self.prior
+        prior = vectors.new_zeros(len(self.batch), 1, vectors.shape[-1])
+        mean = (of_report(report[:, None])[:, 0] + of_image(image)) / 2
+        prior[list(self.batch.prior_of), 0] = mean.to(prior.dtype)
+        return torch.cat([vectors, prior], dim=1)
+
+    @cached_property
+    def prior(self) -> tuple[Float[Tensor, "priors text_dim"], Float[Tensor, "priors dim"]] | None:
+        """Report features and mean image tokens of the priors."""
+        if self.batch.priors is None:
+            return None
+        mean = self.image.mean
+        report = self.model.text_encoder.encode(required(self.batch.priors.reports)).to(mean)
+        return report, Forward(self.model, self.batch.priors).image.mean
 
     @cached_property
     def study(self) -> StudyFindings:
-        model, image = self.model, self.image
-        recalled = model.retrieval.recall(self.batch, model.cases.projection.in_features)
-        cases = self._with_priors(
-            Cases(model.cases(recalled.text), recalled.present, torch.zeros_like(recalled.present))
-        )
+        model, image, cases = self.model, self.image, self.cases
         place = image.tokens, image.mask, image.views.grid
         similar = model.aggregation.similar(model.cases.marked(cases.tokens, cases.is_prior), cases.present, *place)
-        changes = model.difference.of(image.mean, cases)
+        changes = model.difference.of(*self.compared)
         marked = model.cases.marked(changes.tokens, changes.is_prior)
-        weight = cases.present[:, :, None].to(similar.tokens.dtype)
         return StudyFindings(
             image=image,
-            recalled=recalled,
+            recalled=self.recalled,
             cases=cases,
             similar=similar,
             changes=changes,
             difference=model.aggregation.difference(marked, changes.present, *place),
-            apart=model.difference.apart(image.mean, cases.tokens),
-            logits=model.diseases(image.mean, (similar.tokens * weight).sum(1) / weight.sum(1).clamp(min=1)),
+            apart=model.difference.apart(self.compared[0], self.compared[1].tokens),
+            logits=model.diseases(image.mean, mean_of(similar.tokens, cases.present)),
             priors=priors_by_row(self.batch),
         )
-
-    def _with_priors(self, cases: Cases) -> Cases:
-        """The patient's own prior as one more case, for the studies that have one."""
-        if self.batch.priors is None:
-            return cases
-        prior = self._prior_tokens(self.batch.priors)
-        has_prior = cases.present.new_zeros(len(self.batch), 1)
-        has_prior[list(self.batch.prior_of)] = True
-        return Cases(
-            torch.cat([cases.tokens, prior], dim=1),
-            torch.cat([cases.present, has_prior], dim=1),
-            torch.cat([cases.is_prior, torch.ones_like(has_prior)], dim=1),
-        )
-
-    def _prior_tokens(self, priors: Batch) -> Float[Tensor, "batch 1 dim"]:
-        """The prior as a case, zero for a study without one."""
-        model, mean = self.model, self.image.mean
-        report = model.text_encoder.encode(required(priors.reports)).to(mean)
-        image = Forward(model, priors).image.mean
-        tokens = mean.new_zeros(len(self.batch), 1, mean.shape[-1])
-        tokens[list(self.batch.prior_of), 0] = ((model.cases(report[:, None])[:, 0] + image) / 2).to(tokens.dtype)
-        return tokens
 
     def reading(self, class_labels: Tensor | None) -> Reading:
         """Input of the decoder; of studies in training the labels may stand for what was found."""
@@ -242,7 +280,13 @@ class Forward(ForwardPass["DiffRGenNetModel"]):
     def matching(self) -> Tensor:
         batch, mean = self.batch, self.image.mean
         target = self.model.text_encoder.encode(required(batch.reports)).to(mean)
-        return self.model.matching.loss(mean, target, required(batch.class_labels))
+        return self.model.matching.loss(mean, target, required(batch.class_labels), self.outputs)
+
+    def outputs(self) -> Outputs:
+        """Means of the outputs of both passes over each study's cases."""
+        study = self.study
+        similar = mean_of(study.similar.tokens, study.cases.present)
+        return Outputs(similar, mean_of(study.difference.tokens, study.changes.present), study.cases.present.any(1))
 
     def disease(self) -> Tensor:
         return self.model.diseases.loss(self.study.logits, required(self.batch.class_labels))
@@ -254,15 +298,8 @@ class Forward(ForwardPass["DiffRGenNetModel"]):
         return reading.loss(model.language_model, model.template, ids, labels, batch.label_weights)
 
 
-FINDINGS = (
-    "vision_encoder",
-    "connector",
-    "retrieval",
-    "text_encoder",
-    "cases",
-    "aggregation",
-    "diseases",
-)
+PASSES = ("vision_encoder", "connector", "retrieval", "text_encoder", "cases", "aggregation")
+FINDINGS = (*PASSES, "diseases")
 INPUTS = {
     "image": DecoderInput("projected patch tokens F"),
     "similar": DecoderInput("similar reports, aggregated with the image (FlexiRoute)"),
@@ -271,9 +308,9 @@ INPUTS = {
 }
 TERMS: Mapping[str, Term[Forward]] = {
     "words": WORDS_TERM,
-    "matching": Term(("vision_encoder", "connector", "text_encoder", "matching"), Forward.matching),
+    "matching": Term((*PASSES, "difference", "matching"), Forward.matching),
     "disease": Term(FINDINGS, Forward.disease),
-    "report": Term((*FINDINGS, "difference", "bridge", "language_model"), Forward.report),
+    "report": Term((*FINDINGS, "difference", "matching", "bridge", "language_model"), Forward.report),
 }
 
 
@@ -314,6 +351,15 @@ class DiffRGenNetModel(ReportModel):
     def class_logits(self, batch: Batch) -> Tensor:
         """The log-odds of each class being stated (B, K)."""
         return Forward(self, batch).study.log_odds
+
+    def prompt_tokens(self, study: StudySize) -> int:
+        """The memory [F; similar; difference] and a token per disease, in the prompt or read beside it."""
+        cases = self.retrieval.num_cases + study.prior
+        passes = 1 if isinstance(self.difference, NoDifference) else 2
+        slots = {"memory": study.views * study.tokens + passes * cases, "diseases": len(self.classes)}
+        if isinstance(self.language_model, CrossAttentionLanguageModel):
+            return sum(slots.values()) + study.context
+        return self.template.length(slots, study.context)
 
     def report_nats(self, batch: Batch) -> Float[Tensor, " batch"]:
         """Mean negative log-likelihood per token of each study's report, after the heads' own states."""
@@ -397,16 +443,18 @@ class DiffRGenNetModelConfig(ModelConfig):
         language_model = context.part("language_model", lambda: self.language_model.build(**context.words))
         classes, part, width = context.classes, context.part, language_model.width
         dim, changes = self.dim or width, self.difference.kind != "none"
+        matching = part("matching", lambda: self.matching.build(dim, text.width))
+        compared = (matching.width if getattr(self.difference, "space", "") == "matching" else None) or dim
         return DiffRGenNetModel(
             vision_encoder=encoder,
             connector=part("connector", lambda: self.connector.build(encoder.dim, dim)),
             retrieval=self.retrieval.build(encoder),
             text_encoder=text,
             cases=part("cases", lambda: self.cases.build(text.width, dim)),
-            difference=part("difference", lambda: self.difference.build(dim)),
+            difference=part("difference", lambda: self.difference.build(dim, compared)),
             aggregation=part("aggregation", lambda: self.aggregation.build(dim, with_difference=changes)),
             diseases=part("diseases", lambda: self.diseases.build(dim, width, len(classes))),
-            matching=part("matching", lambda: self.matching.build(dim, text.width)),
+            matching=matching,
             bridge=part("bridge", lambda: self.bridge.build(dim, width)),
             language_model=language_model,
             word_head=context.word_head(self.word_head, encoder.dim),

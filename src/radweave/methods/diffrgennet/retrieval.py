@@ -48,6 +48,8 @@ class Recalled:
 class NoRetrieval(nn.Module):
     """No report is retrieved: one place that is empty, so that what reads cases stays as it is."""
 
+    num_cases = 1
+
     def banks(self, encoder: nn.Module, text_encoder: TextPart, studies: Iterable[Batch]) -> dict[str, Bank]:
         return {}
 

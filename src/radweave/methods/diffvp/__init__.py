@@ -22,6 +22,7 @@ from radweave.methods.experiment import (
     TINY_XRAY,
     DataConfig,
     as_written,
+    report_stage,
     stage,
     warm,
 )
@@ -59,6 +60,13 @@ FINDINGS, DIAGNOSIS = {"disease": 1.0, "words": 0.005}, {"diagnosis": 1.0}
 AUXILIARY, IN_CONTEXT = {"auxiliary": 1.0}, {"text_in_context": 1.0}
 REPORT_LOSSES = {"report": 1.0, "auxiliary": 1.0}
 """Eq. 11."""
+CONTRAST = {"contrast": 1.0}
+WITHHELD = {"image": 0.3}
+"""Else the decoder reads the image alone, of which the difference is made."""
+
+
+def _withholding(report: StageConfig) -> StageConfig:
+    return report.model_copy(update={"withheld": WITHHELD})
 
 
 def tiny() -> DiffvpExperiment:
@@ -72,7 +80,8 @@ def tiny() -> DiffvpExperiment:
             word_head=LinearWordHeadConfig(),
             diagnosis=NoisyOrConfig(),
             resampler=ResamplerConfig(dim=128, num_layers=2, num_heads=4, ffn_ratio=2.0, sharpness=4.0),
-            difference=DifferenceConfig(num_heads=4, ffn_ratio=2.0),
+            difference=DifferenceConfig(num_heads=4, ffn_ratio=2.0, norm="studies"),
+            auxiliary_head=ClassHeadConfig(pooling="noisy_or"),
             connector=LinearConnectorConfig(input_norm="batch"),
             language_model=TINY_LLAMA,
             prompt=PLAIN_PROMPT,
@@ -80,9 +89,11 @@ def tiny() -> DiffvpExperiment:
         stages=DiffvpStages(
             vision=stage(ENCODER_PARTS, FINDINGS, fast, epochs=18),
             diagnosis=stage(E, DIAGNOSIS, warm(3e-3, 50), epochs=8, augment=False),
-            latents=stage(LATENT_PARTS, AUXILIARY, slow, epochs=6, augment=False),
+            latents=stage(LATENT_PARTS, AUXILIARY | CONTRAST, slow, epochs=6, augment=False),
             language=stage(LANGUAGE, IN_CONTEXT, fast, epochs=8, augment=False),
-            report=stage(REPORT_PARTS | LANGUAGE, REPORT_LOSSES, slow, epochs=8, augment=False),
+            report=_withholding(
+                stage(REPORT_PARTS | LANGUAGE, REPORT_LOSSES | CONTRAST, slow, epochs=8, augment=False)
+            ),
         ),
         decoding=DecodingConfig(max_new_tokens=160, expected_utility=MANY_FINDINGS),
     )
@@ -92,12 +103,13 @@ def tiny_xray() -> DiffvpExperiment:
     """``tiny`` with a 2D encoder, for radiographs, which are seen as often as the other methods' tiny presets do."""
     scans = tiny()
     stages = scans.stages.named()
-    passes = {"vision": 0, "language": 4, "report": 8}
+    passes = {"vision": 0, "language": 4}
     shortened = {name: stages[name].model_copy(update={"epochs": epochs}) for name, epochs in passes.items()}
+    report = _withholding(report_stage(REPORT_PARTS | LANGUAGE, REPORT_LOSSES | CONTRAST))
     return DiffvpExperiment(
         data=TINY_XRAY,
         model=scans.model.model_copy(update={"vision_encoder": PHANTOM_ENCODER, "word_head": DenseHeadConfig()}),
-        stages=scans.stages.model_copy(update=shortened | {"encoder": ENCODER_STAGE}),
+        stages=scans.stages.model_copy(update=shortened | {"encoder": ENCODER_STAGE, "report": report}),
         decoding=DecodingConfig(max_new_tokens=96),
     )
 
@@ -191,6 +203,17 @@ ABLATIONS: dict[str, list[str]] = {
     **{f"{share} % of another domain": [f"model.pool.domain_mix={share / 100}"] for share in (10, 50, 100)},
     # Ours
     "no segments": ["model.difference.segments=false"],
+    "no norm over studies": ["model.difference.norm=layer"],
+    "mean of latents": ["model.auxiliary_head.pooling=mean"],
+    "no contrast": ["stages.latents.losses.contrast=0.0", "stages.report.losses.contrast=0.0"],
+    "image never withheld": ["stages.report.withheld.image=0.0"],
+    "as printed": [
+        "model.difference.norm=none",
+        "model.auxiliary_head.pooling=mean",
+        "stages.latents.losses.contrast=0.0",
+        "stages.report.losses.contrast=0.0",
+        "stages.report.withheld.image=0.0",
+    ],
     "own prior as reference": ["data.priors=true", "model.pool.use_prior=true"],
     "decoder with adapters": [
         f"model.language_model.lora={{kind: lora, targets: [{', '.join(ALL_LINEAR)}]}}",

@@ -16,6 +16,7 @@ from radweave.nn.connector import ViewTokens
 from radweave.nn.memory.bank import Bank, BankLayout
 from radweave.nn.prompt import Slot
 from radweave.nn.query_transformer import QueryLayer, QueryOutput
+from radweave.nn.study_norm import StudyNorm
 
 EPSILON = 1e-5
 TOP_TOKENS = 8
@@ -69,19 +70,29 @@ class GlobalDelta(nn.Module):
         return delta
 
 
-class PromptGenerator(nn.Module):
-    """Delta_prompt = LN(Projector([global; local])): p tokens of the language model's width H (Eq. 8).
+PromptNorm = Literal["none", "layer", "studies"]
 
-    An MLP fuses what there is of the two and a linear map expands it. The LayerNorm, which the paper does not name,
-    gives the prompt the scale of the other visual tokens.
+
+def _prompt_norm(kind: PromptNorm, num_tokens: int, width: int) -> nn.Module:
+    if kind == "studies":
+        return StudyNorm(num_tokens, width)
+    return nn.LayerNorm(width) if kind == "layer" else nn.Identity()
+
+
+class PromptGenerator(nn.Module):
+    """Delta_prompt = N(Projector([global; local])): p tokens of the language model's width H (Eq. 8).
+
+    An MLP fuses what there is of the two and a linear map expands it. N is nothing, as in Eq. 8, a LayerNorm, which
+    gives the prompt the scale of the other visual tokens, or ``StudyNorm``. Without the last the biases of the maps
+    make up almost all of the prompt, which then is the same for every study (docs/methods/diffvp.md).
     """
 
-    def __init__(self, in_dim: int, hidden: int, num_tokens: int, width: int) -> None:
+    def __init__(self, in_dim: int, hidden: int, num_tokens: int, width: int, norm: PromptNorm) -> None:
         super().__init__()
         self.num_tokens = num_tokens
         self.fuse = nn.Sequential(nn.Linear(in_dim, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU())
         self.expand = nn.Linear(hidden, num_tokens * width)
-        self.norm = nn.LayerNorm(width)
+        self.norm = _prompt_norm(norm, num_tokens, width)
 
     def forward(self, delta: Float[Tensor, "batch in_dim"]) -> Float[Tensor, "batch tokens width"]:
         out: Tensor = self.norm(self.expand(self.fuse(delta)).unflatten(1, (self.num_tokens, -1)))
@@ -154,6 +165,7 @@ class SemanticDifference(nn.Module):
         super().__init__()
         self.global_delta = global_delta
         self.generator = generator
+        self.prompt_tokens = generator.num_tokens
         self.local = local
 
     def deltas(self, target: Latents, reference: Latents) -> Deltas:
@@ -192,6 +204,7 @@ class PixelDifference(nn.Module):
         super().__init__()
         self.global_delta = global_delta
         self.generator = generator
+        self.prompt_tokens = generator.num_tokens
 
     def forward(self, residuals: Latents) -> Float[Tensor, "batch tokens width"]:
         deltas = Deltas(self.global_delta(residuals), local_delta(residuals, torch.zeros_like(residuals)))
@@ -219,6 +232,8 @@ class PixelDifference(nn.Module):
 
 class NoDifference(nn.Module):
     """The target alone: the rows without delta. Nothing is compared, and the prompt has no token."""
+
+    prompt_tokens = 0
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -254,7 +269,8 @@ class DifferenceConfig(Config):
 
     ``both``, ``global`` and ``local`` compare latent tokens; ``pixel`` subtracts the scans themselves. ``hidden`` is
     the width of the fused delta, None the latents' own. ``segments`` tells target and reference apart for the global
-    query.
+    query. ``norm`` is that of the prompt: ``none`` as in Eq. 8, ``layer`` per token, ``studies`` per channel of each
+    token over studies.
     """
 
     kind: Literal["both", "global", "local", "pixel"] = "both"
@@ -264,6 +280,7 @@ class DifferenceConfig(Config):
     dropout: float = Field(default=0.0, ge=0, lt=1)
     ffn_ratio: Ratio = 4.0
     segments: bool = True
+    norm: PromptNorm = "layer"
 
     def build(self, dim: int, width: int) -> SemanticDifference | PixelDifference:
         whole, local = self.kind != "local", self.kind != "global"
@@ -273,7 +290,7 @@ class DifferenceConfig(Config):
             global_delta = GlobalDelta(
                 dim, self.num_heads, dropout=self.dropout, ffn_ratio=self.ffn_ratio, segments=segments
             )
-        generator = PromptGenerator(dim * (whole + local), self.hidden or dim, self.prompt_tokens, width)
+        generator = PromptGenerator(dim * (whole + local), self.hidden or dim, self.prompt_tokens, width, self.norm)
         if self.kind == "pixel":
             assert global_delta is not None
             return PixelDifference(global_delta, generator)

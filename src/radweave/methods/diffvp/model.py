@@ -19,7 +19,7 @@ from radweave.core.errors import InputError
 from radweave.core.evidence import DraftEvidence
 from radweave.core.map_kinds import KEY as MAP_KIND
 from radweave.data.tokenizer import encode
-from radweave.methods.diffvp.diagnosis import Diagnosis, DiagnosisSetting, NoisyOrConfig
+from radweave.methods.diffvp.diagnosis import Diagnosis, DiagnosisSetting, NoDiagnosis, NoisyOrConfig
 from radweave.methods.diffvp.difference import (
     Comparison,
     Difference,
@@ -47,6 +47,7 @@ from radweave.methods.model import (
     DecoderInput,
     ForwardPass,
     ReportModel,
+    StudySize,
     Term,
     ToWrite,
     generation,
@@ -61,6 +62,7 @@ from radweave.methods.model import (
 from radweave.methods.stage import StageConfig, full
 from radweave.nn.connector import Connector, ConnectorConfig, ViewTokens, encode_views
 from radweave.nn.decoding import DecodingConfig, Prefixes
+from radweave.nn.global_batch import gather_batch
 from radweave.nn.heads import (
     FIRST_PRIOR,
     NoWordHeadConfig,
@@ -69,6 +71,7 @@ from radweave.nn.heads import (
     WordHeadConfig,
     WordPart,
     binary_loss,
+    binary_targets,
     first_logit,
     noisy_or_logits,
 )
@@ -303,6 +306,19 @@ class Forward(ForwardPass["DiffvpModel"]):
     def auxiliary(self) -> Tensor:
         return self._class_loss(self.model.auxiliary_head(self.latents.tokens))
 
+    def contrast(self) -> Tensor:
+        """Classes that a study has and the next one of the batch has not, by the head on I - I' of the two.
+
+        Ours: in reports a study is compared with normal ones alone, so that no other loss asks what the reference
+        shows. Here a finding that both studies have must not be left in their difference.
+        """
+        tokens, states = gather_batch(self.latents.tokens), gather_batch(required(self.batch.class_labels))
+        targets, known = binary_targets(states, self.model.uncertain)
+        alone, both_known = targets * (1 - targets.roll(-1, 0)), known & known.roll(-1, 0)
+        logits = self.model.auxiliary_head(tokens - tokens.roll(-1, 0))
+        errors = F.binary_cross_entropy_with_logits(logits, alone.to(logits.dtype), reduction="none")
+        return (errors * both_known).sum() / both_known.sum().clamp(min=1)
+
     def text_in_context(self) -> Tensor:
         """Report after a context of text: some of its words where the scan will stand, and findings as E will name
         them.
@@ -347,6 +363,7 @@ TERMS: Mapping[str, Term[Forward]] = {
     "diagnosis": Term(("vision_encoder", "diagnosis"), Forward.diagnosis),
     "words": WORDS_TERM,
     "auxiliary": Term(("vision_encoder", "resampler", "auxiliary_head"), Forward.auxiliary),
+    "contrast": Term(("vision_encoder", "resampler", "auxiliary_head"), Forward.contrast),
     "report": Term(
         ("vision_encoder", "diagnosis", "pool", "resampler", "difference", "connector", "language_model"), report_loss
     ),
@@ -384,7 +401,7 @@ class DiffvpModel(ReportModel):
     def loss(self, batch: Batch, terms: Sequence[str]) -> dict[str, Tensor]:
         """Losses of the encoder (``disease``, ``words``), of E (``diagnosis``), of a language model from nothing
         (``text``, ``text_in_context``), and of the method: ``report`` per token (Eq. 10) and ``auxiliary``, binary
-        cross-entropy of a head on the latent tokens (Eq. 11).
+        cross-entropy of a head on the latent tokens (Eq. 11); ``contrast``, the same head on differences of studies.
         """
         fresh = self.training and self.pool.config.redraw
         key = step_key() if fresh else STUDY_DRAW
@@ -395,6 +412,15 @@ class DiffvpModel(ReportModel):
         forward = Forward(self, batch, STUDY_DRAW)
         logits: Tensor = forward.logits if forward.logits.shape[1] else self.auxiliary_head(forward.latents.tokens)
         return logits
+
+    def prompt_tokens(self, study: StudySize) -> int:
+        """The prompt with [Delta_prompt; I; E] and the words of all classes."""
+        slots = {
+            "image": len(self.resampler.transformer.queries),
+            "difference": self.difference.prompt_tokens,
+            "diagnosis": 0 if isinstance(self.diagnosis, NoDiagnosis) else self.diagnosis_text.longest,
+        }
+        return self.prompt.length(slots, study.context)
 
     def report_nats(self, batch: Batch) -> Float[Tensor, " batch"]:
         """Mean negative log-likelihood per token of each study's report."""

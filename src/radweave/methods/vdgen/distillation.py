@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 # Evidence from the space that DID makes: how well a sentence fits the image, and which training sentences fit it best.
 #
 # The memory holds what the language model, adapters off, makes of training sentences (``mean_hidden_state``); they are
-# projected when they are used, so that they follow W_2 while it trains. They would not follow a language model that
-# trains as a whole in the report stage; adapters, or none, are what this method is for.
+# projected when they are used, so that they follow W_2 while it trains. Where the language model trains as a whole in
+# the report stage, they are computed again with it as it stands.
 
 
 SENTENCES = "sentences"
@@ -94,6 +94,7 @@ def build_sentence_bank(
                     "study_id": example.study_id,
                     "patient": patient_code(example.patient_id),
                     "text": splitter.decode(sentence),
+                    "token_ids": list(sentence),
                     "studies": 0,
                 },
             )
@@ -146,6 +147,18 @@ class SentenceMemory:
         self.states = bank.tensors["states"]
         self.rows = bank.rows
         self.owners = bank.owners()
+
+    def follow(self, language_model: CausalLanguageModel) -> None:
+        """Compute the states again if those of the first sentence are no longer what the language model makes of it.
+
+        Banks of earlier versions do not hold the sentences' tokens and stay as they are.
+        """
+        if not self.rows or "token_ids" not in self.rows[0]:
+            return
+        first, *others = (row["token_ids"] for row in self.rows)
+        now = sentence_states(language_model, [first])
+        if not torch.allclose(now.float(), self.states[:1].to(now.device).float(), rtol=0.01, atol=0.01):
+            self.states = torch.cat([now, sentence_states(language_model, others)])
 
     def nearest(
         self, distillation: DiseaseDistillation, mean: Float[Tensor, "batch dim"], batch: Batch, top_k: int
@@ -203,6 +216,7 @@ class Sentences:
         fits = sentence_fit(self.distillation, language_model, self.splitter, mean, token_ids)
         shown: list[DraftEvidence] = [{"sentence_fit": fit} for fit in fits]
         if self.memory is not None:
+            self.memory.follow(language_model)
             recalled = self.memory.nearest(self.distillation, mean, batch, self.config.top_k)
             shown = [{**row, "recalled": rows} for row, rows in zip(shown, recalled, strict=True)]
         return shown

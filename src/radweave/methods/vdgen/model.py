@@ -20,6 +20,7 @@ from radweave.methods.model import (
     DecoderInput,
     ForwardPass,
     ReportModel,
+    StudySize,
     Term,
     ToWrite,
     generation,
@@ -48,7 +49,7 @@ from radweave.methods.vdgen.self_equilibration import (
     SelfEquilibrationConfig,
     TwoViewEquilibration,
 )
-from radweave.nn.connector import Connector, ConnectorConfig, ViewTokens, connect_views, encode_views
+from radweave.nn.connector import Connector, ConnectorConfig, TokenNorm, ViewTokens, connect_views, encode_views
 from radweave.nn.decoding import DecodingConfig, Prefixes
 from radweave.nn.heads import NoWordHeadConfig, WordHeadConfig, WordPart
 from radweave.nn.language_model import CausalLanguageModel, LanguageModelConfig
@@ -117,7 +118,7 @@ TERMS: Mapping[str, Term[Forward]] = {
 class VdgenModel(ReportModel):
     """Generate a report from normalised patch tokens; two contrastive losses shape their mean while training.
 
-        X = LN(Swin(image)),   h = mean_s X_s
+        X = N(Swin(image)),   h = mean_s X_s
         report ~ LM([prompt; P X; prompt]),   L = L_report + L_vse(h) + L_did(h, LM's states of the report)   (Eq. 8)
 
     Source: VDGen, Sec. 3.
@@ -142,6 +143,10 @@ class VdgenModel(ReportModel):
         (reports after some of their own words, where the image will stand) of the stages before.
         """
         return losses(self.terms, Forward(self, batch), terms)
+
+    def prompt_tokens(self, study: StudySize) -> int:
+        """The prompt with the tokens of all views."""
+        return self.prompt.length({"image": study.views * study.tokens}, study.context)
 
     def report_nats(self, batch: Batch) -> Float[Tensor, " batch"]:
         """Mean negative log-likelihood per token of each study's report."""
@@ -182,15 +187,24 @@ class VdgenModel(ReportModel):
         return self.normed(encode_views(self.vision_encoder, batch))
 
     def normed(self, views: ViewTokens) -> ViewTokens:
-        """The encoder's tokens, normalised."""
-        present = views.view_mask[:, :, None, None]
-        return replace(views, tokens=self.vision_norm(views.tokens).masked_fill(~present, 0.0))
+        """The encoder's tokens, normalised; absent views stay zero and count in no statistics."""
+        present = views.view_mask
+        normed = self.vision_norm(views.tokens[present])
+        tokens = normed.new_zeros(views.tokens.shape)
+        tokens[present] = normed
+        return replace(views, tokens=tokens)
 
 
 class VdgenModelConfig(ModelConfig):
-    """Parts of VDGen. ``prompt`` is text with the slot ``{image}``; ``prompt_format`` is as in the baseline."""
+    """Parts of VDGen. ``prompt`` is text with the slot ``{image}``; ``prompt_format`` is as in the baseline.
+
+    ``vision_norm`` is the paper's LayerNorm, or ``batch``: every channel over images and positions
+    (``radweave.nn.connector.TokenNorm``), whose output VSE and DID shape and the decoder reads. A second such norm in
+    the connector (``connector.input_norm``) would take out again what they have scaled.
+    """
 
     vision_encoder: VisionEncoderConfig
+    vision_norm: Literal["layer", "batch"] = "layer"
     connector: ConnectorConfig
     vse: EquilibrationConfig = SelfEquilibrationConfig()
     did: DistillationConfig = DiseaseDistillationConfig()
@@ -214,7 +228,7 @@ class VdgenModelConfig(ModelConfig):
         did = context.part("did", lambda: self.did.build(dim, width))
         return VdgenModel(
             vision_encoder=encoder,
-            vision_norm=nn.LayerNorm(dim),
+            vision_norm=TokenNorm(dim) if self.vision_norm == "batch" else nn.LayerNorm(dim),
             connector=context.part("connector", lambda: self.connector.build(dim, width)),
             vse=context.part("vse", lambda: self.vse.build(dim)),
             did=did,

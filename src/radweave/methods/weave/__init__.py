@@ -14,6 +14,7 @@ from radweave.methods.experiment import (
     DataConfig,
     as_written,
     published,
+    report_stage,
     stage,
     warm,
 )
@@ -84,7 +85,7 @@ def tiny() -> WeaveExperiment:
         stages=WeaveStages(
             encoder=members_stage(ENCODER_STAGE),
             sources=of_members(stage(HEADS, SOURCES, warm(1e-3, 50), epochs=6, augment=False)),
-            report=stage(WRITING, REPORT, warm(2e-3, 50), epochs=8, augment=False),
+            report=report_stage(WRITING, REPORT),
         ),
         decoding=by_utility(96),
     )
@@ -96,10 +97,11 @@ def tiny_ct() -> WeaveExperiment:
     # Twice the passes of the others' first stage: their encoders go on learning with the reports, members are frozen.
     words = stage(MEMBER_PARTS, WORDS, warm(1e-3, 50), epochs=36)
     first = members_stage(words.model_copy(update={"select": "last"}))
+    report = stage(WRITING, REPORT, warm(2e-3, 50), epochs=8, augment=False)
     return WeaveExperiment(
         data=with_priors(TINY_CT),
         model=plain.model.model_copy(update={"vision_encoder": TINY_RESNET3D, "kernels": NoSourceConfig()}),
-        stages=plain.stages.model_copy(update={"encoder": first}),
+        stages=plain.stages.model_copy(update={"encoder": first, "report": report}),
         decoding=by_utility(160, MANY_FINDINGS.further_findings),
     )
 

@@ -25,6 +25,7 @@ from radweave.methods.model import (
     DecoderInput,
     ForwardPass,
     ReportModel,
+    StudySize,
     Term,
     ToWrite,
     device_of,
@@ -644,6 +645,15 @@ class WeaveModel(ReportModel):
     def encoder(self) -> Members:
         """The members."""
         return self.vision_encoder
+
+    def prompt_tokens(self, study: StudySize) -> int:
+        """The prompt with the tokens of all views, every finding in words, and a recalled report of full length."""
+        slots = {
+            "image": study.views * study.tokens,
+            "findings": self.prompts.findings.longest,
+            "recalled": self.prompts.around.length(self.prompts.max_tokens),
+        }
+        return self.prompts.template.length(slots, study.context)
 
     @property
     def sources(self) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
-"""Words from a language model: what it is told of a study, and reports that join those a draft is chosen from.
+"""A language model as writer: its prompt for a study, and its reports as further candidates for a draft.
 
-Its prompt has the image's tokens, the names of the findings that the stack asserts, and the report of the nearest
-training study. While it learns, the names are those of the reference report, some missed and some wrong, about as
-unreliable as the stack.
+The prompt has the image's tokens, the names of the findings that the stack asserts, and the report of the nearest
+training study. In training the names are those of the reference report. Some are dropped and some wrong ones added, at
+about the error rate of the stack.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 HINTS = {"missed": 0.3, "wrong": 0.05}
-"""Noise of the findings that the model learns with."""
+"""Shares of findings dropped from and added to the prompt in training."""
 
 
 class NoLanguageModelConfig(Config):
@@ -64,7 +64,7 @@ class Prompts:
     def slots(
         self, writer: CausalLanguageModel, image: Slot, findings: Tensor, recalled: Sequence[str | None]
     ) -> dict[str, Slot]:
-        """Slots of the prompt of each study; ``findings`` (B, C) are those that are named."""
+        """Slots of the prompt of each study; ``findings`` (B, C) marks the named ones."""
         embed, device = writer.embed, image[0].device
         texts = [[] if text is None else encode(self.tokenizer, text)[: self.max_tokens] for text in recalled]
 
@@ -82,9 +82,9 @@ class Prompts:
 
 
 NAMES = ("kernels", "recall")
-"""The sources that say how a report would be worded."""
+"""The sources that weight training reports by their wording."""
 STEPS = 10
-"""Shares are tried in so many steps from one source to the other."""
+"""Number of steps of the grid of shares, from one source to the other."""
 
 
 class WordingConfig(Config):
@@ -112,7 +112,7 @@ class Wording(nn.Module):
         self.register_buffer("shares", known, persistent=config.fitted)
 
     def mixed(self, weights: Mapping[str, Floats], barred: Mask) -> Floats:
-        """The weights (J,) of the sources that have some, mixed; equal ones where none has."""
+        """Mixture of the sources' weights (J,); equal weights if no source has any."""
         shares = dict(zip(NAMES, self.shares.tolist(), strict=True))
         positive = {name: shares[name] for name in weights if shares[name] > 0}
         if not positive:
@@ -122,12 +122,12 @@ class Wording(nn.Module):
         return np.asarray(np.sum([weights[name] * (share / total) for name, share in positive.items()], axis=0))
 
     def fit(self, weights: Mapping[str, Floats], texts: Sequence[str], patients: NDArray[Any]) -> None:
-        """Take the shares by which J training reports are worded best.
+        """Choose the shares with the highest mean utility on J training reports, out of fold.
 
         Args:
-            weights: of each source (J, J), those that it gives the reports for each study, none to its own patient's.
+            weights: by source, the weight (J, J) of each report for each study; 0 for reports of the same patient.
             texts: the reports.
-            patients: (J,), whose each is.
+            patients: the patient (J,) of each report.
         """
         if not self.fitted or set(weights) != set(NAMES):
             return

@@ -7,6 +7,7 @@ from typing import Annotated, get_args
 
 import torch
 from pydantic import Field
+from torch import nn
 
 from radweave.core.study import Modality
 from radweave.nn.vision.any_encoder import AnyVisionConfig, AnyVisionEncoder
@@ -51,7 +52,7 @@ class InputSize:
     volume: tuple[int, int, int] | None = None
 
 
-def tokens_of(encoder: VisionPart, size: InputSize) -> int:
+def tokens_of(encoder: nn.Module, size: InputSize) -> int:
     """The number of tokens that the encoder makes of one view, from shapes alone."""
     space = (size.image, size.image) if size.volume is None else size.volume
     state = {**dict(encoder.named_parameters()), **dict(encoder.named_buffers())}

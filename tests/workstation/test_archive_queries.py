@@ -70,7 +70,7 @@ def soon(most: int = 100, seconds: float = 60.0) -> QueryLimits:
     return QueryLimits(time.monotonic() + seconds, most)
 
 
-def test_a_study_is_found_and_fetched_unchanged(way: Way, tmp_path: Path) -> None:
+def test_a_prior_is_queried_and_retrieved_unchanged(way: Way, tmp_path: Path) -> None:
     one = dicom_image(tmp_path / "a.dcm", PatientName="Müller^Jörg", SpecificCharacterSet="ISO_IR 192")
     way.archive.files += [one, dicom_image(tmp_path / "b.dcm", PatientID="another")]
     (prior,) = way.asks.studies({"PatientID": CANARY, "StudyDate": "19991201-20000101"}, soon())

@@ -1,0 +1,77 @@
+"""Regions that a trained `am_mrg` run has mined for its visual memory (AM-MRG, Fig. 4): run by hand.
+
+    python bench/am_mrg_regions.py RUN DATASET --figure regions.png [--regions 4] [--classes 8]
+
+One row per disease, its strongest regions of different training studies in boxes, each on its image. The pictures show
+training images: what is drawn from real data is a patient's.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from radweave.data.cache.images import build_cache
+from radweave.data.dataset import Dataset
+from radweave.engine.prepare import prepare
+from radweave.engine.restore import restore
+from radweave.methods.am_mrg.model import REGIONS, AmMrgModel
+from radweave.nn.memory.bank import load_bank
+
+SIDE, LABEL = 192, 22
+"""Pixels of an image on the figure, and of the line above a row."""
+
+
+def strongest(rows: tuple[dict[str, Any], ...], regions: int, classes: int) -> dict[str, list[dict[str, Any]]]:
+    """For the diseases with the most regions the strongest ones, each of another study."""
+    by_disease = defaultdict(list)
+    for row in rows:
+        by_disease[row["disease"]].append(row)
+    chosen = sorted(by_disease, key=lambda name: -len(by_disease[name]))[:classes]
+    best: dict[str, list[dict[str, Any]]] = {name: [] for name in chosen}
+    for name in chosen:
+        for row in sorted(by_disease[name], key=lambda one: -one["activation"]):
+            if len(best[name]) < regions and row["study_id"] not in {one["study_id"] for one in best[name]}:
+                best[name].append(row)
+    return best
+
+
+def main() -> None:
+    """Draw the figure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("dataset", type=Path)
+    parser.add_argument("--figure", type=Path, required=True)
+    parser.add_argument("--regions", type=int, default=4)
+    parser.add_argument("--classes", type=int, default=8)
+    options = parser.parse_args()
+    run, dataset = restore(options.run), Dataset.open(options.dataset)
+    assert isinstance(run.model, AmMrgModel), "a run of am_mrg"
+    size, cell = run.experiment.data.image_size, run.model.sources.regions.cell
+    cache = build_cache(dataset, size=size, ct=run.experiment.data.ct)
+    prepared = prepare(dataset, "train", run.experiment, run.tokenizer, cache, need_text=True)
+    examples = {example.study_id: example for example in prepared.examples}
+    best = strongest(load_bank(options.run / "memories" / REGIONS).rows, options.regions, options.classes)
+    sheet = Image.new("RGB", (options.regions * SIDE, len(best) * (SIDE + LABEL)), "white")
+    draw = ImageDraw.Draw(sheet)
+    scale = SIDE / size
+    for number, (name, rows) in enumerate(best.items()):
+        top = number * (SIDE + LABEL)
+        draw.text((4, top + 5), name, fill="black")
+        for place, row in enumerate(rows):
+            pixels = np.asarray(list(examples[row["study_id"]].pixels)[row["view"]], dtype=np.uint8)
+            left, upper = place * SIDE, top + LABEL
+            sheet.paste(Image.fromarray(pixels).convert("RGB").resize((SIDE, SIDE)), (left, upper))
+            line, column = row["cell"]
+            x, y = left + column * cell * scale, upper + line * cell * scale
+            draw.rectangle((x, y, x + cell * scale, y + cell * scale), outline="yellow", width=2)
+    sheet.save(options.figure)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,450 @@
+"""The exchange probe against plain loops, what it leaves of a run, and that it finds parts that are silent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from command_line import radweave
+from radweave.core.errors import InputError
+from radweave.core.json_files import read_json
+from radweave.data.dataset import Dataset
+from radweave.engine.restore import restore
+from radweave.engine.train import train
+from radweave.experiments import probe as module
+from radweave.experiments.probe import (
+    EXCHANGES,
+    FLOOR,
+    Cost,
+    Drafts,
+    Exchange,
+    InputResult,
+    LossResult,
+    Probe,
+    Spread,
+    exchanged,
+    probe,
+    write_page,
+)
+from radweave.methods import resolve
+from radweave.methods.model import DecoderInput, ForwardPass, Term
+from radweave.metrics.statistics import mean_statistic
+from radweave.nn.prompt import Slot
+from radweave.phantom.study import PhantomOptions, write_phantom_dataset
+from toys import TOY_OVERRIDES, TOY_SIZES
+
+# ----------------------------------------------------------------------------------------------- exchanges
+
+
+def random_slot(studies: int = 3, length: int = 4, width: int = 2, seed: int = 0) -> Slot:
+    generator = torch.Generator().manual_seed(seed)
+    mask = torch.rand(studies, length, generator=generator) < 0.7
+    return torch.randn(studies, length, width, generator=generator), mask
+
+
+def test_another_studys_input_is_that_of_the_row_before() -> None:
+    tokens, mask = slot = random_slot()
+    other, present = exchanged(slot, "another")
+    for row in range(3):
+        assert torch.equal(other[row], tokens[row - 1])
+        assert torch.equal(present[row], mask[row - 1])
+
+
+def test_none_has_no_token_and_keeps_the_places() -> None:
+    tokens, mask = slot = random_slot()
+    same, present = exchanged(slot, "none")
+    assert torch.equal(same, tokens)
+    assert not present.any()
+    assert present.shape == mask.shape
+
+
+def test_the_mean_counts_the_tokens_that_are_there() -> None:
+    tokens, mask = slot = random_slot()
+    mask[:, 3] = False
+    mean, present = exchanged(slot, "mean")
+    for place in range(4):
+        there = [tokens[row, place].numpy() for row in range(3) if mask[row, place]]
+        for row in range(3):
+            assert bool(present[row, place]) == bool(there)
+            if there:
+                np.testing.assert_allclose(mean[row, place], np.mean(there, axis=0), rtol=1e-5)
+
+
+@pytest.mark.parametrize("how", EXCHANGES)
+def test_an_exchange_leaves_the_slot_as_it_is(how: Exchange) -> None:
+    tokens, mask = slot = random_slot()
+    before = tokens.clone(), mask.clone()
+    exchanged(slot, how)
+    assert torch.equal(tokens, before[0])
+    assert torch.equal(mask, before[1])
+
+
+# ----------------------------------------------------------------------------------------------- spread and cost
+
+
+def test_the_spread_equals_numpy_over_batches_of_any_length() -> None:
+    slots = [random_slot(3, 4, seed=1), random_slot(2, 6, seed=2), random_slot(4, 1, seed=3)]
+    spread = Spread()
+    for slot in slots:
+        spread.add(slot)
+    squares = differing = 0.0
+    for place in range(6):
+        there = np.array(
+            [
+                tokens[row, place].numpy()
+                for tokens, mask in slots
+                for row in range(len(tokens))
+                if place < tokens.shape[1] and mask[row, place]
+            ]
+        )
+        if len(there):
+            squares += float((there.astype(np.float64) ** 2).sum())
+            differing += float(((there - there.mean(0)) ** 2).sum())
+    assert spread.share == pytest.approx(differing / squares, rel=1e-6)
+
+
+def test_equal_inputs_have_no_spread_and_opposite_ones_nothing_else() -> None:
+    tokens = torch.ones(4, 2, 3)
+    everywhere = torch.ones(4, 2, dtype=torch.bool)
+    equal, opposite, empty = Spread(), Spread(), Spread()
+    equal.add((tokens, everywhere))
+    opposite.add((tokens * torch.tensor([1.0, -1.0, 1.0, -1.0])[:, None, None], everywhere))
+    empty.add((tokens, ~everywhere))
+    assert equal.share == 0.0
+    assert opposite.share == 1.0
+    assert empty.share is None
+
+
+def test_a_cost_has_the_interval_of_a_mean() -> None:
+    """On many independent values the bootstrap is near the normal interval of the mean, here within a fifth of it."""
+    values = np.random.default_rng(0).normal(0.3, 1.0, 400)
+    cost = Cost.of(mean_statistic(values), np.arange(400))
+    half = 1.96 * values.std() / 20
+    assert cost.mean == pytest.approx(values.mean())
+    assert cost.low == pytest.approx(values.mean() - half, abs=half / 5)
+    assert cost.high == pytest.approx(values.mean() + half, abs=half / 5)
+
+
+def test_the_interval_is_over_patients() -> None:
+    """Twenty patients with one value each, stated twenty times, are twenty values and not four hundred."""
+    values = np.random.default_rng(0).normal(0.0, 1.0, 20).repeat(20)
+    patients = np.arange(20).repeat(20)
+    by_patient, by_study = (Cost.of(mean_statistic(values), units) for units in (patients, np.arange(400)))
+
+    def width(cost: Cost) -> float:
+        assert cost.low is not None
+        assert cost.high is not None
+        return cost.high - cost.low
+
+    assert width(by_patient) > 3 * width(by_study)
+
+
+def test_one_patient_has_no_interval() -> None:
+    cost = Cost.of(mean_statistic(np.array([0.5, 0.7])), np.array([0, 0]))
+    assert (cost.mean, cost.low, cost.high) == (pytest.approx(0.6), None, None)
+    assert str(cost) == "+0.6000"
+    assert not input_result(cost=cost).carries
+
+
+# ----------------------------------------------------------------------------------------------- what is silent
+
+
+def input_result(name: str = "image", *, cost: Cost, silent: str = "", part: str = "tokens") -> InputResult:
+    costs: dict[Exchange, Cost] = dict.fromkeys(EXCHANGES, cost)
+    drafts = Drafts(0.5, 0.2, Cost(-0.1, -0.2, 0.0), 0.3)
+    return InputResult(name, part, silent, 0.5, costs, drafts)
+
+
+def loss_result(name: str, *, gradient: float, moved: float, decoder: bool = False, silent: str = "") -> LossResult:
+    return LossResult("report", name, silent, gradient, moved, -0.01, decoder)
+
+
+def probe_of(inputs: tuple[InputResult, ...], losses: tuple[LossResult, ...]) -> Probe:
+    return Probe("made_up", "test", 20, 1.5, 0.3, 0.4, inputs, losses, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("cost", "carries"),
+    [
+        (Cost(FLOOR, 0.001, 0.02), True),
+        (Cost(0.9 * FLOOR, 0.001, 0.02), False),
+        (Cost(0.1, -0.01, 0.2), False),
+        (Cost(0.1, 0.0, 0.2), False),
+    ],
+)
+def test_an_input_speaks_at_the_floor_with_an_interval_above_nothing(cost: Cost, carries: bool) -> None:
+    assert input_result(cost=cost).carries == carries
+
+
+@pytest.mark.parametrize(
+    ("gradient", "moved", "decoder", "acts"),
+    [(0.01, 0.01, False, True), (0.009, 1.0, True, False), (0.5, 0.009, False, False), (0.5, 0.0, True, True)],
+)
+def test_a_loss_acts_if_it_is_heard_and_moves_the_input_or_the_decoder(
+    gradient: float, moved: float, decoder: bool, acts: bool
+) -> None:
+    assert loss_result("x", gradient=gradient, moved=moved, decoder=decoder).acts == acts
+
+
+LOUD, MUTE = Cost(0.2, 0.1, 0.3), Cost(0.0, -0.1, 0.1)
+
+
+def test_the_silent_parts_are_those_that_declare_no_reason() -> None:
+    result = probe_of(
+        (
+            input_result("image", cost=LOUD),
+            input_result("memory", cost=MUTE),
+            input_result("age", cost=MUTE, silent="seldom told"),
+        ),
+        (
+            loss_result("report", gradient=0.9, moved=0.0, decoder=True),
+            loss_result("contrast", gradient=0.1, moved=0.0),
+            loss_result("spread", gradient=0.1, moved=0.0, silent="a regulariser"),
+        ),
+    )
+    assert result.silent == ["input memory", "loss report.contrast"]
+    table = result.table()
+    assert "| report | contrast | 0.100 | 0.000 | -0.0100 | **no** |" in table
+    assert "| report | spread | 0.100 | 0.000 | -0.0100 | no: a regulariser |" in table
+    assert "| image | 0.500 | +0.2000 [+0.1000, +0.3000] | +0.2000 | +0.2000 | 50% | 0.200 (-0.100) |" in table
+
+
+def test_the_page_names_silent_parts_and_the_json_holds_all_figures(tmp_path: Path) -> None:
+    result = probe_of(
+        (input_result("image", cost=LOUD, part="<b>tokens</b>"), input_result("memory", cost=MUTE)),
+        (loss_result("report", gradient=1.0, moved=0.2),),
+    )
+    page = write_page(result, tmp_path / "out")
+    text = page.read_text()
+    assert "<h2>Silent parts</h2>" in text
+    assert "<b>input memory</b>" in text
+    assert "<b>tokens</b>" not in text, "words of a method are no markup"
+    assert "&lt;b&gt;tokens&lt;/b&gt;" in text
+    assert (tmp_path / "out" / "probe.md").read_text() == result.table()
+    saved = read_json(tmp_path / "out" / "probe.json")
+    assert saved["silent"] == ["input memory"]
+    assert saved["floor"] == FLOOR
+    assert saved["inputs"][0]["costs"]["another"] == {"mean": 0.2, "low": 0.1, "high": 0.3}
+    assert saved["inputs"][1]["drafts"]["f1_change"]["low"] == -0.2
+    assert saved["losses"][0]["moved"] == 0.2
+    with pytest.raises(InputError):
+        write_page(result, tmp_path / "out")
+    speaking = replace(result, inputs=result.inputs[:1])
+    assert "Every part acts" in write_page(speaking, tmp_path / "out", overwrite=True).read_text()
+
+
+# ----------------------------------------------------------------------------------------------- of a run
+
+
+@pytest.fixture(scope="module")
+def vdgen_run(toy_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with two losses beside the report's. Do not change it."""
+    out = tmp_path_factory.mktemp("probed") / "run"
+    overrides = [*TOY_OVERRIDES, *TOY_SIZES["vdgen"], "stages.report.epochs=2"]
+    return train("vdgen", toy_dataset.path, out, overrides=overrides)
+
+
+def test_probing_leaves_a_run_as_it_is(vdgen_run: Path, toy_dataset: Dataset) -> None:
+    run = restore(vdgen_run)
+    model = run.model
+
+    def state() -> dict[str, Any]:
+        tensors = {name: value.clone() for name, value in model.state_dict(keep_vars=False).items()}
+        flags = {name: value.requires_grad for name, value in model.named_parameters()}
+        modes = {name: (part.training, getattr(part, "track_running_stats", None)) for name, part in
+                 model.named_modules()}  # fmt: skip
+        return {"tensors": tensors, "flags": flags, "modes": modes, "reader": model.reader}
+
+    before = state()
+    calls: list[tuple[int, int]] = []
+    result = probe(run, toy_dataset.path, progress=lambda done, total: calls.append((done, total)))
+    after = state()
+    assert all(torch.equal(value, after["tensors"][name]) for name, value in before["tensors"].items())
+    assert {key: value for key, value in before.items() if key != "tensors"} == {
+        key: value for key, value in after.items() if key != "tensors"
+    }
+    assert all(parameter.grad is None for parameter in model.parameters())
+    total = calls[-1][1]
+    assert calls == [(number, total) for number in range(1, total + 1)]
+    assert result.studies == 6
+    assert [one.name for one in result.inputs] == ["image"]
+    assert {(one.stage, one.name) for one in result.losses} == {
+        ("report", "report"),
+        ("report", "vse"),
+        ("report", "did"),
+    }
+    assert sum(one.gradient for one in result.losses) == pytest.approx(1.0)
+    again = probe(run, toy_dataset.path)
+    assert replace(again, seconds=0.0) == replace(result, seconds=0.0), "the same figures twice"
+
+
+def test_costs_are_those_of_the_exchanged_input(toy_run: Path, toy_dataset: Dataset) -> None:
+    """The cost of another study's, by hand: reports scored with rolled tokens in place of the connector's output."""
+    run = restore(toy_run)
+    result = probe(run, toy_dataset.path, drafts=False)
+    assert result.f1 is None
+    assert result.inputs[0].drafts is None
+    examples: list[Any] = []
+    real = module.encoded_batches
+
+    def kept(model: Any, given: Any, pad_id: int) -> Iterator[Any]:
+        examples.extend(given)
+        return real(model, given, pad_id)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "encoded_batches", kept)
+        probe(run, toy_dataset.path, drafts=False)
+    (batch,) = real(run.model, examples, int(run.tokenizer.pad_token_id))
+    with torch.no_grad():
+        own = run.model.report_nats(batch)
+        rolled = replace(
+            batch,
+            vision_tokens=batch.vision_tokens.roll(1, 0),  # type: ignore[union-attr]
+            view_mask=batch.view_mask.roll(1, 0),  # type: ignore[union-attr]
+            view_ids=batch.view_ids.roll(1, 0),  # type: ignore[union-attr]
+        )
+        other = run.model.report_nats(rolled)
+    assert result.nats == pytest.approx(float(own.mean()), abs=1e-5)
+    assert result.inputs[0].costs["another"].mean == pytest.approx(float((other - own).mean()), abs=1e-5)
+
+
+def test_an_input_that_is_multiplied_by_nothing_is_found(
+    toy_run: Path, toy_dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The planted part: the decoder gets zeros, whatever the image is."""
+    real = ForwardPass.decoder_input
+
+    def muted(self: Any, name: str, slot: Slot) -> Slot:
+        return real(self, name, (0 * slot[0], torch.ones_like(slot[1])))
+
+    monkeypatch.setattr(ForwardPass, "decoder_input", muted)
+    run = restore(toy_run)
+    result = probe(run, toy_dataset.path)
+    (image,) = result.inputs
+    assert image.costs["another"].mean == pytest.approx(0.0, abs=1e-6)
+    assert image.drafts is not None
+    assert image.drafts.changed == 0.0
+    assert "input image" in result.silent
+    declared = {"image": DecoderInput("tokens", silent="the test says so")}
+    monkeypatch.setattr(type(run.model), "inputs", declared)
+    assert "input image" not in probe(run, toy_dataset.path, drafts=False).silent
+
+
+@pytest.mark.parametrize("where", ["its value", "what it reads"])
+def test_a_loss_that_is_detached_is_found(
+    vdgen_run: Path, toy_dataset: Dataset, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Without any gradient, or with one that reaches the loss's own projection alone: neither moves the input."""
+    run = restore(vdgen_run)
+    model: Any = run.model
+    plain = probe(run, toy_dataset.path, drafts=False)
+    assert {one.name: one.moved > 0 for one in plain.losses}["did"]
+
+    def detached(forward: Any) -> Tensor:
+        if where == "its value":
+            return model.terms_before["did"].loss(forward).detach()  # type: ignore[no-any-return]
+        batch = forward.batch
+        return model.did.loss(  # type: ignore[no-any-return]
+            forward.views.mean().detach(), model.language_model, batch.input_ids, batch.labels
+        )
+
+    model.terms_before = model.terms
+    model.terms = {**model.terms, "did": Term(model.terms["did"].reads, detached)}
+    result = probe(run, toy_dataset.path, drafts=False)
+    (did,) = (one for one in result.losses if one.name == "did")
+    assert did.moved == 0.0
+    assert (did.gradient > 0) == (where == "what it reads")
+    assert "loss report.did" in result.silent
+
+
+def test_a_method_without_a_decoder_is_refused(toy_dataset: Dataset, tmp_path: Path) -> None:
+    folder = train("kernels", toy_dataset.path, tmp_path / "run", overrides=TOY_SIZES["kernels"])
+    with pytest.raises(InputError, match="no decoder") as error:
+        probe(restore(folder), toy_dataset.path)
+    assert "kernels" in str(error.value)
+    done = radweave("probe", folder, toy_dataset.path)
+    assert done.returncode == 2
+    assert "no decoder" in done.stderr
+
+
+def test_one_study_has_no_other(toy_run: Path, toy_dataset: Dataset) -> None:
+    with pytest.raises(InputError, match="fewer than two studies"):
+        probe(restore(toy_run), toy_dataset.path, studies=1)
+
+
+def test_a_last_batch_of_one_study_joins_the_one_before(
+    toy_run: Path, toy_dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = restore(toy_run)
+    sizes: list[int] = []
+    real = run.model.report_nats
+
+    def counted(batch: Any) -> Tensor:
+        sizes.append(len(batch))
+        return real(batch)
+
+    monkeypatch.setattr(run.model, "report_nats", counted)
+    monkeypatch.setattr(module, "BATCH", 5)
+    probe(run, toy_dataset.path, drafts=False)
+    assert set(sizes) == {6}
+
+
+def test_the_command_prints_tables_and_writes_a_page(toy_run: Path, toy_dataset: Dataset, tmp_path: Path) -> None:
+    out = tmp_path / "page"
+    done = radweave("probe", toy_run, toy_dataset.path, "--studies", "5", "--no-drafts", "--out", out)
+    assert done.returncode == 0, done.stderr
+    assert "| image |" in done.stdout
+    assert f"page: {out / 'index.html'}" in done.stdout
+    saved = json.loads((out / "probe.json").read_text())
+    assert (saved["method"], saved["split"], saved["studies"], saved["f1"]) == ("baseline", "test", 5, None)
+    assert ("silent: " in done.stdout) == bool(saved["silent"])
+    assert "not for clinical use" in done.stderr.lower() or "research" in done.stderr.lower()
+    again = radweave("probe", toy_run, toy_dataset.path, "--studies", "5", "--no-drafts", "--out", out)
+    assert again.returncode == 2
+    unknown = radweave("probe", toy_run, toy_dataset.path, "--split", "holdout")
+    assert unknown.returncode == 2
+
+
+# ----------------------------------------------------------------------------------------------- every method
+
+
+SHORT_FLOOR = 0.003
+"""Nats per token, for trainings of two minutes: the decoder of a whole training reads its inputs more."""
+EPOCHS = {"encoder": 4, "report": 8}
+"""Passes of a stage; four of those not named, or fewer where the preset has fewer."""
+PRESETS = {"diffvp": "tiny-xray"}
+METHODS = ("baseline", "am_mrg", "dast", "diffrgennet", "diffvp", "vdgen", "weave")
+"""All but ``kernels``, which has no decoder."""
+
+
+@pytest.fixture(scope="module")
+def phantoms(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """Phantom radiographs that all short trainings share, with their cache."""
+    options = PhantomOptions(prevalence="balanced", image_size=160)
+    out = tmp_path_factory.mktemp("phantoms") / "data"
+    return write_phantom_dataset(out, modality="xray", num_studies=240, seed=0, options=options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_every_part_of_every_methods_tiny_preset_acts(method: str, phantoms: Dataset, tmp_path: Path) -> None:
+    preset = PRESETS.get(method, "tiny")
+    stages = resolve(method, preset, ()).named_stages()
+    overrides = [f"stages.{name}.epochs={min(stage.epochs, EPOCHS.get(name, 4))}" for name, stage in stages.items()]
+    folder = train(method, phantoms.path, tmp_path / "run", preset=preset, overrides=overrides)
+    result = probe(restore(folder), phantoms.path, drafts=False)
+    quiet = [
+        one.name
+        for one in result.inputs
+        if not one.silent and (one.costs["another"].mean < SHORT_FLOOR or (one.costs["another"].low or 0.0) <= 0)
+    ]
+    quiet += [f"{one.stage}.{one.name}" for one in result.losses if not one.silent and not one.acts]
+    assert not quiet, result.table()
