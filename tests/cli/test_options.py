@@ -59,22 +59,22 @@ REQUESTS: dict[str, tuple[str, str, Any]] = {
     "ablate": (
         "radweave.experiments.ablate.run_ablation",
         "vdgen d x.y=1 --out o --table main --preset small --seeds 4 --headline-seeds 6 --rows a,b --jobs 2 --protocol "
-        "ws --meteor --runs r --reuse u --reuse v --json",
+        "ws --meteor --runs r --reuse u --reuse v --probe --json",
         AblationRequest(
             "vdgen", P("d"), "main", P("o"), "small", 4, 6, ("a", "b"), 2, ("x.y=1",), "ws", meteor=True, runs=P("r"),
-            reuse=(P("u"), P("v")),
+            reuse=(P("u"), P("v")), probe=True,
         ),
     ),
     "bench": (
         "radweave.experiments.bench.run_bench",
         "o x.y=1 --xray x --ct c --iu i --sets iu,ct --methods vdgen,dast --preset small --seeds 4 --headline-seeds 6 "
         "--headline-sets ct --headline-methods dast --precision bfloat16 --jobs 2 --phantom-studies 50 --ct-studies 60 "
-        "--reuse u --pages p --meteor --no-utility --no-pace --no-train",
+        "--reuse u --pages p --meteor --no-utility --no-pace --no-probe --no-train",
         BenchRequest(
             out=P("o"), data={"xray": P("x"), "ct": P("c"), "iu": P("i")}, sets=("iu", "ct"), methods=("vdgen", "dast"),
             preset="small", seeds=4, headline_seeds=6, headline_sets=("ct",), headline_methods=("dast",), jobs=2,
             overrides=("x.y=1",), precision="bfloat16", studies={"xray": 50, "ct": 60}, reuse=(P("u"),), pages=P("p"),
-            meteor=True, train=False, utility=False, pace=False,
+            meteor=True, train=False, utility=False, pace=False, probe=False,
         ),
     ),
 }  # fmt: skip

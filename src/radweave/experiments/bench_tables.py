@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from radweave.experiments.ablate import progress_notes
+from radweave.experiments.ablate import PROBE_NOTE, progress_notes
 from radweave.experiments.bench_results import (
     BEST_ELSE_PRIOR,
     TESTED_FLOORS,
@@ -309,6 +309,33 @@ def evidence_table(results: SetResults) -> TextTable:
     )
     columns = (*head, "findings", "recalled is", "evidence")
     return TextTable("Evidence", columns, tuple(rows), notes)
+
+
+def probe_table(record: Mapping[str, Any]) -> TextTable | None:
+    """The inputs of every method's decoder: cost of another study's, F1 after it; and losses that do not act."""
+    probes = {row["label"]: row["probe"] for row in record["rows"] if row["probe"]}
+    rows = []
+    notes = [PROBE_NOTE, "F1: findings of the decoder's own greedy drafts, and of those after the exchange"]
+    for method, probe in probes.items():
+        if "refused" in probe:
+            notes.append(f"{method}: {probe['refused']}")
+            continue
+        losses = [name.removeprefix("loss ") for name in probe["silent"] if name.startswith("loss ")]
+        for one in probe["inputs"]:
+            cost, drafts = one["costs"]["another"], one["drafts"]
+            interval = "" if cost["low"] is None else f" [{cost['low']:+.4f}, {cost['high']:+.4f}]"
+            f1 = (number(probe["f1"], 3), DASH if drafts is None else number(drafts["f1"], 3))
+            cells = (f"{cost['mean']:+.4f}{interval}", _carries(one, probe["silent"]), *f1)
+            rows.append((method, one["name"], *cells, ", ".join(losses) or DASH))
+    head = ("method", "input", "another study's", "carries", "F1", "F1 after", "losses that do not act")
+    return TextTable("Probe", head, tuple(rows), tuple(notes)) if probes else None
+
+
+def _carries(one: Mapping[str, Any], silent: Sequence[str]) -> str:
+    """Yes, no, or the reason why an input need not cost anything."""
+    if one["silent"]:
+        return f"need not: {one['silent']}"
+    return "no" if f"input {one['name']}" in silent else "yes"
 
 
 def cost_table(results: SetResults) -> TextTable:
