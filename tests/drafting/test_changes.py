@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 import pytest
 
+from radweave.core.evidence import OwnReports
 from radweave.drafting.calibration import ClassCalibration, Reliability, RunCalibration
 from radweave.drafting.candidates import (
     Candidate,
@@ -18,7 +19,6 @@ from radweave.drafting.candidates import (
     utility_options,
 )
 from radweave.drafting.changes import ComparisonPool
-from radweave.drafting.evidence import OwnReports
 from radweave.drafting.smoothers import Changes, Evidence
 from radweave.drafting.store import DraftingFacts, DraftingStore, labels_tensor
 from radweave.drafting.writer import UtilityDraft, UtilityWriter

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from radweave.core.evidence import OwnReports
 from radweave.core.study import LabelState, has_both_sections
 from radweave.drafting.calibration import ClassCalibration, Reliability, RunCalibration
 from radweave.drafting.candidates import (
@@ -20,7 +21,6 @@ from radweave.drafting.candidates import (
     utility_options,
 )
 from radweave.drafting.choice import Choice
-from radweave.drafting.evidence import OwnReports
 from radweave.drafting.smoothers import Evidence
 from radweave.drafting.store import DraftingFacts, DraftingStore, labels_tensor
 from radweave.drafting.writer import FindingSentences, UtilityDraft, UtilityWriter

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from radweave.core.evidence import OwnReports, RecalledText
 from radweave.drafting.candidates import Candidate, Sentence
 from radweave.drafting.choice import Choice
-from radweave.drafting.evidence import OwnReports, RecalledText
 from radweave.drafting.smoothers import Changes
 from radweave.drafting.writer import NO_ROW, Proposals
 from radweave.labels import NO_FINDING, get_labeler

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from radweave.core.errors import InputError
+from radweave.core.evidence import OwnReports
 from radweave.core.study import has_both_sections, split_sections
 from radweave.drafting.candidates import (
     Candidate,
@@ -22,7 +23,6 @@ from radweave.drafting.candidates import (
 )
 from radweave.drafting.changes import ComparisonPool
 from radweave.drafting.choice import Choice
-from radweave.drafting.evidence import OwnReports
 from radweave.drafting.smoothers import Changes
 from radweave.drafting.store import (
     CANDIDATES,

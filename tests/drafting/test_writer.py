@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from radweave.core.errors import InputError
+from radweave.core.evidence import OwnReports
 from radweave.drafting.calibration import ClassCalibration, Reliability, RunCalibration
 from radweave.drafting.candidates import CandidatePool, affirmed_classes, candidate_options, utilities, utility_options
 from radweave.drafting.choice import Choice
-from radweave.drafting.evidence import OwnReports
 from radweave.drafting.smoothers import Changes, Evidence
 from radweave.drafting.store import (
     CANDIDATES,

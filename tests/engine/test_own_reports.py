@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from radweave.core.batch import Batch
+from radweave.core.evidence import OwnReports
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import collate
-from radweave.drafting.evidence import OwnReports
 from radweave.drafting.store import load_facts
 from radweave.engine.prepare import prepare
 from radweave.engine.restore import Run, restore

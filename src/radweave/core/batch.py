@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from radweave.core.evidence import DraftEvidence
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -119,7 +121,7 @@ class Generation:
     """
 
     token_ids: list[list[int]]
-    intermediates: list[dict[str, Any]]
+    intermediates: list[DraftEvidence]
 
 
 @dataclass(slots=True)

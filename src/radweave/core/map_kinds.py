@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
+
+from radweave.core.evidence import DraftEvidence
 
 KEY: Final = "map_kind"
 """Key in the evidence, next to ``attention_maps``."""
@@ -113,6 +115,6 @@ KINDS: Final[Mapping[str, MapKind]] = {
 }
 
 
-def kind_of(evidence: Mapping[str, Any]) -> MapKind:
+def kind_of(evidence: DraftEvidence) -> MapKind:
     """The kind that a report's evidence names; ``UNKNOWN`` for a missing or unknown name."""
     return KINDS.get(str(evidence.get(KEY)), UNKNOWN)

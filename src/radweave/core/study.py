@@ -15,6 +15,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from radweave.core.evidence import DraftEvidence
+
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 Modality = Literal["xray", "ct"]
@@ -223,7 +225,7 @@ class Report:
 
     text: str
     study_id: str
-    evidence: Mapping[str, Any] = field(default_factory=dict)
+    evidence: DraftEvidence = field(default_factory=DraftEvidence)
     warnings: tuple[str, ...] = ()
     notice: str = RESEARCH_ONLY
     target: str = "findings"

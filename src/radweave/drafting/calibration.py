@@ -18,9 +18,9 @@ from scipy.optimize import minimize
 
 from radweave.core.config import first_problem
 from radweave.core.errors import InputError
+from radweave.core.evidence import DraftEvidence
 from radweave.core.json_files import read_json_object, write_json
 from radweave.core.study import Record
-from radweave.drafting.evidence import DraftEvidence
 from radweave.labels import NO_FINDING
 from radweave.metrics.heads import ReliabilityBin, reliability
 

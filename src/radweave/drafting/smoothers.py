@@ -8,12 +8,13 @@ the others are scaled to sum to 1 again. For one row that is the exact leave-one
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from radweave.core.evidence import DraftEvidence
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -62,7 +63,7 @@ class Evidence:
 
     scores: Floats
     weights: Floats
-    shown: Mapping[str, Any] = field(default_factory=dict)
+    shown: DraftEvidence = field(default_factory=DraftEvidence)
     changes: Changes | None = None
 
 

@@ -11,6 +11,14 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from radweave.core.evidence import (
+    DraftEvidence,
+    OwnReports,
+    RecalledEvidence,
+    RecalledText,
+    SentenceEvidence,
+    UtilityEvidence,
+)
 from radweave.core.study import NO_SECTION, SECTIONS, has_both_sections, split_sections
 from radweave.drafting.calibration import RunCalibration, stated_log_odds
 from radweave.drafting.candidates import (
@@ -41,14 +49,6 @@ from radweave.drafting.choice import (
     nearest_rows,
     prepared,
     shares,
-)
-from radweave.drafting.evidence import (
-    DraftEvidence,
-    OwnReports,
-    RecalledEvidence,
-    RecalledText,
-    SentenceEvidence,
-    UtilityEvidence,
 )
 from radweave.drafting.smoothers import Changes, Evidence, Floats
 from radweave.drafting.store import DraftingStore
@@ -329,7 +329,7 @@ class UtilityDraft:
     """A draft, its evidence, and warnings."""
 
     text: str
-    evidence: dict[str, Any]
+    evidence: DraftEvidence
     warnings: tuple[str, ...] = ()
 
 
@@ -457,7 +457,7 @@ class UtilityWriter:
         counts = self.stated(own)
         stated = stated_log_odds(counts, len(own.written)) if own.written else None
         probabilities = self.calibration(evidence.scores[None], None if stated is None else stated[None])[0]
-        shown: dict[str, Any] = {
+        shown: DraftEvidence = {
             **self.calibration.evidence(evidence.scores, self.rule, self.macro, stated=stated),
             **evidence.shown,
             "recalled": self._recalled(evidence, barred),

@@ -7,11 +7,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import torch
 
 from radweave.core.batch import Batch, Generation
+from radweave.core.evidence import Contradiction, DraftEvidence, EditedSentence, SentenceEvidence
 from radweave.core.ontology import NO_FINDING
 from radweave.core.study import (
     NO_SECTION,
@@ -38,13 +39,13 @@ if TYPE_CHECKING:
 
     from radweave.engine.expected_utility import Drafting
 
-COMPARISONS_REMOVED = "comparisons_removed"
+COMPARISONS_REMOVED: Final = "comparisons_removed"
 """The key in a report's evidence: a list of {``was``, ``now``}, ``now`` null for a sentence that was left out."""
-MARKS_REMOVED = "marks_removed"
+MARKS_REMOVED: Final = "marks_removed"
 """The key in a report's evidence: sentences with de-identification marks that were left out."""
-CONTRADICTIONS = "contradictions"
+CONTRADICTIONS: Final = "contradictions"
 """The key in a report's evidence: a list of {``states``, ``denies``}, ``states`` null where nothing else is stated."""
-ABOUT_SENTENCES = ("sentences", "sentence_fit")
+ABOUT_SENTENCES: Final[tuple[Literal["sentences"], Literal["sentence_fit"]]] = ("sentences", "sentence_fit")
 """Evidence whose rows are about a sentence, by its ``text``; in a draft of two parts each has its ``section``."""
 EMPTY = "the draft is empty: the model wrote nothing, which says nothing about the study"
 
@@ -62,7 +63,7 @@ def without_comparisons(draft: UtilityDraft, modality: Modality) -> UtilityDraft
     )
     evidence = draft.evidence
     about = _edited_rows(evidence, lambda sentence: remove_comparisons(sentence, labeler)[0])
-    taken = [{"was": edit.was, "now": edit.now} for edit in edits]
+    taken: list[EditedSentence] = [{"was": edit.was, "now": edit.now} for edit in edits]
     evidence = {**evidence, **about, COMPARISONS_REMOVED: taken}
     return UtilityDraft(text, evidence, (*draft.warnings, _comparison_warning(edits, labeler)))
 
@@ -98,19 +99,21 @@ def without_marked_sentences(draft: UtilityDraft) -> UtilityDraft:
     return UtilityDraft(text, {**draft.evidence, **about, MARKS_REMOVED: removed}, (*draft.warnings, warning))
 
 
-def _edited_rows(evidence: Mapping[str, Any], edit: Callable[[str], str]) -> dict[str, Any]:
+def _edited_rows(evidence: DraftEvidence, edit: Callable[[str], str]) -> DraftEvidence:
     """Evidence about sentences with their edited texts; rows without any text left are dropped."""
     edited = {}
     for name in ABOUT_SENTENCES:
         if evidence.get(name):
-            rows = [{**row, "text": edit(str(row.get("text", "")))} for row in evidence[name]]
+            rows: list[dict[str, object]] = [{**row, "text": edit(row.get("text", ""))} for row in evidence[name]]
             edited[name] = [row for row in rows if row["text"]]
-    return edited
+    return cast(DraftEvidence, edited)
 
 
 def with_contradictions(draft: UtilityDraft) -> UtilityDraft:
     """Add sentences that cannot all be true to the evidence, with a warning."""
-    rows = [{"states": states, "denies": denies} for states, denies in contradictions_of(draft.text)]
+    rows: list[Contradiction] = [
+        {"states": states, "denies": denies} for states, denies in contradictions_of(draft.text)
+    ]
     if not rows:
         return draft
     pairs = "a sentence denies" if len(rows) == 1 else f"{len(rows)} times a sentence denies"
@@ -149,7 +152,7 @@ class Draft:
 
     example: Example
     text: str
-    evidence: dict[str, Any]
+    evidence: DraftEvidence
     warnings: tuple[str, ...] = ()
 
 
@@ -239,17 +242,18 @@ class Drafter:
         evidence = draft.evidence
         rows = {name: rows_by_section(evidence[name]) for name in ABOUT_SENTENCES if evidence.get(name)}
         rows.setdefault("sentences", [{"text": text, "section": name} for name, text in parts.items()])
-        return replace(draft, text=join_sections(parts), evidence={**evidence, **rows})
+        return replace(draft, text=join_sections(parts), evidence={**evidence, **cast(DraftEvidence, rows)})
 
-    def _evidence(self, ids: list[int], values: dict[str, Any]) -> dict[str, Any]:
+    def _evidence(self, ids: list[int], values: DraftEvidence) -> DraftEvidence:
         """Intermediates as JSON values; token log-probabilities become a confidence per sentence."""
-        evidence = {name: json_value(value) for name, value in values.items() if name != "token_log_probs"}
+        shown = {name: json_value(value) for name, value in values.items() if name != "token_log_probs"}
+        evidence = cast(DraftEvidence, shown)
         if "token_log_probs" in values:
             evidence["sentences"] = self._sentences(ids, values["token_log_probs"])
         return evidence
 
-    def _sentences(self, ids: list[int], log_probs: list[float]) -> list[dict[str, Any]]:
-        sentences: list[dict[str, Any]] = []
+    def _sentences(self, ids: list[int], log_probs: list[float]) -> list[SentenceEvidence]:
+        sentences: list[SentenceEvidence] = []
         start = 0
         for end in range(1, len(ids) + 1):
             if end == len(ids) or self._ends_sentence(ids, end):

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from radweave.core.batch import Batch, VisionEncoder
 from radweave.core.errors import InputError, UnusableModelError
+from radweave.core.evidence import DraftEvidence, OwnReports
 from radweave.drafting.calibration import RunCalibration, Source
-from radweave.drafting.evidence import DraftEvidence, OwnReports
 from radweave.drafting.smoothers import EmbeddedStudies, Evidence, Floats
 from radweave.drafting.store import DraftingFacts, DraftingStore, load_drafting
 from radweave.drafting.writer import UtilityDraft, UtilityWriter

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from radweave.core.batch import Batch
 from radweave.core.errors import InputError
+from radweave.core.evidence import OwnReports
 from radweave.data.loader import Example, StudyLoader
 from radweave.data.tokenizer import decode
 from radweave.drafting.calibration import RunCalibration, Source, save_calibration, stated_log_odds
@@ -28,7 +29,6 @@ from radweave.drafting.candidates import (
     utilities,
     utility_options,
 )
-from radweave.drafting.evidence import OwnReports
 from radweave.drafting.smoothers import EmbeddedStudies, Evidence, Floats
 from radweave.drafting.store import DraftingFacts, DraftingStore, labels_tensor, save_drafting
 from radweave.drafting.writer import MOST_IN_PAIRS, UtilityWriter

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 import torch
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from PIL import Image
 
 from radweave.core.config import override
 from radweave.core.errors import InputError, printable
+from radweave.core.evidence import DraftEvidence, OodEvidence, ViewEvidence
 from radweave.core.study import Modality, Report, View
 from radweave.data.ct import NO_SCANS, CtPreprocessing
 from radweave.data.loader import VIEW_KINDS, Example, view_id
@@ -96,7 +97,7 @@ def _in_memory(view: Any, name: Path, ct: CtPreprocessing) -> Picture:
 # Out-of-distribution detection: statements and refusals by the likeness of a study's images to the training images.
 
 
-EVIDENCE = "familiarity"
+EVIDENCE: Final = "familiarity"
 """The key in a report's evidence."""
 _UNLIKE = "does not look like the images that this run was trained on"
 
@@ -108,7 +109,7 @@ def judge(test: OutOfDistribution | None, example: Example) -> list[Judgement]:
     return [test.judge(view) for view in example.pixels]
 
 
-def evidence_of(test: OutOfDistribution, judgements: Sequence[Judgement]) -> dict[str, Any]:
+def evidence_of(test: OutOfDistribution, judgements: Sequence[Judgement]) -> OodEvidence:
     """Scores with their thresholds, or the reason for none."""
     if test.reason is not None:
         return {"not judged": test.reason}
@@ -140,9 +141,9 @@ def untested(test: OutOfDistribution | None) -> str | None:
     return f"NOT TESTED whether images look like those of training ({why}): a hand would be drafted on as a chest is"
 
 
-def is_unlike(evidence: Mapping[str, Any]) -> bool:
+def is_unlike(evidence: DraftEvidence) -> bool:
     """Tell from a report's evidence if one of its views would be refused as a file."""
-    return Verdict.REFUSED.value in evidence.get(EVIDENCE, {}).get("verdicts", ())
+    return Verdict.REFUSED.value in evidence.get(EVIDENCE, OodEvidence()).get("verdicts", ())
 
 
 def warnings_of(
@@ -325,7 +326,9 @@ class Predictor:
         example = self.example(views, study_id, force=force, context=context)
         report = next(iter(self.reports([example], names={study_id: [printable(path.name) for path, _ in views]})))
         # Evidence about views, such as maps, stands in their order, which need not be the order of the files given.
-        shown = [{"file": printable(path.name), "view": view_of(picture).value} for path, picture in views]
+        shown: list[ViewEvidence] = [
+            {"file": printable(path.name), "view": view_of(picture).value} for path, picture in views
+        ]
         return replace(
             report, evidence={**report.evidence, "views": shown}, warnings=(*report.warnings, *warnings, *unread)
         )

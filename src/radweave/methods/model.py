@@ -30,9 +30,9 @@ from torch import Tensor, nn
 from radweave.core.batch import Batch, Generation, VisionEncoder
 from radweave.core.config import Config
 from radweave.core.errors import InputError
+from radweave.core.evidence import DraftEvidence, OwnReports, RecalledText
 from radweave.core.study import Split, Study
 from radweave.data.loader import Example, Features, StudyLoader
-from radweave.drafting.evidence import OwnReports, RecalledText
 from radweave.drafting.smoothers import Evidence
 from radweave.methods.renamed import rename_parts
 from radweave.nn.connector import ViewTokens, encode_views
@@ -349,11 +349,13 @@ def required(value: Value | None) -> Value:
 
 
 def written(
-    ids: list[list[int]], log_probs: list[list[float]], evidence: Sequence[Mapping[str, Any]] | None = None
+    ids: list[list[int]], log_probs: list[list[float]], evidence: Sequence[DraftEvidence] | None = None
 ) -> Generation:
     """A language model's output for each study, with the evidence."""
-    rows = [{}] * len(ids) if evidence is None else evidence
-    shown = [{"token_log_probs": values, **row} for values, row in zip(log_probs, rows, strict=True)]
+    rows: Sequence[DraftEvidence] = [{}] * len(ids) if evidence is None else evidence
+    shown: list[DraftEvidence] = [
+        {"token_log_probs": values, **row} for values, row in zip(log_probs, rows, strict=True)
+    ]
     return Generation(token_ids=ids, intermediates=shown)
 
 

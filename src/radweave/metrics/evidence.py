@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from radweave.core.evidence import DraftEvidence
 from radweave.core.study import LabelState
 from radweave.labels import NO_FINDING, Labeler
 from radweave.metrics.heads import ranking
@@ -48,7 +49,7 @@ def evidence_agreement(rows: Iterable[Mapping[str, Any]], labeler: Labeler) -> E
     """Compare evidence, draft and reference of predictions (rows with ``ref``, ``hyp`` and ``evidence``)."""
     referenced = [row for row in rows if row["ref"]]
     true, draft = (stated([row[side] for row in referenced], labeler) for side in ("ref", "hyp"))
-    evidence = [row.get("evidence") or {} for row in referenced]
+    evidence: list[DraftEvidence] = [row.get("evidence") or DraftEvidence() for row in referenced]
     heads = (
         [probable(record, labeler) for record in evidence]
         if any("class_probabilities" in e for e in evidence)
@@ -78,17 +79,17 @@ def stated(texts: Sequence[str], labeler: Labeler) -> list[frozenset[str]]:
     ]
 
 
-def probable(evidence: Mapping[str, Any], labeler: Labeler) -> frozenset[str]:
+def probable(evidence: DraftEvidence, labeler: Labeler) -> frozenset[str]:
     """The findings that the heads hold probable."""
     known = frozenset(labeler.classes) - {NO_FINDING}
-    cuts = (evidence.get("calibration") or {}).get("thresholds") or {}
+    cuts = evidence["calibration"].get("thresholds", {}) if evidence.get("calibration") else {}
     # A run that is calibrated never takes a class to be there that it has no threshold for.
     other = math.inf if cuts else PROBABLE
     probabilities = evidence.get("class_probabilities", {}).items()
     return known & {name for name, value in probabilities if value is not None and value >= cuts.get(name, other)}
 
 
-def recalled_text(evidence: Mapping[str, Any]) -> tuple[str | None, str]:
+def recalled_text(evidence: DraftEvidence) -> tuple[str | None, str]:
     """Kind and text of the recalled words: the first report, else all sentences."""
     recalled = [case for case in evidence.get("recalled", ()) if case.get("text")]
     for case in recalled:
@@ -104,7 +105,7 @@ def micro_f1(predicted: Findings, true: Findings) -> float:
     return 2 * both / max(1, sum(map(len, predicted)) + sum(map(len, true)))
 
 
-def average_precision(evidence: Sequence[Mapping[str, Any]], true: Findings, labeler: Labeler) -> float | None:
+def average_precision(evidence: Sequence[DraftEvidence], true: Findings, labeler: Labeler) -> float | None:
     """Micro average precision of the heads over all findings; None unless every draft gives all probabilities."""
     names = [name for name in labeler.classes if name != NO_FINDING]
     rows = [record.get("class_probabilities") or {} for record in evidence]

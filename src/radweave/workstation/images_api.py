@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +18,7 @@ from fastapi.responses import StreamingResponse
 from numpy.typing import NDArray
 
 from radweave.core.errors import InputError, printable
+from radweave.core.evidence import DraftEvidence
 from radweave.core.map_kinds import kind_of
 from radweave.core.storage import sha256_json
 from radweave.core.study import RESEARCH_ONLY, Study, View
@@ -36,12 +37,12 @@ from radweave.workstation.users import User
 Grid = NDArray[np.uint8]
 
 
-def names(evidence: Mapping[str, Any]) -> list[str]:
+def names(evidence: DraftEvidence) -> list[str]:
     """Findings with a map that fits the images of the study."""
     return [name for name in evidence.get("attention_maps") or {} if stack(evidence, name) is not None]
 
 
-def read_maps(evidence: Mapping[str, Any], name: str, method: str) -> dict[str, Any] | None:
+def read_maps(evidence: DraftEvidence, name: str, method: str) -> dict[str, Any] | None:
     """A map as JSON values: per image its values, 0 to 255 of ``peak``, and the part of the image it covers.
 
     ``covers`` is (start, extent) along each axis, in shares of the image's size.
@@ -58,7 +59,7 @@ def read_maps(evidence: Mapping[str, Any], name: str, method: str) -> dict[str, 
 
 
 def on_scan(
-    evidence: Mapping[str, Any], name: str, affine: NDArray[np.float64], shape: tuple[int, int, int]
+    evidence: DraftEvidence, name: str, affine: NDArray[np.float64], shape: tuple[int, int, int]
 ) -> tuple[Grid, NDArray[np.float64]] | None:
     """A map (z, y, x) of a scan, and its affine (voxel x, y, z to mm) where that of the scan is ``affine``.
 
@@ -113,7 +114,7 @@ def list_images(study: str, user: CurrentUser, station: CurrentStation) -> dict[
         own, prior = _sources(station, connection, row)
         draft_evidence = drafts.read_evidence(connection, study) or {}
     log.note_first(station.database, _LOOKED, user=user.id, study=study)
-    evidence = draft_evidence.get("evidence") or {}
+    evidence: DraftEvidence = draft_evidence.get("evidence") or DraftEvidence()
     views = {str(view["image"]): view["view"] for view in evidence.get("views") or () if "image" in view}
     most = station.settings.limits.images
     return {

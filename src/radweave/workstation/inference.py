@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from radweave.core.errors import InputError, UnusableModelError
+from radweave.core.evidence import DraftEvidence, ViewEvidence
 from radweave.core.study import Modality, Report, Study, View
 from radweave.workstation import drafts, store
 from radweave.workstation.database import Database, now
@@ -88,7 +89,7 @@ class _LoadedStudy:
 
     example: Example
     warnings: tuple[str, ...]
-    views: list[dict[str, Any]]
+    views: list[ViewEvidence]
     known: StudyContext
 
 
@@ -126,7 +127,7 @@ class InferenceModel:
             if isinstance(report, InputError):
                 yield _refused(study, _reason_of(report), NO_MODEL)
                 continue
-            evidence = {**report.evidence, "views": one.views}
+            evidence: DraftEvidence = {**report.evidence, "views": one.views}
             whole = replace(report, study_id=study, evidence=evidence, warnings=(*report.warnings, *one.warnings))
             labeler = get_labeler(self.run.experiment.data.label_set)
             yield {"kind": "drafted", "id": study, **result_of(whole, self.run.card, labeler, one.known)}
@@ -197,7 +198,7 @@ class InferenceModel:
             class_states=class_states(states, LABEL_SETS[data.label_set].classes) if report else None,
         )
 
-    def _view(self, file: str, image: int, view: View, picture: Picture) -> dict[str, Any]:
+    def _view(self, file: str, image: int, view: View, picture: Picture) -> ViewEvidence:
         from radweave.inference.pictures import covered_by_map
 
         covers = covered_by_map(picture, image_size=self.predictor.image_size, ct=self.predictor.ct)

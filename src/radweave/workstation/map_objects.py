@@ -7,7 +7,7 @@ CT: a Parametric Map (A.75) in the scan's frame of reference, a channel for each
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -24,6 +24,7 @@ from pydicom.dataset import Dataset
 from pydicom.uid import MultiFrameTrueColorSecondaryCaptureImageStorage, ParametricMapStorage
 
 from radweave.core.errors import InputError
+from radweave.core.evidence import DraftEvidence
 from radweave.core.map_kinds import kind_of
 from radweave.inference.explain.maps import Floats, Panel, between, between_weights, captioned, middles, shown
 from radweave.io.volumes import Volume
@@ -194,7 +195,7 @@ FINE: Final = 64
 """Voxels of a scan's map along each axis; viewers show each as a block."""
 
 
-def stack(evidence: Mapping[str, Any], name: str) -> list[Floats] | None:
+def stack(evidence: DraftEvidence, name: str) -> list[Floats] | None:
     """One map for each of the evidence's ``views``; None if it is missing or does not fit them."""
     views = evidence.get("views") or []
     try:
@@ -231,7 +232,7 @@ def on_grid(
 
 
 def heat_maps(
-    evidence: Mapping[str, Any], pictures: Sequence[tuple[str, Picture]], findings: Sequence[Finding]
+    evidence: DraftEvidence, pictures: Sequence[tuple[str, Picture]], findings: Sequence[Finding]
 ) -> tuple[HeatMap, ...]:
     """Maps of the relevant classes, the most probable first.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from radweave.core.errors import InputError
 from radweave.core.escaping import csv_line
+from radweave.core.evidence import DraftEvidence
 from radweave.core.study import LabelState
 from radweave.inference.explain.maps import shown
 from radweave.inference.explain.support import unchecked_note, verdict_words
@@ -51,7 +52,7 @@ class Stored:
 
     report: FinishedReport
     files: list[Path]
-    evidence: Mapping[str, Any]
+    evidence: DraftEvidence
 
 
 def stored_report(connection: sa.Connection, study: sa.Row[Any], version: int, *, event: str | None = None) -> Stored:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from radweave.core.evidence import DraftEvidence
 from radweave.core.study import LabelState, Report, Study
+from radweave.engine.drafts import ABOUT_SENTENCES
 from radweave.inference.explain.support import FLAGGED, STATE_WORDS, Claim, Finding, Sentence, Support, find_support
 from radweave.labels import NO_FINDING, Labeler
 from radweave.labels.comparisons import words_of_change
@@ -65,10 +67,12 @@ def result_of(report: Report, card: RunCard, labeler: Labeler, known: StudyConte
 
 def _storable(report: Report) -> Report:
     """A report with text that databases and files can store: a model may write NUL or half a surrogate pair."""
-    evidence = dict(report.evidence)
-    for name in ("sentences", "sentence_fit"):
-        if evidence.get(name):
-            evidence[name] = [{**row, "text": writable(str(row.get("text", "")))} for row in evidence[name]]
+    about = {
+        name: [{**row, "text": writable(str(row.get("text", "")))} for row in rows]
+        for name in ABOUT_SENTENCES
+        if (rows := report.evidence.get(name))
+    }
+    evidence: DraftEvidence = {**report.evidence, **cast(DraftEvidence, about)}
     return replace(report, text=writable(report.text), evidence=evidence)
 
 

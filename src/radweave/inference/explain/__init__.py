@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from radweave.core.errors import InputError
+from radweave.core.evidence import ViewEvidence
 from radweave.core.json_files import json_text
 from radweave.core.replacing import record_kind
 from radweave.core.storage import refuse_existing, write_folder, write_text
@@ -98,7 +99,7 @@ def explain_study(
     if not force:
         refuse_outliers(predictor.ood, rows.example, files)
     report = next(iter(predictor.reports([rows.example], names={study_id: [file.name for file in files]})))
-    views = [{"file": Path(ref.path).name, "view": ref.view.value} for ref, _ in rows.views]
+    views: list[ViewEvidence] = [{"file": Path(ref.path).name, "view": ref.view.value} for ref, _ in rows.views]
     warnings = (*report.warnings, *rows.warnings, *_training_warning(run, dataset, rows.study))
     return write_explanation(
         run,

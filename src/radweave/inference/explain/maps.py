@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
+from radweave.core.evidence import DraftEvidence
 from radweave.core.study import LabelState
 from radweave.data.square import covered_by_square, place_in_square
 from radweave.inference.explain.support import Finding, Support
@@ -401,7 +402,7 @@ class Gallery:
 
 
 def draw(
-    subjects: Sequence[Subject], evidence: Mapping[str, Any], support: Support, *, notices: tuple[str, ...]
+    subjects: Sequence[Subject], evidence: DraftEvidence, support: Support, *, notices: tuple[str, ...]
 ) -> Gallery:
     """The plain pictures of a study, and its maps over them."""
     gallery = Gallery(notices=notices)

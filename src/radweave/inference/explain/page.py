@@ -21,6 +21,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, Template
 from numpy.typing import NDArray
 
+from radweave.core.evidence import DraftEvidence
 from radweave.core.map_kinds import KEY as MAP_KIND
 from radweave.core.map_kinds import MapKind, kind_of
 from radweave.core.study import RESEARCH_ONLY, LabelState, Report
@@ -358,7 +359,7 @@ def _viewed(explained: Explained, gallery: Gallery) -> Embedded | None:
     return embed(explained.subjects, names, gallery.maps, kind_of(evidence), explained.card.method)
 
 
-def _removed(evidence: Mapping[str, Any]) -> list[tuple[str, str | None]]:
+def _removed(evidence: DraftEvidence) -> list[tuple[str, str | None]]:
     """Sentences that compared with a study that was not given, as they were and as they are."""
     rows = evidence.get(COMPARISONS)
     edits = rows if isinstance(rows, list) else []
@@ -422,7 +423,7 @@ def _missing(support: Support, gallery: Gallery) -> list[str]:
     return [name for name, is_absent in absent.items() if is_absent]
 
 
-def _others(evidence: Mapping[str, Any], *, shown: Mapping[str, bool]) -> list[tuple[str, str, str]]:
+def _others(evidence: DraftEvidence, *, shown: Mapping[str, bool]) -> list[tuple[str, str, str]]:
     """Whatever else a method has to show: name, short text, what it is; ``shown`` says which tables the page has."""
     elsewhere = _SHOWN_ELSEWHERE | {name for name, is_shown in shown.items() if is_shown}
     rest = {name: value for name, value in evidence.items() if name not in elsewhere}

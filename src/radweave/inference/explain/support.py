@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
+from radweave.core.evidence import DraftEvidence, RecalledEvidence, SentenceFit
 from radweave.core.study import LabelState, Report
 from radweave.drafting.calibration import FEWEST_POSITIVES
-from radweave.drafting.evidence import DraftEvidence, RecalledEvidence
 from radweave.labels import NO_FINDING, Labeler, Mention
 from radweave.labels.comparisons import STATES
 from radweave.labels.text import fold, sentences
@@ -266,7 +266,7 @@ def find_support(report: Report, labeler: Labeler, *, threshold: float | None = 
 
     Probabilities from ``threshold`` on say "there"; without it, from where the run says, or from a half.
     """
-    evidence = cast(DraftEvidence, report.evidence)
+    evidence = report.evidence
     ground = _Ground(
         probabilities=_probabilities(evidence),
         recalled=_recalled(evidence.get("recalled") or [], labeler),
@@ -301,7 +301,7 @@ def _lines(draft: str, evidence: DraftEvidence) -> list[_Line]:
     return [_Line(text, None) for text in texts if text]
 
 
-def _fits(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+def _fits(rows: Sequence[SentenceFit]) -> dict[str, dict[str, float]]:
     """A sentence's text -> its scores against the image."""
     return {
         str(row.get("text", "")).strip(): {
@@ -480,7 +480,7 @@ CHANGES = "changes"
 """In the evidence: class -> ``before``, what the prior's report says of it, and state -> probability."""
 
 
-def source_rows(evidence: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, list[str]]]]:
+def source_rows(evidence: DraftEvidence) -> tuple[list[str], list[tuple[str, list[str]]]]:
     """The sources, and for each class a cell per source: its probability and its weight in the stack.
 
     Nothing where the evidence has none, or has it in another form.
@@ -508,7 +508,7 @@ def added_text(figures: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def change_rows(evidence: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
+def change_rows(evidence: DraftEvidence) -> list[tuple[str, list[str]]]:
     """For each class what the prior's report says of it, and the probability of each state; nothing without a prior."""
     changes = evidence.get(CHANGES)
     if not isinstance(changes, Mapping) or not all(isinstance(one, Mapping) for one in changes.values()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from radweave.core.batch import Batch, Generation
 from radweave.core.config import Grid, Prompt
+from radweave.core.evidence import DraftEvidence, RecalledEvidence
 from radweave.core.map_kinds import KEY as MAP_KIND
 from radweave.data.tokenizer import encode
 from radweave.methods.am_mrg.disease_queries import DiseaseHeads, DiseaseQueryFormer, QueryFormerConfig, Reading
@@ -123,7 +124,7 @@ class Forward(ForwardPass["AmMrgModel"]):
         slots = {"image": hints, "queries": nothing(hints), "memory": (embed(names), name_mask)}
         return prompted_loss(self, self.spliced(model.prompt, slots))
 
-    def evidence(self) -> list[dict[str, Any]]:
+    def evidence(self) -> list[DraftEvidence]:
         """Per study the probability of every class, maps of those found, and what every class recalled."""
         model, views, classes = self.model, self.views, self.model.classes
         probabilities = model.heads(self.reading.diseases).float().sigmoid()
@@ -288,11 +289,11 @@ class AmMrgModel(ReportModel):
         return build_report_bank(training, self.text_encoder, self.sources.reports)
 
 
-def _shown(kind: str, item: Mapping[str, Any]) -> dict[str, Any]:
+def _shown(kind: str, item: Mapping[str, Any]) -> RecalledEvidence:
     """A recalled row of a bank as evidence; the patient's code stays in the bank."""
     scores = {name: item[name] for name in ("weight", "activation") if name in item}
     rest = {name: item[name] for name in ("for", "text", "disease", "diseases", "view", "cell") if name in item}
-    return {"kind": kind, "study_id": item["study_id"], "scores": scores, **rest}
+    return cast(RecalledEvidence, {"kind": kind, "study_id": item["study_id"], "scores": scores, **rest})
 
 
 def pooled(views: ViewTokens, side: int | None) -> ViewTokens:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from jaxtyping import Float
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from radweave.core.batch import Batch, Generation
 from radweave.core.config import Config, Prompt
+from radweave.core.evidence import DraftEvidence
 from radweave.core.map_kinds import KEY as MAP_KIND
 from radweave.data.tokenizer import encode
 from radweave.methods.dast.fusion import ConcatFusion, Dvaf, DvafConfig, Fused, FusionConfig, MeanFusion, NoFusion
@@ -209,14 +210,14 @@ class Forward(ForwardPass["DastModel"]):
         fusion = self.decoder_input("fusion", (hidden[:, number:], mask[:, number:]))
         return torch.cat([image[0], fusion[0]], dim=1), torch.cat([image[1], fusion[1]], dim=1)
 
-    def evidence(self, row: int) -> dict[str, Any]:
+    def evidence(self, row: int) -> DraftEvidence:
         """One study's evidence; maps are over its own views, (V, h, w), and sum to 1 over all of them."""
         classes, present = self.model.classes, self.views.view_mask[row]
         attention = self.reading.attention[row]
         maps = attention.reshape(len(attention), len(present), *self.views.grid)[:, present].float().cpu().numpy()
         probabilities = self.reading.logits[row].float().sigmoid().tolist()
         exemplar, fused = self.exemplars[row], self.fused
-        shown: dict[str, Any] = {
+        shown: DraftEvidence = {
             "class_probabilities": dict(zip(classes, probabilities, strict=True)),
             "attention_maps": dict(zip(classes, maps, strict=True)),
             MAP_KIND: "class attention",

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from radweave.core.batch import Batch
 from radweave.core.config import Config, Tokens
+from radweave.core.evidence import RecalledEvidence
 from radweave.nn.memory.backends import BuildIndex, ExactIndexConfig, IndexConfig
 from radweave.nn.memory.bank import Bank, BankLayout, Column, report_rows
 from radweave.nn.memory.index import ExactIndex, Index
@@ -39,7 +40,8 @@ class Exemplar:
     study_id: str
     text: str
 
-    def evidence(self) -> dict[str, Any]:
+    def evidence(self) -> RecalledEvidence:
+        """The report and its scores."""
         scores = {"visual": self.visual, "disease": self.disease, "combined": self.combined}
         return {"kind": "report", "study_id": self.study_id, "text": self.text, "scores": scores}
 

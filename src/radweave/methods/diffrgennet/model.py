@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from radweave.core.batch import Batch, Generation
 from radweave.core.config import Prompt, Width
+from radweave.core.evidence import DraftEvidence, Maps, RecalledEvidence
 from radweave.core.map_kinds import KEY as MAP_KIND
 from radweave.methods.diffrgennet.aggregation import Aggregation, AggregationConfig, FlexiRouteConfig
 from radweave.methods.diffrgennet.difference import (
@@ -113,10 +114,10 @@ class StudyFindings:
         others = torch.cat([states[..., :POSITIVE], states[..., POSITIVE + 1 :]], dim=-1)
         return states[..., POSITIVE] - others.logsumexp(-1)
 
-    def evidence(self, row: int, classes: tuple[str, ...]) -> dict[str, Any]:
+    def evidence(self, row: int, classes: tuple[str, ...]) -> DraftEvidence:
         """One study's evidence; maps are over its own views, (V, h, w), and sum to 1 over all of them."""
         probabilities = self.logits[row].float().softmax(-1)
-        shown: dict[str, Any] = {
+        shown: DraftEvidence = {
             "class_probabilities": dict(zip(classes, probabilities[:, POSITIVE].tolist(), strict=True)),
             "disease_states": {
                 name: STATES[state] for name, state in zip(classes, probabilities.argmax(-1).tolist(), strict=True)
@@ -132,8 +133,8 @@ class StudyFindings:
         }
         return shown
 
-    def _recalled(self, row: int) -> list[dict[str, Any]]:
-        cases: list[dict[str, Any]] = [
+    def _recalled(self, row: int) -> list[RecalledEvidence]:
+        cases: list[RecalledEvidence] = [
             {
                 "kind": "report",
                 "study_id": case.study_id,
@@ -151,7 +152,7 @@ class StudyFindings:
     def _distances(self, row: int, place: int) -> dict[str, float]:
         return dict(zip(METRICS, self.apart[row, place].tolist(), strict=True))
 
-    def _maps(self, row: int) -> dict[str, Any]:
+    def _maps(self, row: int) -> Maps:
         """Attention of the cases to the image in the last layer of each pass, mean over the study's cases."""
         present, views = self.cases.present[row], self.image.views
         maps = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from radweave.core.batch import Batch, Generation
 from radweave.core.config import Config, Prompt, Seed
 from radweave.core.errors import InputError
+from radweave.core.evidence import DraftEvidence
 from radweave.core.map_kinds import KEY as MAP_KIND
 from radweave.data.tokenizer import encode
 from radweave.methods.diffvp.diagnosis import Diagnosis, DiagnosisSetting, NoDiagnosis, NoisyOrConfig
@@ -101,7 +102,7 @@ def difference_maps(views: ViewTokens, comparison: Comparison) -> Float[Tensor, 
 
 def class_evidence(
     classes: tuple[str, ...], logits: Float[Tensor, " known"], auxiliary: Float[Tensor, " classes"]
-) -> dict[str, Any]:
+) -> DraftEvidence:
     """Probabilities of E and of the auxiliary head. Without E, which knows no class then, both are the latter's."""
     return {
         "class_probabilities": _named(classes, logits if len(logits) else auxiliary),
@@ -109,10 +110,10 @@ def class_evidence(
     }
 
 
-def reference_evidence(views: ViewTokens, comparison: Comparison) -> list[dict[str, Any]]:
+def reference_evidence(views: ViewTokens, comparison: Comparison) -> list[DraftEvidence]:
     """Per study what it was compared with and where the two differ; nothing is recalled where there is no reference."""
     reference = comparison.reference
-    shown: list[dict[str, Any]] = [{"recalled": []} for _ in reference.drawn]
+    shown: list[DraftEvidence] = [{"recalled": []} for _ in reference.drawn]
     if not bool(reference.present.any()):
         return shown
     importance = comparison.importance()
@@ -337,7 +338,8 @@ class Forward(ForwardPass["DiffvpModel"]):
         """Map of the difference of each scan from its reference."""
         return difference_maps(self.views, self.comparison)
 
-    def evidence(self) -> list[dict[str, Any]]:
+    def evidence(self) -> list[DraftEvidence]:
+        """Evidence of each study."""
         auxiliary = self.model.auxiliary_head(self.latents.tokens)
         compared = reference_evidence(self.views, self.comparison)
         return [

@@ -14,6 +14,7 @@ from torch import Tensor
 from radweave.core.batch import Batch, Generation
 from radweave.core.config import Count
 from radweave.core.errors import InputError
+from radweave.core.evidence import DraftEvidence, RecalledEvidence
 from radweave.data.tokenizer import encode
 from radweave.drafting.smoothers import Evidence
 from radweave.methods.descriptors import DescriptorExtractor, DescriptorsConfig
@@ -63,7 +64,8 @@ class KernelsModel(ReportModel):
         Raises:
             InputError: if the model has no memory.
         """
-        ids, shown = [], []
+        ids: list[list[int]] = []
+        shown: list[DraftEvidence] = []
         for evidence, barred in zip(self.evidence_for(batch), self._barred(batch), strict=True):
             weights = np.where(barred, -np.inf, evidence.weights)
             best = [row for row in np.argsort(-weights, kind="stable")[:RECALLED].tolist() if np.isfinite(weights[row])]
@@ -113,7 +115,7 @@ class KernelsModel(ReportModel):
         own = owners.of_queries(batch.study_ids, batch.patient_ids)
         return np.asarray(owners.barred(own, slice(0, len(owners))).numpy())
 
-    def _shown(self, row: int, weight: float) -> dict[str, Any]:
+    def _shown(self, row: int, weight: float) -> RecalledEvidence:
         report = self.rows[row]
         scores = {"weight": weight}
         return {"kind": "report", "study_id": report["study_id"], "text": report["text"], "scores": scores}

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from radweave.core.batch import Batch
 from radweave.core.config import Config, Count, Slots
+from radweave.core.evidence import DraftEvidence, RecalledEvidence, SentenceFit
 from radweave.nn.connector import ViewTokens
 from radweave.nn.global_batch import symmetric_info_nce
 from radweave.nn.language_model import CausalLanguageModel, adapters_off, position_ids
@@ -126,7 +127,7 @@ def sentence_fit(
     splitter: SentenceSplitter,
     mean: Float[Tensor, "batch dim"],
     token_ids: Sequence[Sequence[int]],
-) -> list[list[dict[str, Any]]]:
+) -> list[list[SentenceFit]]:
     """Per study and sentence of its report: the text, and its cosine with the image in the DID space."""
     split = [splitter.split(ids) for ids in token_ids]
     vectors = distillation.text_vectors(sentence_states(language_model, [s for row in split for s in row]))
@@ -161,7 +162,7 @@ class SentenceMemory:
 
     def nearest(
         self, distillation: DiseaseDistillation, mean: Float[Tensor, "batch dim"], batch: Batch, top_k: int
-    ) -> list[list[dict[str, Any]]]:
+    ) -> list[list[RecalledEvidence]]:
         """The training sentences nearest to each image, best first; never one of the query's own study or patient."""
         vectors = distillation.text_vectors(self.states.to(mean.device))
         index = ExactIndex(vectors, self.owners)
@@ -209,15 +210,15 @@ class Sentences:
 
     def evidence(
         self, language_model: CausalLanguageModel, views: ViewTokens, token_ids: Sequence[Sequence[int]], batch: Batch
-    ) -> list[dict[str, Any]]:
+    ) -> list[DraftEvidence]:
         """``sentence_fit`` of every report, and with a memory the sentences ``recalled`` for its image."""
         mean = views.mean()
         fits = sentence_fit(self.distillation, language_model, self.splitter, mean, token_ids)
-        shown: list[dict[str, Any]] = [{"sentence_fit": fit} for fit in fits]
+        shown: list[DraftEvidence] = [{"sentence_fit": fit} for fit in fits]
         if self.memory is not None:
             self.memory.follow(language_model)
             recalled = self.memory.nearest(self.distillation, mean, batch, self.config.top_k)
-            shown = [row | {"recalled": rows} for row, rows in zip(shown, recalled, strict=True)]
+            shown = [{**row, "recalled": rows} for row, rows in zip(shown, recalled, strict=True)]
         return shown
 
 
@@ -235,7 +236,7 @@ class NoSentences:
 
     def evidence(
         self, language_model: CausalLanguageModel, views: ViewTokens, token_ids: Sequence[Sequence[int]], batch: Batch
-    ) -> list[dict[str, Any]]:
+    ) -> list[DraftEvidence]:
         return [{} for _ in token_ids]
 
 

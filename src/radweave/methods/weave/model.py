@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from radweave.core.batch import Batch, Generation
 from radweave.core.config import Config
 from radweave.core.errors import InputError
+from radweave.core.evidence import ClassChange, DraftEvidence, RecalledEvidence
 from radweave.drafting.smoothers import Changes, Evidence, Floats, Mask
 from radweave.labels import NO_FINDING
 from radweave.labels.comparisons import STATES, possible, stated_changes
@@ -149,7 +150,7 @@ class Moved:
 
     log_odds: Floats
     changes: Changes
-    shown: dict[str, Any]
+    shown: DraftEvidence
 
 
 def compare(
@@ -166,12 +167,12 @@ def compare(
     pairs = replace(before, rows=np.zeros(1, dtype=np.int64)).pairs_with(log_odds[None], vectors[None], then)
     states = change.states(pairs, members[None])[0]
     words = {1: "affirmed", 0: "not affirmed", -1: "not known"}
-    shown = {
+    shown: dict[str, ClassChange] = {
         name: {"before": words[int(before.reported[0, c])], **dict(zip(STATES, states[c].tolist(), strict=True))}
         for c, name in enumerate(model.classes)
         if name != NO_FINDING
     }
-    return Moved(there_now(states), change.changes(states), {KEY: shown})
+    return Moved(there_now(states), change.changes(states), {"changes": shown})
 
 
 # Evidence of all sources: for new studies when a draft is made, for training studies to fit the stack.
@@ -693,13 +694,13 @@ class WeaveModel(ReportModel):
             Prefixes(*self.writer.prefix(forward, findings)), lambda ids, log_probs: written(ids, log_probs, shown)
         )
 
-    def assert_findings(self, forward: Forward, batch: Batch) -> tuple[Tensor, list[dict[str, Any]]]:
+    def assert_findings(self, forward: Forward, batch: Batch) -> tuple[Tensor, list[DraftEvidence]]:
         """The findings that the stack asserts (B, C), and the evidence."""
         evidence = None if self.memory is None else self.evidence_for(batch)
         log_odds = forward.log_odds if evidence is None else np.stack([one.scores for one in evidence])
         each = self._bare(forward, log_odds) if evidence is None else evidence
-        shown = [
-            {**self._probable(one.scores), "recalled": self._recalled(near), **one.shown}
+        shown: list[DraftEvidence] = [
+            {"class_probabilities": self._probable(one.scores), "recalled": self._recalled(near), **one.shown}
             for one, near in zip(each, forward.nearest, strict=True)
         ]
         return forward.asserted(log_odds, self.bare if evidence is None else self.stack), shown
@@ -709,7 +710,7 @@ class WeaveModel(ReportModel):
         if not bool(self.bare.fitted):
             return [Evidence(row, row) for row in log_odds]
         fitted = self.bare.as_fitted
-        shown = [{"sources": self._by_source(fitted, scores)} for scores in forward.learned]
+        shown: list[DraftEvidence] = [{"sources": self._by_source(fitted, scores)} for scores in forward.learned]
         return [Evidence(row, row, own) for row, own in zip(log_odds, shown, strict=True)]
 
     def asserted(self, log_odds: Floats, stack: Stack) -> Tensor:
@@ -732,7 +733,7 @@ class WeaveModel(ReportModel):
     def _weighed(self, fitted: FittedStack, source: SourceScores) -> Evidence:
         """The stacked evidence; for a study with a prior, moved by the change."""
         log_odds = fitted(source.scores)
-        shown = {"sources": self._by_source(fitted, source.scores)}
+        shown: DraftEvidence = {"sources": self._by_source(fitted, source.scores)}
         moved = compare(self, source.before, log_odds, source.vectors, source.members)
         if moved is None:
             return Evidence(log_odds, source.weights, shown)
@@ -814,14 +815,14 @@ class WeaveModel(ReportModel):
         """
         return self.writer.propose(self, batch, evidence, decoding)
 
-    def _probable(self, log_odds: Floats) -> dict[str, Any]:
+    def _probable(self, log_odds: Floats) -> dict[str, float]:
         probabilities = 1 / (1 + np.exp(-log_odds))
-        return {"class_probabilities": dict(zip(self.classes, probabilities.tolist(), strict=True))}
+        return dict(zip(self.classes, probabilities.tolist(), strict=True))
 
-    def _by_source(self, fitted: FittedStack, scores: Floats) -> dict[str, Any]:
+    def _by_source(self, fitted: FittedStack, scores: Floats) -> dict[str, dict[str, dict[str, float]]]:
         return shown_sources(self.sources, self.classes, fitted.log_odds(scores), fitted.weights)
 
-    def _recalled(self, row: int | None) -> list[dict[str, Any]]:
+    def _recalled(self, row: int | None) -> list[RecalledEvidence]:
         if row is None or self.memory is None:
             return []
         report = self.memory.rows[row]
