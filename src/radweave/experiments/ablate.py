@@ -16,12 +16,15 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
 import numpy as np
 import torch
+from pydantic import ConfigDict
 
+from radweave.core.config import from_package_toml
 from radweave.core.devices import usable_cores
 from radweave.core.errors import InputError
 from radweave.core.json_files import read_json, write_json
@@ -32,7 +35,6 @@ from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.engine.stages import TrainingWatch
 from radweave.experiments.one_run import STOPPED, Task, config_hash, finished_scores, run_task, take_over
-from radweave.experiments.published_rows import NO_NUMBERS, UNNAMED, PublishedTable, published_tables
 from radweave.methods import load_method, method_names, usable_methods
 from radweave.methods.tables import Row, Table
 from radweave.metrics import get_protocol
@@ -826,6 +828,36 @@ class _Campaign:
 
 
 # Listing of the methods' tables: rows that are run, that need weights, that are printed only, and that are missing.
+# ``published_rows.toml`` is written from the papers, apart from the methods' own tables, so that a row dropped there is
+# noticed. A row is listed when the method's table has a row of that name, with numbers for that data set where the
+# paper's can be read.
+
+NO_NUMBERS = ""
+"""Stands for the data set where the numbers are a picture or cannot be read."""
+UNNAMED = "unnamed, "
+"""Begins the name of a row whose own is lost in the text that was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedTable:
+    """A table of a paper.
+
+    Attributes:
+        name: as the paper has it.
+        keys: keys of the method's ``TABLES`` that may hold its rows.
+        rows: data set -> names of rows; "printed = label" where the method's table has another label.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+    name: str
+    keys: tuple[str, ...]
+    rows: Mapping[str, tuple[str, ...]]
+
+
+@cache
+def published_tables() -> Mapping[str, tuple[PublishedTable, ...]]:
+    """Method -> tables of its paper."""
+    return from_package_toml(dict[str, tuple[PublishedTable, ...]], "radweave.experiments", "published_rows.toml")
 
 
 @dataclass(frozen=True, slots=True)
