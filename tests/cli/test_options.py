@@ -30,13 +30,14 @@ P = Path
 REQUESTS: dict[str, tuple[str, str, Any]] = {
     "evaluate": (
         "radweave.metrics.commands.run_evaluate",
-        "a b --protocol ws --beside dots --ontology ct18 --weights w --train t --train-labels l --no-meteor --radgraph "
-        "g --skip-invalid --without-marks --second-opinion --resamples 7 --seed 3 --json --out o --overwrite "
-        "--study i --hyp h --ref r",
+        "a b --protocol ws --beside dots --ontology ct18 --weights w --train t --train-labels l --priors q --no-meteor "
+        "--radgraph g --skip-invalid --without-marks --second-opinion --resamples 7 --seed 3 --json --out o "
+        "--overwrite --study i --hyp h --ref r",
         EvaluateRequest(
             pairs=(P("a"), P("b")), protocol="ws", second="dots", ontology="ct18", weights=P("w"), train=P("t"),
-            train_labels=P("l"), meteor=False, radgraph=P("g"), skip_invalid=True, second_opinions=True, resamples=7,
-            without_marks=True, fields=Fields("i", "h", "r"), seed=3, as_json=True, out=P("o"), overwrite=True,
+            train_labels=P("l"), priors=P("q"), meteor=False, radgraph=P("g"), skip_invalid=True, second_opinions=True,
+            resamples=7, without_marks=True, fields=Fields("i", "h", "r"), seed=3, as_json=True, out=P("o"),
+            overwrite=True,
         ),
     ),
     "compare": (
@@ -58,22 +59,22 @@ REQUESTS: dict[str, tuple[str, str, Any]] = {
     "ablate": (
         "radweave.experiments.ablate.run_ablation",
         "vdgen d x.y=1 --out o --table main --preset small --seeds 4 --headline-seeds 6 --rows a,b --jobs 2 --protocol "
-        "ws --meteor --runs r --reuse u --reuse v --json",
+        "ws --meteor --runs r --reuse u --reuse v --probe --json",
         AblationRequest(
             "vdgen", P("d"), "main", P("o"), "small", 4, 6, ("a", "b"), 2, ("x.y=1",), "ws", meteor=True, runs=P("r"),
-            reuse=(P("u"), P("v")),
+            reuse=(P("u"), P("v")), probe=True,
         ),
     ),
     "bench": (
         "radweave.experiments.bench.run_bench",
         "o x.y=1 --xray x --ct c --iu i --sets iu,ct --methods vdgen,dast --preset small --seeds 4 --headline-seeds 6 "
         "--headline-sets ct --headline-methods dast --precision bfloat16 --jobs 2 --phantom-studies 50 --ct-studies 60 "
-        "--reuse u --pages p --meteor --no-utility --no-pace --no-train",
+        "--reuse u --pages p --meteor --no-utility --no-pace --no-probe --no-train",
         BenchRequest(
             out=P("o"), data={"xray": P("x"), "ct": P("c"), "iu": P("i")}, sets=("iu", "ct"), methods=("vdgen", "dast"),
             preset="small", seeds=4, headline_seeds=6, headline_sets=("ct",), headline_methods=("dast",), jobs=2,
             overrides=("x.y=1",), precision="bfloat16", studies={"xray": 50, "ct": 60}, reuse=(P("u"),), pages=P("p"),
-            meteor=True, train=False, utility=False, pace=False,
+            meteor=True, train=False, utility=False, pace=False, probe=False,
         ),
     ),
 }  # fmt: skip

@@ -22,7 +22,7 @@ from radweave.core.errors import InputError
 from radweave.core.json_files import read_json, read_jsonl
 from radweave.data.dataset import Dataset
 from radweave.experiments import one_run as one_run_module
-from radweave.experiments.ablate import AblationRequest, AblationWatch, make_plan, run_ablation
+from radweave.experiments.ablate import AblationRequest, AblationWatch, exchange_costs, make_plan, run_ablation
 from radweave.methods import baseline
 from radweave.methods.tables import Row, Table
 from radweave.metrics.significance import compare_seeds
@@ -138,6 +138,41 @@ def test_a_finished_run_is_not_done_again(
     result = run_ablation(request_)
     assert result.failed == 1
     assert "trained again" in result.record["rows"][0]["seeds"]["failed"][0]["reason"]
+
+
+def test_exchange_costs_stand_beside_f1_and_are_measured_once(
+    finished: Path, request_: AblationRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(finished / "runs", request_.out / "runs")
+    monkeypatch.setattr("radweave.experiments.one_run.train", lambda *args, **keys: pytest.fail("trained again"))
+    result = run_ablation(replace(request_, probe=True))
+    assert result.failed == 0
+    assert len(list((request_.out / "runs").glob("*/*/probe"))) == 2, "the first seed of each row"
+    (table,) = (each for each in result.tables if "BLEU_4" in each.columns and "seeds" in each.columns)
+    place = table.columns.index("CE_F1") + 1
+    assert table.columns[place] == "exchange cost"
+    cells = {row[0]: row[place] for row in table.rows}
+    for row in result.record["rows"]:
+        saved = read_json(request_.out / row["folders"][0] / "probe" / "probe.json")
+        assert row["probe"] == saved
+        mark = " (silent)" if "input image" in saved["silent"] else ""
+        assert cells[row["label"]] == f"image {saved['inputs'][0]['costs']['another']['mean']:+.4f}{mark}"
+    assert cells["references"] == "-"
+    monkeypatch.setattr("radweave.experiments.one_run.probe", lambda *args, **keys: pytest.fail("probed again"))
+    again = run_ablation(replace(request_, probe=True))
+    assert again.record == result.record
+    assert "exchange cost" not in run_ablation(request_).tables[0].columns
+    shutil.rmtree(request_.out / "runs" / "full" / "seed-0" / "probe")
+    untrained = run_ablation(replace(request_, probe=True, train=False))
+    assert [row["probe"] is None for row in untrained.record["rows"]] == [True, False]
+    assert untrained.record["runs"] == result.record["runs"]
+
+
+def test_silent_inputs_are_marked_beside_f1() -> None:
+    inputs = [{"name": name, "costs": {"another": {"mean": mean}}} for name, mean in (("image", 0.2), ("memory", 0.0))]
+    probe = {"inputs": inputs, "silent": ["input memory", "loss report.image"]}
+    assert exchange_costs(probe) == "image +0.2000, memory +0.0000 (silent)"
+    assert exchange_costs({"refused": "no decoder"}) == exchange_costs(None) == "-"
 
 
 def test_runs_of_another_table_are_taken_over(

@@ -24,14 +24,17 @@ from scipy.stats import ttest_ind
 from radweave.core.errors import InputError
 from radweave.core.json_files import read_json, write_json
 from radweave.data.dataset import Dataset
+from radweave.engine.restore import restore
 from radweave.experiments.ablate import make_plan
 from radweave.experiments.bench import BenchRequest, BenchResult, run_bench
 from radweave.experiments.bench_pages import PANELS, cost_plot, draw_again, publish, score_plot, write_pages
 from radweave.experiments.bench_results import (
+    BEST_ELSE_PRIOR,
     DRAWS,
     Contrast,
     Scoring,
     SystemScores,
+    best_untold,
     compare,
     difference,
     joined_rows,
@@ -52,8 +55,18 @@ from radweave.experiments.bench_suite import (
     printed,
     settings_of,
 )
-from radweave.experiments.bench_tables import comparison_tables, score_tables, short_table, trust_table
-from radweave.experiments.one_run import REUSED, Task, finished_scores, named_statistics, take_over
+from radweave.experiments.bench_tables import comparison_tables, probe_table, score_tables, short_table, trust_table
+from radweave.experiments.one_run import (
+    REUSED,
+    Task,
+    finished_scores,
+    known_probe,
+    lacks_probe,
+    named_statistics,
+    run_task,
+    take_over,
+)
+from radweave.experiments.probe import probe
 from radweave.labels import get_labeler
 from radweave.methods import method_names, resolve
 from radweave.methods.tables import Row, Table
@@ -61,6 +74,7 @@ from radweave.metrics.honesty import MissedRow
 from radweave.metrics.pairs import Pair
 from radweave.metrics.statistics import cluster_index, resampled_weights
 from radweave.metrics.tables import DASH
+from radweave.phantom.study import PhantomOptions, write_phantom_dataset
 from toys import TOY_OVERRIDES, TOY_SIZES, rewrite_card, write_followed_dataset
 
 pytestmark = pytest.mark.long
@@ -110,7 +124,7 @@ def test_pages_have_the_measured_values(finished: tuple[BenchRequest, BenchResul
     folder = request.out / "results"
     assert result.page == folder / "benchmark.md"
     names = {path.name for path in folder.iterdir()}
-    pictures = {"benchmark_xray_scores.png", "benchmark_xray_cost.png"}
+    pictures = {"benchmark_xray_scores.png", "benchmark_xray_cost.png", "benchmark_xray_probe_baseline.html"}
     assert names == {"benchmark.md", "benchmark.json", "benchmark_xray.md", *pictures}
     record = read_json(folder / "benchmark.json")["sets"]["xray"]
     scores = [read_json(request.out / "xray" / "runs" / "baseline" / f"seed-{n}" / "scores.json") for n in (0, 1)]
@@ -131,6 +145,65 @@ def test_pages_have_the_measured_values(finished: tuple[BenchRequest, BenchResul
     # Python with torch alone takes more than 100 MB.
     assert cost["peak_memory"] > 1e8
     assert not lacks_pace(result.sets["xray"].costs["baseline"])
+
+
+def test_the_probe_of_the_first_seed_is_on_the_page(
+    finished: tuple[BenchRequest, BenchResult, list[str]], toy_dataset: Dataset
+) -> None:
+    request, result, _ = finished
+    runs = request.out / "xray" / "runs"
+    assert [path.parent.name for path in sorted(runs.glob("*/*/probe"))] == ["seed-0"], "drafts again are not probed"
+    computed = json.loads(json.dumps(probe(restore(runs / "baseline" / "seed-0"), toy_dataset.path).to_json()))
+    record = read_json(request.out / "results" / "benchmark.json")["sets"]["xray"]["probes"]
+    assert {**record["baseline"], "seconds": 0} == {**computed, "seconds": 0}
+    table = probe_table(result.sets["xray"].record)
+    assert table is not None
+    (row,) = table.rows
+    cost = computed["inputs"][0]["costs"]["another"]
+    carries = "no" if "input image" in computed["silent"] else "yes"
+    assert row[:4] == ("baseline", "image", f"{cost['mean']:+.4f} [{cost['low']:+.4f}, {cost['high']:+.4f}]", carries)
+    assert row[4:6] == (f"{computed['f1']:.3f}", f"{computed['inputs'][0]['drafts']['f1']:.3f}")
+    page = (request.out / "results" / "benchmark_xray.md").read_text()
+    assert "### Probe" in page
+    assert "Exchange probes: [baseline](benchmark_xray_probe_baseline.html)" in page
+    copied = (request.out / "results" / "benchmark_xray_probe_baseline.html").read_text()
+    assert copied == (runs / "baseline" / "seed-0" / "probe" / "index.html").read_text()
+
+
+def test_silent_parts_are_named_in_the_table_of_probes() -> None:
+    def one(name: str, mean: float, low: float | None, reason: str = "") -> dict[str, Any]:
+        cost = {"mean": mean, "low": low, "high": None if low is None else mean + 0.01}
+        return {"name": name, "silent": reason, "costs": {"another": cost}, "drafts": None}
+
+    some = [one("image", 0.2, 0.1), one("memory", 0.001, -0.1), one("age", 0.0, None, "seldom told")]
+    silent = ["input memory", "loss report.contrast", "loss vision.spread"]
+    rows = [
+        {"label": "a", "probe": {"f1": 0.25, "inputs": some, "silent": silent}},
+        {"label": "kernels", "probe": {"refused": "it has no decoder"}},
+        {"label": "c", "probe": None},
+    ]
+    table = probe_table({"rows": rows})
+    assert table is not None
+    tail = ("0.250", DASH, "report.contrast, vision.spread")
+    assert table.rows == (
+        ("a", "image", "+0.2000 [+0.1000, +0.2100]", "yes", *tail),
+        ("a", "memory", "+0.0010 [-0.1000, +0.0110]", "no", *tail),
+        ("a", "age", "+0.0000", "need not: seldom told", *tail),
+    )
+    assert "kernels: it has no decoder" in table.notes
+    assert probe_table({"rows": rows[2:]}) is None
+
+
+def test_a_method_without_a_decoder_is_probed_once_and_says_why_it_has_no_figures(
+    toy_dataset: Dataset, tmp_path: Path
+) -> None:
+    overrides = (*TOY_SIZES["kernels"], "data.max_tokens=40")
+    task = Task("kernels", "kernels", "tiny", overrides, 0, str(toy_dataset.path), str(tmp_path / "run"), probe=True)
+    run_task(task)
+    record = known_probe(task, toy_dataset)
+    assert record is not None
+    assert "no decoder" in record["refused"]
+    assert not lacks_probe(task, toy_dataset)
 
 
 def test_earlier_sets_stay_on_the_first_page(
@@ -218,12 +291,15 @@ def test_nothing_is_done_twice(
         "radweave.experiments.ablate.run_parallel", lambda tasks, *rest: None if not tasks else pytest.fail("runs")
     )
     messages: list[str] = []
+    without = run_bench(replace(request, methods=("baseline",), probe=False))
+    assert probe_table(without.sets["xray"].record) is None
     repeated = run_bench(replace(request, methods=("baseline",)), messages.append)
     assert repeated.failed == 0
+    assert probe_table(repeated.sets["xray"].record) == probe_table(result.sets["xray"].record)
     assert "xray: 4 of 4 runs are done already" in messages
     own, oracle = (actual.sets["xray"].full["baseline"].values for actual in (repeated, result))
     assert own == oracle
-    assert len((request.out / "sessions.jsonl").read_text().splitlines()) == 2
+    assert len((request.out / "sessions.jsonl").read_text().splitlines()) == 3
 
 
 def test_the_same_runs_are_taken_over(
@@ -243,6 +319,14 @@ def test_the_same_runs_are_taken_over(
         assert (task.path / REUSED).is_file()
         source = tmp_path / "old" / "baseline" / task.path.name
         assert (task.path / "weights.safetensors").read_bytes() == (source / "weights.safetensors").read_bytes()
+        assert not lacks_probe(task, toy_dataset)
+    first = tasks[0].path / "probe" / "probe.json"
+    assert known_probe(tasks[0], toy_dataset) == read_json(first)
+    for name in ("weights", "data", "implementation"):
+        whole = read_json(first)
+        write_json(first, {**whole, name: "another"})
+        assert lacks_probe(tasks[0], toy_dataset), f"a probe of another {name} is not the run's"
+        write_json(first, whole)
     assert take_over(tasks, toy_dataset, [tmp_path / "old"]).taken == 0
     assert result.sets["xray"].costs["baseline"].reused == 0
 
@@ -424,6 +508,14 @@ def test_requests_that_cannot_be_planned(toy_dataset: Dataset, tmp_path: Path) -
     assert not (request.out / "xray").exists()
 
 
+def test_a_phantom_of_another_turnover_is_refused(tmp_path: Path) -> None:
+    """One that was drawn before is not mistaken for the set's."""
+    options = PhantomOptions(image_size=32, lateral_share=0)
+    write_phantom_dataset(tmp_path / "data" / "xray", modality="xray", num_studies=10, seed=0, options=options)
+    with pytest.raises(InputError, match="another turnover"):
+        run_bench(BenchRequest(tmp_path, sets=("xray",), studies={"xray": 10}, train=False))
+
+
 def test_the_suite() -> None:
     check_sets(BenchRequest(Path("out")))
     assert checked_methods(("dast",)) == ("baseline", "dast")
@@ -463,6 +555,40 @@ def test_method_with_priors_is_also_tested_without_them(toy_dataset: Dataset, tm
     for dataset, rows in ((followed, ["baseline", "weave", UNTOLD]), (toy_dataset, ["baseline", "weave"])):
         request = request_for(dataset, tmp_path, methods=("weave",), utility=False, overrides=())
         assert [row.label for row in plan_set(request, "xray", dataset.path).table.rows] == rows
+
+
+def test_priors_make_floors_and_tables_of_change(tmp_path: Path) -> None:
+    """Of four test studies two have a prior, whose reports are copied in place of the method's drafts."""
+    followed = write_followed_dataset(tmp_path / "followed")
+    request = request_for(followed, tmp_path / "out", methods=(), seeds=1, jobs=1, utility=False, pace=False)
+    results = run_bench(replace(request, methods=("baseline",))).sets["xray"]
+    folder = results.folders["baseline"][0]
+    rows = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
+    reports = {study.study_id: study.report for study in followed.studies()}
+    assert {row["study_id"]: row["prior_report"] for row in rows} == {
+        f"s{patient}_{visit}": reports[f"s{patient}_0"] if visit else None for patient in (10, 11) for visit in (0, 1)
+    }
+    assert results.best_else_prior == "baseline"
+    copied = results.floors[BEST_ELSE_PRIOR]
+    # Of an opacity that stays and one that is new, the copy names one.
+    assert copied.values["CE_with_prior_F1"] == (pytest.approx(2 / 3),)
+    assert copied.values["new_R"] == copied.values["changed_F1"] == (0.0,)
+    own = results.full["baseline"]
+    assert copied.values["CE_without_prior_F1"] == own.values["CE_without_prior_F1"]
+    assert own.study_ids == copied.study_ids
+    page = (request.out / "results" / "benchmark_xray.md").read_text()
+    for text in ("With and without a prior", "Change from the prior", "floor: baseline, else the prior's report"):
+        assert text in page
+    record = read_json(request.out / "results" / "benchmark.json")["sets"]["xray"]
+    assert record["else_prior"]["baseline"]["new_R"]["values"] == [0.0]
+    told = {"baseline": replace(results.costs["baseline"], settings={"earlier study": "yes"})}
+    assert best_untold(results.else_prior, results.suite, told) is None
+    # An older run without the prior's reports takes them from the data.
+    (folder / "predictions.jsonl").write_text(
+        "".join(json.dumps({key: row[key] for key in row if key != "prior_report"}) + "\n" for row in rows)
+    )
+    again = set_results(results.suite, results.record)
+    assert again.else_prior["baseline"].values == results.else_prior["baseline"].values
 
 
 def test_systems_are_tested_against_the_joining_method(

@@ -545,6 +545,25 @@ def test_memory_content_changes_the_draft(run: Run, memory: str) -> None:
     assert not torch.allclose(before, after)
 
 
+@pytest.mark.parametrize("memory", ["visual_memory", "report_memory"])
+def test_a_model_recalls_nothing_of_another_study_of_the_same_patient(run: Run, memory: str) -> None:
+    """The patient is excluded by its id: none of the bank's studies has the id of the study in the batch."""
+    model: AmMrgModel = run.model  # type: ignore[assignment]
+    batch = toy_batch(studies=2)
+    batch.patient_ids = ("anna", "berta")
+    part = getattr(model, memory)
+    rows = tuple({**row, "patient": patient_code(("anna", "carla")[i % 2])} for i, row in enumerate(part.rows))
+    part.remember(Bank({"patterns": torch.randn(len(rows), part.pattern_dim)}, rows))
+    assert not {row["study_id"] for row in rows} & set(batch.study_ids)
+    with torch.no_grad():
+        forward = Forward(model, batch)
+        recollection = {"visual_memory": forward.regions, "report_memory": forward.reports}[memory]
+        recalled = part.recalled(recollection, model.classes, len(rows))
+    of_anna, of_berta = ({item["patient"] for item in items} for items in recalled)
+    assert of_anna == {patient_code("carla")}
+    assert of_berta == {patient_code("anna"), patient_code("carla")}
+
+
 def test_only_the_networks_and_projections_train_in_stage_two(run: Run, toy_dataset: Dataset) -> None:
     """Sec. III-E: the disease queries and the language model are fixed; in ``tiny`` only the former."""
     for preset, own in (("tiny", {"language_model"}), ("small", set()), ("paper", set())):

@@ -101,6 +101,8 @@ def test_a_study_of_the_training_split_says_nothing_of_itself(run: Run, examples
     unknown_patient = replace(examples[0], study_id="file", patient_id="file")
     (other,) = run.model.evidence_for(collate([unknown_patient], pad_id=0))  # type: ignore[operator]
     assert int(other.weights.argmax()) == 0
+    (later,) = run.model.evidence_for(collate([replace(examples[0], study_id="later")], pad_id=0))  # type: ignore[operator]
+    assert later.weights[0] == 0, "it is of the same patient"
 
 
 def test_nothing_is_trained_and_the_run_is_finished(run: Run) -> None:

@@ -26,6 +26,7 @@ Overrides = Annotated[
 ]
 HeadlineSeeds = Annotated[int | None, typer.Option(help="Runs of headline rows, if more.", min=1, max=MAX_SEEDS)]
 Runs = Annotated[Path | None, typer.Option(help="Where run folders lie, if not in --out; tables may share it.")]
+Probe = Annotated[bool, typer.Option("--probe", help="Exchange probe of each row's first seed, beside its F1.")]
 ListOnly = Annotated[
     bool, typer.Option("--list", help="List the tables of METHOD, or of all, and which rows are run; train nothing.")
 ]
@@ -46,6 +47,7 @@ def ablate(
     meteor: Meteor = False,
     runs: Runs = None,
     reuse: Reuse = None,
+    probe: Probe = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     list_only: ListOnly = False,
 ) -> None:
@@ -87,6 +89,7 @@ def ablate(
         meteor=meteor,
         runs=runs,
         reuse=tuple(reuse or ()),
+        probe=probe,
     )
 
     with resumable(f"the same command goes on (its runs as with --resume), the table so far is in {out}"):

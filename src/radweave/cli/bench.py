@@ -27,6 +27,7 @@ PhantomStudies = Annotated[int | None, typer.Option(help="Phantom radiographs to
 NoUtility = Annotated[
     bool, typer.Option("--no-utility", help="Only the methods' own decoding, without drafts by expected utility.")
 ]
+NoProbe = Annotated[bool, typer.Option("--no-probe", help="No exchange probe of each method's first seed.")]
 NoPace = Annotated[bool, typer.Option("--no-pace", help="No short runs for costs that runs taken over leave open.")]
 
 
@@ -52,6 +53,7 @@ def bench(
     meteor: Meteor = False,
     no_utility: NoUtility = False,
     no_pace: NoPace = False,
+    no_probe: NoProbe = False,
     no_train: Annotated[bool, typer.Option("--no-train", help="Only write the pages of what is finished.")] = False,
 ) -> None:
     """Train and compare all methods on the same data: scores, tests, floors, evidence, costs, as pages. It takes hours.
@@ -86,6 +88,7 @@ def bench(
         train=not no_train,
         utility=not no_utility,
         pace=not no_pace,
+        probe=not no_probe,
     )
     with resumable(f"the same command goes on (its runs as with --resume), what is known so far is in {out}"):
         result = run_bench(request, console.print)

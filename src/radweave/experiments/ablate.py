@@ -34,7 +34,17 @@ from radweave.core.study import RESEARCH_ONLY
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.engine.stages import TrainingWatch
-from radweave.experiments.one_run import STOPPED, Task, config_hash, finished_scores, run_task, take_over
+from radweave.experiments.one_run import (
+    STOPPED,
+    Task,
+    config_hash,
+    finished_scores,
+    known_probe,
+    lacks_probe,
+    run_task,
+    take_over,
+)
+from radweave.experiments.probe import FLOOR
 from radweave.methods import load_method, method_names, usable_methods
 from radweave.methods.tables import Row, Table
 from radweave.metrics import get_protocol
@@ -56,7 +66,7 @@ class AblationRequest:
     names; none for all. ``runs`` is where run folders lie; tables of one method and data set may share it. With
     ``own_processes`` every run has a process of its own, also in sequence, so that its peak memory is its own. Without
     ``train`` only the table of what is finished is written. Finished runs under the folders ``reuse`` are taken over
-    by the rows of their configuration.
+    by the rows of their configuration. With ``probe`` the first seed of every trained row is probed.
     """
 
     method: str
@@ -75,6 +85,7 @@ class AblationRequest:
     own_processes: bool = False
     train: bool = True
     reuse: tuple[Path, ...] = ()
+    probe: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +189,7 @@ def _planned(row: Row, request: AblationRequest, table: Table) -> PlannedRow:
             folder=str(((request.runs or request.out / "runs") / trained.slug).resolve()),
             protocol=request.protocol,
             meteor=request.meteor,
+            probe=request.probe,
         )
         tasks = tuple(_of_seed(first, seed) for seed in range(seeds))
         if row.run_of is not None:
@@ -194,7 +206,8 @@ def _planned(row: Row, request: AblationRequest, table: Table) -> PlannedRow:
 
 def _of_seed(task: Task, seed: int) -> Task:
     folder = str(Path(task.folder) / f"seed-{seed}")
-    return replace(task, seed=seed, overrides=(*task.overrides, f"seed={seed}"), folder=folder)
+    overrides = (*task.overrides, f"seed={seed}")
+    return replace(task, seed=seed, overrides=overrides, folder=folder, probe=task.probe and seed == 0)
 
 
 def _at_test(task: Task, row: Row, settings: Sequence[str]) -> Task:
@@ -204,7 +217,7 @@ def _at_test(task: Task, row: Row, settings: Sequence[str]) -> Task:
     datasets = [setting.partition("=")[2] for setting in settings if setting.startswith("dataset=")]
     other_settings = tuple(setting for setting in settings if not setting.startswith("dataset="))
     test = str(Path(datasets[-1]).resolve()) if datasets else ""
-    return replace(task, folder=str(folder), run=str(run), at_test=other_settings, test_dataset=test)
+    return replace(task, folder=str(folder), run=str(run), at_test=other_settings, test_dataset=test, probe=False)
 
 
 def _drawn(task: Task, number: int) -> Task:
@@ -387,6 +400,10 @@ def _stop(active: Sequence[_Child]) -> None:
 
 FORMAT = "radweave-ablation"
 FORMAT_VERSION = 1
+PROBE_NOTE = (
+    f"exchange cost: nats per token of the reference report that another study's input of the decoder costs, first"
+    f" seed; silent: below {FLOOR}, or with a 95 % interval that is not above 0"
+)
 Scores = Mapping[str, Any]
 
 
@@ -479,6 +496,7 @@ def _row(
         "skipped": row.skipped,
         "metrics": metrics,
         "honesty": _honesty(runs),
+        "probe": next((known_probe(task, plan.dataset) for task in row.tasks if task.probe), None),
         "train_s": [run["train_s"] for run in runs],
         "resumed": sum(run["resumed"] for run in runs),
         "generate_s": [run["generate_s"] for run in runs],
@@ -527,26 +545,43 @@ def ablation_tables(record: Mapping[str, Any]) -> list[TextTable]:
 
 
 def _scores_table(record: Mapping[str, Any], shown: Sequence[str]) -> TextTable:
+    """Scores by row; the exchange cost of a row's inputs stands behind its F1 where runs were probed."""
     rows = []
+    probed = any(row["probe"] for row in record["rows"])
+    place = shown.index("CE_F1") + 1 if "CE_F1" in shown else len(shown)
+
+    def with_costs(cells: Sequence[str], costs: str = DASH) -> tuple[str, ...]:
+        return (*cells[:place], *((costs,) if probed else ()), *cells[place:])
+
     for row in record["rows"]:
         if row["skipped"]:
             continue
-        cells = (_mean_std(row["metrics"][name]) for name in shown)
+        cells = with_costs([_mean_std(row["metrics"][name]) for name in shown], exchange_costs(row["probe"]))
         distinct = number(row["honesty"].get("distinct_reports_share"), 3)
         number_of_runs = f"{len(row['seeds']['finished'])}{' draws' if row['draws'] else ''}"
         rows.append((row["label"], number_of_runs, *cells, distinct))
     for name, metrics in record["floors"].items():
-        rows.append((f"floor: {name}", DASH, *(number(metrics.get(metric)) for metric in shown), DASH))
+        rows.append((f"floor: {name}", DASH, *with_costs([number(metrics.get(metric)) for metric in shown]), DASH))
     rows.append(
         (
             "references",
             DASH,
-            *(DASH for _ in shown),
+            *with_costs([DASH for _ in shown]),
             number(record["reference_honesty"].get("distinct_reports_share"), 3),
         )
     )
-    return TextTable(
-        record["title"], ("row", "seeds", *shown, "distinct reports"), tuple(rows), _score_notes(record, shown)
+    head = ("row", "seeds", *with_costs(shown, "exchange cost"), "distinct reports")
+    return TextTable(record["title"], head, tuple(rows), _score_notes(record, shown))
+
+
+def exchange_costs(probe: Mapping[str, Any] | None) -> str:
+    """Cost of every input of a probed run: "image +0.1110, memory +0.0007 (silent)"; a dash where there is none."""
+    if probe is None or "refused" in probe:
+        return DASH
+    return ", ".join(
+        f"{one['name']} {one['costs']['another']['mean']:+.4f}"
+        + (" (silent)" if f"input {one['name']}" in probe["silent"] else "")
+        for one in probe["inputs"]
     )
 
 
@@ -558,6 +593,8 @@ def _score_notes(record: Mapping[str, Any], shown: Sequence[str]) -> tuple[str, 
         "mean and standard deviation (n - 1) over training seeds; CE: uncertain is negative, No Finding left out",
     ]
     notes += progress_notes(record)
+    if any(row["probe"] for row in record["rows"]):
+        notes.append(PROBE_NOTE)
     missing = [name for name in record["metrics"] if name not in shown]
     if missing and record["runs"]["finished"]:
         notes.append(f"not computed: {', '.join(missing)}")
@@ -715,7 +752,7 @@ def run_ablation(
         campaign = _Campaign(plan, watch)
         campaign.collect_finished()
         campaign.write()
-        waiting = [task for task in plan.tasks if request.train and _key(task) not in campaign.scores]
+        waiting = [task for task in plan.tasks if request.train and campaign.lacks(task)]
         if request.jobs > 1 or request.own_processes:
             # Rows that only report again need the runs of the others.
             for group in ([task for task in waiting if not task.run], [task for task in waiting if task.run]):
@@ -771,6 +808,10 @@ class _Campaign:
                 self._watch.say(f"{row.row.label}: refused: {row.refused}")
             elif row.skipped and not row.row.printed:
                 self._watch.say(f"{row.row.label}: skipped: {row.skipped}")
+
+    def lacks(self, task: Task) -> bool:
+        """True for a run without scores, or without the probe that it is to have."""
+        return _key(task) not in self.scores or lacks_probe(task, self.plan.dataset)
 
     def _refuse_other_table(self) -> None:
         path = self.plan.request.out / "table.json"

@@ -18,7 +18,7 @@ from radweave.core.json_files import read_json, read_jsonl, write_json
 from radweave.core.storage import write_aside, write_text
 from radweave.core.study import RESEARCH_ONLY, Study
 from radweave.data.dataset import Dataset
-from radweave.experiments.bench_results import SetResults, choice_table, duration, trained_rows
+from radweave.experiments.bench_results import SetResults, SystemScores, choice_table, duration, trained_rows
 from radweave.experiments.bench_tables import (
     budget_tables,
     comparison_tables,
@@ -26,12 +26,15 @@ from radweave.experiments.bench_tables import (
     evidence_table,
     honesty_table,
     paper_table,
+    prior_tables,
+    probe_table,
     provenance,
     runs_table,
     score_tables,
     short_table,
     trust_table,
 )
+from radweave.experiments.one_run import PROBE
 from radweave.labels import LABELER_OF, get_labeler
 from radweave.metrics.catalogue import METRICS
 from radweave.metrics.evidence import stated
@@ -384,14 +387,16 @@ def is_synthetic(results: SetResults) -> bool:
 
 def set_tables(results: SetResults) -> list[TextTable]:
     """All tables of a set, in the order of its page."""
-    paper = paper_table(results)
+    paper, probes = paper_table(results), probe_table(results.record)
     return [
         short_table(results),
         *comparison_tables(results),
         *score_tables(results),
+        *prior_tables(results),
         honesty_table(results),
         evidence_table(results),
         trust_table(results),
+        *([probes] if probes else []),
         cost_table(results),
         *budget_tables(results),
         *([paper] if paper else []),
@@ -432,6 +437,8 @@ def _write_set(name: str, results: SetResults, record: Mapping[str, Any], folder
     drawn = _draw(name, record, folder)
     pictures = [f"![{title}]({path.name})" for title, path in zip(titles, drawn, strict=False)]
     text = [f"# {results.suite.kind.title}: all tables", "", RESEARCH_ONLY, "", *pictures, ""]
+    probes = _write_probes(name, results, folder)
+    text += [f"Exchange probes: {', '.join(probes)}", ""] if probes else []
     write_text(folder / f"{STEM}_{name}.md", "\n".join(text) + "\n" + markdown_tables(tables))
     write_text(results.suite.request.out / "bench.tex", latex_tables(tables))
     place = folder if is_synthetic(results) else results.suite.request.out
@@ -442,21 +449,37 @@ def _write_set(name: str, results: SetResults, record: Mapping[str, Any], folder
     write_text(place / f"{STEM}_{name}_samples.md", page)
 
 
+def _write_probes(name: str, results: SetResults, folder: Path) -> list[str]:
+    """Copy the page of every probed method, which holds figures alone; return the links to them."""
+    links = []
+    for row in results.record["rows"]:
+        if row["probe"] and "refused" not in row["probe"]:
+            source = results.suite.request.out / row["folders"][0] / PROBE / "index.html"
+            page = folder / f"{STEM}_{name}_probe_{row['method']}.html"
+            write_text(page, source.read_text(encoding="utf-8"))
+            links.append(f"[{row['method']}]({page.name})")
+    return links
+
+
 def _write_bytes(path: Path, content: bytes) -> None:
     with write_aside(path) as partial:
         partial.write_bytes(content)
 
 
+def _scores(systems: Mapping[str, SystemScores]) -> dict[str, Scores]:
+    return {
+        name: {
+            metric: {"values": list(values), "mean": system.mean(metric), "std": system.std(metric)}
+            | {"interval": system.interval(metric)}
+            for metric, values in system.values.items()
+        }
+        for name, system in systems.items()
+    }
+
+
 def _set_record(results: SetResults, facts: Mapping[str, Any]) -> dict[str, Any]:
     systems = {
-        protocol: {
-            name: {
-                metric: {"values": list(values), "mean": system.mean(metric), "std": system.std(metric)}
-                | {"interval": system.interval(metric)}
-                for metric, values in system.values.items()
-            }
-            for name, system in scored.items()
-        }
+        protocol: _scores(scored)
         for protocol, scored in (
             ("full", {**results.full, **results.floors}),
             (results.suite.kind.compatible, {**results.compatible, **results.compatible_floors}),
@@ -476,6 +499,8 @@ def _set_record(results: SetResults, facts: Mapping[str, Any]) -> dict[str, Any]
         "runs": results.record["runs"],
         "unable": dict(results.suite.unable),
         "scores": systems,
+        "else_prior": _scores(results.else_prior),
+        "best_else_prior": results.best_else_prior,
         "to_reference": [
             {"method": method, "metric": metric, **asdict(tested)}
             for (method, metric), tested in results.to_reference.items()
@@ -493,6 +518,7 @@ def _set_record(results: SetResults, facts: Mapping[str, Any]) -> dict[str, Any]
             method: {**evidence.figures, "recalled_kind": evidence.recalled_kind, "kinds": list(evidence.kinds)}
             for method, evidence in results.evidence.items()
         },
+        "probes": {row["label"]: row["probe"] for row in results.record["rows"] if row["probe"]},
         "trained": trained_rows(results.suite),
         "costs": {method: cost.to_json() for method, cost in results.costs.items()},
         "failures": {

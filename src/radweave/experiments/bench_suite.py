@@ -59,14 +59,14 @@ SETS: Mapping[str, SetKind] = {
         "xray",
         "r2gen_iu_60",
         2300,
-        PhantomOptions(prevalence="balanced", image_size=192),
+        PhantomOptions(prevalence="balanced", turnover="real", image_size=192),
     ),
     "ct": SetKind(
         "phantom CT",
         "ct",
         "hf",
         1000,
-        PhantomOptions(prevalence="balanced", volume_size=64, slices=32, masks=True),
+        PhantomOptions(prevalence="balanced", turnover="real", volume_size=64, slices=32, masks=True),
     ),
     "iu": SetKind("IU X-Ray", "xray", "r2gen_iu_60"),
 }
@@ -82,7 +82,8 @@ class BenchRequest:
     SET:METHOD:key=value; ``precision`` is that of every stage that trains. ``studies`` draws phantoms of another size.
     ``headline_seeds`` go to the sets of ``headline_sets`` and there to ``headline_methods``, none for all. With
     ``utility`` every run also drafts by expected utility, as a row of its own. With ``pace`` a short run measures what
-    runs that were taken over leave open. The summary page also goes to ``pages``.
+    runs that were taken over leave open. With ``probe`` each method's first seed is probed. The summary page also goes
+    to ``pages``.
     """
 
     out: Path
@@ -104,6 +105,7 @@ class BenchRequest:
     train: bool = True
     utility: bool = True
     pace: bool = True
+    probe: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +194,7 @@ def plan_set(request: BenchRequest, name: str, dataset: Path) -> SuiteSet:
         meteor=request.meteor,
         own_processes=True,
         reuse=request.reuse,
+        probe=request.probe,
     )
     return SuiteSet(name, kind, ablation, table, unable)
 
@@ -496,4 +499,5 @@ def pace_task(task: Task, folder: Path) -> Task:
     """The task, cut short and with nothing taken from caches of stages."""
     stages = [name for name, stage in task.experiment().named_stages().items() if stage.epochs and stage.max_steps != 0]
     short = [text for name in stages for text in (f"stages.{name}.max_steps={UPDATES}", f"stages.{name}.select=last")]
-    return replace(task, overrides=(*task.overrides, "data.keep_stages=false", *short), folder=str(folder.resolve()))
+    overrides = (*task.overrides, "data.keep_stages=false", *short)
+    return replace(task, overrides=overrides, folder=str(folder.resolve()), probe=False)

@@ -1,6 +1,6 @@
-"""One run of an ablation: train, write the reports of the test split, score them. Every step resumes.
+"""One run of an ablation: train, write the reports of the test split, score them, probe. Every step resumes.
 
-RUNS/<row>/seed-<n>/   a run folder, with predictions.jsonl and scores.json beside
+RUNS/<row>/seed-<n>/   a run folder, with predictions.jsonl, scores.json and the folder probe beside
 
 python -m radweave.experiments.one_run TASK.json       the process of a parallel ablation; exit 3 if stopped
 """
@@ -32,6 +32,8 @@ from radweave.engine.restore import restore
 from radweave.engine.run_folder import read_card_alone
 from radweave.engine.stages import TrainingWatch
 from radweave.engine.train import train
+from radweave.experiments.probe import IMPLEMENTATION as PROBING
+from radweave.experiments.probe import probe, write_page
 from radweave.inference.bulk import generate_split
 from radweave.inference.predictor import Predictor
 from radweave.labels import LABELER_OF, Labeler, get_labeler
@@ -47,6 +49,7 @@ from radweave.metrics.statistics import Statistic
 FORMAT = "radweave-ablation-run"
 STOPPED = 3
 BATCH_SIZE = 16
+PROBE = "probe"
 
 _SAME = 1e-9
 """Largest difference of scores that count as equal."""
@@ -58,7 +61,7 @@ class Task:
 
     With ``run``, the folder of a finished run, nothing is trained. That run writes the reports, with the settings
     ``at_test`` and the options ``decoding`` changed, of ``test_dataset`` or else ``dataset``. ``seed`` then numbers
-    the random draws of the row.
+    the random draws of the row. With ``probe`` the finished run is probed (``radweave.experiments.probe``).
     """
 
     label: str
@@ -74,6 +77,7 @@ class Task:
     at_test: tuple[str, ...] = ()
     decoding: tuple[str, ...] = ()
     test_dataset: str = ""
+    probe: bool = False
 
     @property
     def path(self) -> Path:
@@ -141,10 +145,19 @@ def run_task(task: Task, watch: TrainingWatch | None = None, *, own_process: boo
     experiment = task.experiment()
     dataset = Dataset.open(Path(task.dataset))
     _refuse_other_run(task, experiment, dataset)
-    finished = finished_scores(task, experiment, dataset)
-    if finished is not None:
-        return finished
-    training = _train(task, watch or TrainingWatch(), own_process=own_process)
+    scores = finished_scores(task, experiment, dataset)
+    if scores is None:
+        scores = _trained_scores(task, experiment, dataset, watch or TrainingWatch(), own_process=own_process)
+    if lacks_probe(task, dataset):
+        _write_probe(task, dataset)
+    return scores
+
+
+def _trained_scores(
+    task: Task, experiment: Experiment, dataset: Dataset, watch: TrainingWatch, *, own_process: bool
+) -> dict[str, Any]:
+    """Train what is missing, write the reports and score them."""
+    training = _train(task, watch, own_process=own_process)
     started = time.perf_counter()
     run = restore(task.run_path)
     predictions = task.path / "predictions.jsonl"
@@ -178,6 +191,37 @@ def run_task(task: Task, watch: TrainingWatch | None = None, *, own_process: boo
     # Checkpoints are for unfinished runs only, and a table has many runs.
     shutil.rmtree(task.path / "checkpoints", ignore_errors=True)
     return scores
+
+
+def lacks_probe(task: Task, dataset: Dataset) -> bool:
+    """True for a run that is to be probed and was not."""
+    return task.probe and known_probe(task, dataset) is None
+
+
+def known_probe(task: Task, dataset: Dataset) -> dict[str, Any] | None:
+    """The figures of a run's probe, if they are of its weights, data and way of probing; or why it has none."""
+    path = task.path / PROBE / "probe.json"
+    if not path.is_file() or not (task.path / "run.json").is_file():
+        return None
+    record: dict[str, Any] = read_json(path)
+    return record if _probe_identity(task, dataset).items() <= record.items() else None
+
+
+def _probe_identity(task: Task, dataset: Dataset) -> dict[str, Any]:
+    weights = read_card_alone(task.path).files["weights.safetensors"]
+    return {"weights": weights, "data": dataset.fingerprint(), "implementation": PROBING}
+
+
+def _write_probe(task: Task, dataset: Dataset) -> None:
+    """Probe a finished run; the reason takes the place of figures where it has no decoder or too few reports."""
+    folder = task.path / PROBE
+    try:
+        result = probe(restore(task.path), dataset.path)
+    except InputError as error:
+        with write_folder(folder, overwrite=True) as partial:
+            write_json(partial / "probe.json", {**_probe_identity(task, dataset), "refused": error.reason})
+    else:
+        write_page(result, folder, overwrite=True)
 
 
 def _refuse_other_run(task: Task, experiment: Experiment, dataset: Dataset) -> None:
@@ -314,11 +358,12 @@ def same_scores(computed: Mapping[str, float | None], noted: Mapping[str, float 
 
 
 def named_statistics(evaluation: Evaluation) -> dict[str, Statistic]:
-    """Statistics of the metrics that tables name, for resampling, without those that were not computed."""
+    """Statistics of the metrics that tables name and of those beside priors, without those that were not computed."""
     statistics = {
         name: METRICS[name].statistic(evaluation.statistics, evaluation.clinical_statistics) for name in TABLE_METRICS
     }
-    return {name: statistic for name, statistic in statistics.items() if statistic is not None}
+    known = {name: statistic for name, statistic in statistics.items() if statistic is not None}
+    return {**known, **evaluation.prior_statistics}
 
 
 def stops_without_parent(parent: int) -> TrainingWatch:

@@ -60,6 +60,8 @@ STEP = 0.01
 BATCH = 16
 STEP_STUDIES = 32
 """Studies on which a step on a loss is made and measured."""
+IMPLEMENTATION = 1
+"""Number of the way of probing; probes of another one are made again."""
 
 
 # Readers between the inputs and the decoder.
@@ -216,7 +218,10 @@ class LossResult:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """The probe of a run; ``f1`` and ``cider`` are those of its own drafts, by its own decoder, greedily."""
+    """The probe of a run; ``f1`` and ``cider`` are those of its own drafts, by its own decoder, greedily.
+
+    ``weights`` and ``data`` are the SHA-256 of the run's weights and the fingerprint of the data set.
+    """
 
     method: str
     split: Split
@@ -227,6 +232,8 @@ class Probe:
     inputs: tuple[InputResult, ...]
     losses: tuple[LossResult, ...]
     seconds: float
+    weights: str
+    data: str
 
     @property
     def silent(self) -> list[str]:
@@ -246,7 +253,7 @@ class Probe:
             return [value(one) for one in item] if isinstance(item, tuple) else item
 
         own = {"floor": FLOOR, "moved": MOVED, "heard": HEARD, "step": STEP, "silent": self.silent}
-        return {**value(self), **own, "note": RESEARCH_ONLY}
+        return {**value(self), **own, "implementation": IMPLEMENTATION, "note": RESEARCH_ONLY}
 
     def table(self) -> str:
         """Two tables in Markdown: a row per input, and a row per loss."""
@@ -350,6 +357,7 @@ def probe(
         method=run.card.method, split=split, studies=len(examples), nats=float(nats.mean()),
         f1=None if own is None else own.f1, cider=None if own is None else own.cider,
         inputs=tuple(inputs), losses=tuple(losses), seconds=time.perf_counter() - started,
+        weights=run.card.files["weights.safetensors"], data=dataset.fingerprint(),
     )  # fmt: skip
 
 
