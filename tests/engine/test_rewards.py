@@ -13,6 +13,7 @@ import pytest
 
 from radweave.core.errors import InputError
 from radweave.core.study import LabelState
+from radweave.drafting.choice import prepared
 from radweave.engine import rewards as module
 from radweave.engine.rewards import REWARDS, Rewards, TrainingTexts, refuse_unknown_rewards
 from radweave.labels import NO_FINDING, get_labeler
@@ -48,11 +49,12 @@ REFERENCES = (
 
 
 def reward(name: str, texts: Sequence[str] = TEXTS, references: Sequence[str] = REFERENCES) -> list[float]:
-    return Rewards({name: 1.0}, TrainingTexts(TRAINING, LABELER)).parts(texts, references)[name].tolist()
+    values = Rewards({name: 1.0}, TrainingTexts(TRAINING, LABELER)).parts(texts, references)[name]
+    return [float(value) for value in values]
 
 
 def words_of(text: str) -> list[str]:
-    return module.prepared([text])[0]
+    return prepared([text])[0]
 
 
 def grams(words: Sequence[str], order: int) -> Counter[tuple[str, ...]]:

@@ -306,7 +306,7 @@ class RewardObjective:
     ) -> tuple[list[str], list[tuple[list[int], str]], list[bool]]:
         """The likeliest text of each study; ids and text of every sample, and if it was edited."""
         stage = self.stage
-        plain = {"num_beams": 1, "top_p": 1.0, "repetition_penalty": 1.0, "no_repeat_ngram_size": 0}
+        plain: dict[str, Any] = {"num_beams": 1, "top_p": 1.0, "repetition_penalty": 1.0, "no_repeat_ngram_size": 0}
         plain |= {"min_new_tokens": 0, "temperature": stage.temperature, "compile": "none"}
         seed, edits = torch.randint(1 << 31, (2,)).tolist()
         with torch.random.fork_rng(devices=[]):
