@@ -29,10 +29,12 @@ from radweave.experiments.ablate import make_plan
 from radweave.experiments.bench import BenchRequest, BenchResult, run_bench
 from radweave.experiments.bench_pages import PANELS, cost_plot, draw_again, publish, score_plot, write_pages
 from radweave.experiments.bench_results import (
+    BEST_ELSE_PRIOR,
     DRAWS,
     Contrast,
     Scoring,
     SystemScores,
+    best_untold,
     compare,
     difference,
     joined_rows,
@@ -72,6 +74,7 @@ from radweave.metrics.honesty import MissedRow
 from radweave.metrics.pairs import Pair
 from radweave.metrics.statistics import cluster_index, resampled_weights
 from radweave.metrics.tables import DASH
+from radweave.phantom.study import PhantomOptions, write_phantom_dataset
 from toys import TOY_OVERRIDES, TOY_SIZES, rewrite_card, write_followed_dataset
 
 pytestmark = pytest.mark.long
@@ -505,6 +508,14 @@ def test_requests_that_cannot_be_planned(toy_dataset: Dataset, tmp_path: Path) -
     assert not (request.out / "xray").exists()
 
 
+def test_a_phantom_of_another_turnover_is_refused(tmp_path: Path) -> None:
+    """One that was drawn before is not mistaken for the set's."""
+    options = PhantomOptions(image_size=32, lateral_share=0)
+    write_phantom_dataset(tmp_path / "data" / "xray", modality="xray", num_studies=10, seed=0, options=options)
+    with pytest.raises(InputError, match="another turnover"):
+        run_bench(BenchRequest(tmp_path, sets=("xray",), studies={"xray": 10}, train=False))
+
+
 def test_the_suite() -> None:
     check_sets(BenchRequest(Path("out")))
     assert checked_methods(("dast",)) == ("baseline", "dast")
@@ -544,6 +555,40 @@ def test_method_with_priors_is_also_tested_without_them(toy_dataset: Dataset, tm
     for dataset, rows in ((followed, ["baseline", "weave", UNTOLD]), (toy_dataset, ["baseline", "weave"])):
         request = request_for(dataset, tmp_path, methods=("weave",), utility=False, overrides=())
         assert [row.label for row in plan_set(request, "xray", dataset.path).table.rows] == rows
+
+
+def test_priors_make_floors_and_tables_of_change(tmp_path: Path) -> None:
+    """Of four test studies two have a prior, whose reports are copied in place of the method's drafts."""
+    followed = write_followed_dataset(tmp_path / "followed")
+    request = request_for(followed, tmp_path / "out", methods=(), seeds=1, jobs=1, utility=False, pace=False)
+    results = run_bench(replace(request, methods=("baseline",))).sets["xray"]
+    folder = results.folders["baseline"][0]
+    rows = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
+    reports = {study.study_id: study.report for study in followed.studies()}
+    assert {row["study_id"]: row["prior_report"] for row in rows} == {
+        f"s{patient}_{visit}": reports[f"s{patient}_0"] if visit else None for patient in (10, 11) for visit in (0, 1)
+    }
+    assert results.best_else_prior == "baseline"
+    copied = results.floors[BEST_ELSE_PRIOR]
+    # Of an opacity that stays and one that is new, the copy names one.
+    assert copied.values["CE_with_prior_F1"] == (pytest.approx(2 / 3),)
+    assert copied.values["new_R"] == copied.values["changed_F1"] == (0.0,)
+    own = results.full["baseline"]
+    assert copied.values["CE_without_prior_F1"] == own.values["CE_without_prior_F1"]
+    assert own.study_ids == copied.study_ids
+    page = (request.out / "results" / "benchmark_xray.md").read_text()
+    for text in ("With and without a prior", "Change from the prior", "floor: baseline, else the prior's report"):
+        assert text in page
+    record = read_json(request.out / "results" / "benchmark.json")["sets"]["xray"]
+    assert record["else_prior"]["baseline"]["new_R"]["values"] == [0.0]
+    told = {"baseline": replace(results.costs["baseline"], settings={"earlier study": "yes"})}
+    assert best_untold(results.else_prior, results.suite, told) is None
+    # An older run without the prior's reports takes them from the data.
+    (folder / "predictions.jsonl").write_text(
+        "".join(json.dumps({key: row[key] for key in row if key != "prior_report"}) + "\n" for row in rows)
+    )
+    again = set_results(results.suite, results.record)
+    assert again.else_prior["baseline"].values == results.else_prior["baseline"].values
 
 
 def test_systems_are_tested_against_the_joining_method(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,20 @@ def test_writes_a_dataset_with_masks_and_twins(app: typer.Typer, tmp_path: Path)
     assert any(study.truth for study in studies)
 
 
+def test_the_turnover_reaches_the_data_set(app: typer.Typer, tmp_path: Path) -> None:
+    inputs = ["--studies", "40", "--image-size", "32", "--prevalence", "balanced", "--jobs", "1"]
+    trends = {}
+    for turnover in ("low", "real", "none"):
+        out = tmp_path / turnover
+        chosen = [] if turnover == "low" else ["--turnover", turnover]
+        assert CliRunner().invoke(app, [str(out), *inputs, *chosen]).exit_code == 0
+        dataset = Dataset.open(out)
+        assert dataset.card.options["turnover"] == turnover
+        trends[turnover] = Counter(finding["trend"] for study in dataset.studies() for finding in study.truth)
+    assert set(trends["none"]) == {"first", "unchanged"}
+    assert trends["real"]["resolved"] > trends["low"]["resolved"] > 0
+
+
 def test_refuses_an_existing_folder_and_leaves_it_alone(app: typer.Typer, tmp_path: Path) -> None:
     out = tmp_path / "d"
     out.mkdir()
@@ -48,7 +63,9 @@ def test_refuses_an_existing_folder_and_leaves_it_alone(app: typer.Typer, tmp_pa
     assert [p.name for p in tmp_path.iterdir()] == ["d"]
 
 
-@pytest.mark.parametrize("wrong", [["--studies", "0"], ["--modality", "mri"], ["--prevalence", "rare"]])
+@pytest.mark.parametrize(
+    "wrong", [["--studies", "0"], ["--modality", "mri"], ["--prevalence", "rare"], ["--turnover", "x"]]
+)
 def test_a_wrong_option_exits_with_2(app: typer.Typer, tmp_path: Path, wrong: list[str]) -> None:
     assert CliRunner().invoke(app, [str(tmp_path / "d"), *wrong]).exit_code == 2
 

@@ -14,10 +14,24 @@ from radweave.phantom.ct import Scan, Voxels, make_ct_scene, scan_noise
 from radweave.phantom.findings import Finding
 from radweave.phantom.lesions import make_scene
 from radweave.phantom.scene import AIR_HU, LUNG_HU, Filling, Scene, build_scene
-from radweave.phantom.study import PhantomOptions, draw_ct_study, write_phantom_dataset
+from radweave.phantom.study import PhantomOptions, course_of, draw_ct_study, slot_of, write_phantom_dataset
 from radweave.phantom.xray import WATER_PER_MM, Exposure, Projector
 
 SMALL = PhantomOptions(volume_size=48, slices=24)
+
+
+def test_the_turnover_reaches_a_scan() -> None:
+    """A later visit's findings, resolved ones too, are those of its course."""
+    options = PhantomOptions(volume_size=16, slices=8, prevalence="balanced", turnover="real")
+    index = next(
+        index
+        for index in range(60)
+        if course_of(2, slot_of(2, index), "balanced", "ct", "real")
+        != course_of(2, slot_of(2, index), "balanced", "ct", "low")
+    )
+    study = draw_ct_study(2, index, options)
+    assert study.findings == course_of(2, slot_of(2, index), "balanced", "ct", "real")[1]
+    assert study.record.prior is not None
 
 
 def test_volume_of_a_painted_solid_is_its_volume() -> None:

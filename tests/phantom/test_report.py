@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -12,28 +14,41 @@ from radweave.core.ontology import CHEXPERT14, CT18
 from radweave.core.study import LabelState
 from radweave.labels import get_labeler
 from radweave.phantom.ct_report import REGIONS, write_ct_report
-from radweave.phantom.findings import HABITS, Finding, FindingSide, Zone
+from radweave.phantom.findings import (
+    COURSES,
+    DEVICES,
+    HABITS,
+    SEVERITIES,
+    Finding,
+    FindingSide,
+    Turnover,
+    Zone,
+    class_rates,
+)
 from radweave.phantom.report import NEG, POS, UNC, write_report
 from radweave.phantom.study import Slot, course_of, slot_of
 
 Written = tuple[str, dict[str, LabelState], tuple[Finding, ...]]
 
 
-def written(modality: Literal["xray", "ct"], count: int) -> list[Written]:
+def written(modality: Literal["xray", "ct"], count: int, turnover: Turnover = "low") -> list[Written]:
     """Findings and impression, the labels, and what is there."""
     out: list[Written] = []
     for index in range(count):
         slot = slot_of(21, index)
-        _, findings = course_of(21, slot, "balanced", modality)
+        _, findings = course_of(21, slot, "balanced", modality, turnover)
         write = write_report if modality == "xray" else write_ct_report
         report = write(findings, np.random.default_rng([21, slot.patient, slot.visit]), has_prior=slot.visit > 0)
         out.append((f"{report.findings} {report.impression}", report.labels, findings))
     return out
 
 
+@pytest.mark.parametrize("turnover", ["low", "real"])
 @pytest.mark.parametrize(("modality", "ontology"), [("xray", "chexpert14"), ("ct", "ct18")])
-def test_rule_labels_read_from_the_reports_equal_the_truth(modality: Literal["xray", "ct"], ontology: str) -> None:
-    reports = written(modality, 250)
+def test_rule_labels_read_from_the_reports_equal_the_truth(
+    modality: Literal["xray", "ct"], ontology: str, turnover: Turnover
+) -> None:
+    reports = written(modality, 250, turnover)
     read = get_labeler(ontology).label([text for text, _, _ in reports])
     pairs = [
         (labels[name], mentions[name].state)
@@ -89,6 +104,89 @@ def test_a_later_visit_follows_the_trend_that_it_states(modality: Literal["xray"
             assert new.trend != "resolved" or not (old.name in HABITS and HABITS[old.name].lasting)
             assert (new.side, new.zone, new.count, new.certainty) == (old.side, old.zone, old.count, old.certainty)
     assert min(seen[trend] for trend in ("unchanged", "increased", "decreased", "resolved")) >= 5
+
+
+COURSE_OF_LOW = {
+    "xray": "d95f019c3f36febb2e8b872cd366540e5feb47088c5f51e0acb9f19c6211ceae",
+    "ct": "8e258d20c17881bada658cbf695ac945c6a57554ae8642b95a1ccc431d322fdf",
+}
+"""SHA-256 of 800 findings' lists, drawn before there was an option of turnover."""
+
+
+@pytest.mark.parametrize("modality", ["xray", "ct"])
+def test_the_low_turnover_is_that_of_older_phantoms(modality: Literal["xray", "ct"]) -> None:
+    digest = hashlib.sha256()
+    for prevalence in ("balanced", "long-tail"):
+        for index in range(400):
+            findings = course_of(5, slot_of(5, index), prevalence, modality)[1]  # type: ignore[arg-type]
+            digest.update(repr([finding.model_dump() for finding in findings]).encode())
+    assert digest.hexdigest() == COURSE_OF_LOW[modality]
+
+
+def visits(modality: Literal["xray", "ct"], turnover: Turnover, patients: int = 900) -> list[list[tuple[Finding, ...]]]:
+    return [
+        [course_of(7, Slot(patient, visit), "balanced", modality, turnover)[1] for visit in range(3)]
+        for patient in range(patients)
+    ]
+
+
+@pytest.mark.parametrize("modality", ["xray", "ct"])
+def test_real_turnover_has_the_chances_of_its_table(modality: Literal["xray", "ct"]) -> None:
+    """Shares of findings that go, and of patients who have a class, within four standard deviations."""
+    trends: dict[str, Counter[str]] = {}
+    having: list[Counter[str]] = [Counter(), Counter(), Counter()]
+    courses = visits(modality, "real")
+    for course in courses:
+        for visit, findings in enumerate(course):
+            having[visit].update({finding.name for finding in findings if finding.visible})
+        for old in course[0]:
+            (new,) = (one for one in course[1] if one.seed == old.seed)
+            if old.kind not in ("pacemaker", "sternal wires"):
+                trends.setdefault(old.name, Counter())[new.trend] += 1
+            moved = {"increased": 1, "decreased": -1}.get(new.trend, 0)
+            if old.name in ("Lung Lesion", "Lung nodule"):
+                assert np.sign(new.size_mm - old.size_mm) == moved
+            else:
+                assert SEVERITIES.index(new.severity) - SEVERITIES.index(old.severity) == moved
+    assert set(trends) == set(class_rates(modality, "balanced"))
+    for name, seen in trends.items():
+        total, chances = sum(seen.values()), COURSES[name]
+        assert abs(seen["resolved"] / total - chances.resolved) <= 4 * (0.25 / total) ** 0.5, name
+        assert (seen["increased"] > 0) == (chances.larger > 0), name
+        assert (seen["decreased"] > 0) == (chances.smaller > 0), name
+    for name in set(trends) - set(DEVICES):
+        first, last = (having[visit][name] / len(courses) for visit in (0, 2))
+        assert abs(first - last) <= 4 * (2 * 0.16 * 0.84 / len(courses)) ** 0.5, name
+
+
+def test_a_new_nodule_often_goes_again() -> None:
+    gone = Counter()
+    for course in visits("ct", "real"):
+        for old in course[1]:
+            if old.name == "Lung nodule" and old.visible:
+                (new,) = (one for one in course[2] if one.seed == old.seed)
+                gone[old.trend == "new", new.trend == "resolved"] += 1
+    shares = [gone[new, True] / (gone[new, True] + gone[new, False]) for new in (True, False)]
+    assert gone[True, True] + gone[True, False] >= 10
+    assert shares[0] > 0.3 > shares[1]
+
+
+@pytest.mark.parametrize("modality", ["xray", "ct"])
+def test_a_copy_of_the_prior_s_report_is_worth_less_the_more_changes(modality: Literal["xray", "ct"]) -> None:
+    def kept(turnover: Turnover) -> float:
+        """F1 of the classes of a visit for those of the next."""
+        same = both = 0
+        for course in visits(modality, turnover, 200):
+            for before, after in pairwise(course):
+                there = [{finding.name for finding in findings if finding.visible} for findings in (before, after)]
+                same += 2 * len(there[0] & there[1])
+                both += len(there[0]) + len(there[1])
+        return same / both
+
+    none, low, real = (kept(turnover) for turnover in ("none", "low", "real"))
+    assert none == 1.0
+    assert low > 0.8
+    assert real < {"xray": 0.7, "ct": 0.8}[modality]
 
 
 @pytest.mark.parametrize(

@@ -272,6 +272,14 @@ class PrevalenceName(StrEnum):
     normal = "normal"
 
 
+class TurnoverName(StrEnum):
+    """Change between the studies of a patient."""
+
+    none = "none"
+    low = "low"
+    real = "real"
+
+
 def phantom(
     folder: Annotated[Path | None, typer.Argument(help="The same as --out.", metavar="[OUT]")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Dataset folder to write.")] = None,
@@ -279,6 +287,9 @@ def phantom(
     studies: Annotated[int, typer.Option(min=1, max=MAX_STUDIES, help="Number of studies.")] = 200,
     seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="The same seed gives the same files.")] = 0,
     prevalence: Annotated[PrevalenceName, typer.Option(help="How often diseases occur.")] = PrevalenceName.long_tail,
+    turnover: Annotated[
+        TurnoverName, typer.Option(help="How much changes between a patient's studies; real: as follow-ups report it.")
+    ] = TurnoverName.low,
     image_size: Annotated[int, typer.Option(min=32, max=2048, help="Edge of a radiograph in pixels.")] = 256,
     volume_size: Annotated[int, typer.Option(min=16, max=512, help="Edge of a CT slice in voxels.")] = 96,
     slices: Annotated[int, typer.Option(min=8, max=512, help="Slices of a CT volume.")] = 48,
@@ -298,7 +309,12 @@ def phantom(
     target = out or folder
     assert target is not None
     options = PhantomOptions(
-        prevalence=prevalence.value, image_size=image_size, volume_size=volume_size, slices=slices, masks=masks
+        prevalence=prevalence.value,
+        turnover=turnover.value,
+        image_size=image_size,
+        volume_size=volume_size,
+        slices=slices,
+        masks=masks,
     )
     with bar("drawing studies") as progress:
         dataset = write_phantom_dataset(

@@ -37,6 +37,9 @@ def evaluate(
         Path | None,
         typer.Option(help="Dataset folder whose training labels say which classes are frequent, which rare."),
     ] = None,
+    priors: Annotated[
+        Path | None, typer.Option(help="Dataset folder that knows the patients' prior studies: floors, and change.")
+    ] = None,
     meteor: Annotated[bool, typer.Option("--meteor/--no-meteor", help="METEOR, if Java is there.")] = True,
     study: StudyField = "",
     hyp: HypField = "",

@@ -111,6 +111,14 @@ def _data(request: BenchRequest, name: str, say: Callable[[str], None]) -> Path:
                 got=drawn.counts.get("studies"),
                 expected=count,
             )
+        turnover = drawn.options.get("turnover", "low")
+        if turnover != kind.phantom.turnover:
+            raise InputError(
+                "holds a phantom of another turnover; give another output folder, or the phantom as a data set",
+                file=folder,
+                got=turnover,
+                expected=kind.phantom.turnover,
+            )
         return folder
     say(f"{name}: drawing {count} studies")
     write_phantom_dataset(

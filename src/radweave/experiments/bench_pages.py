@@ -18,7 +18,7 @@ from radweave.core.json_files import read_json, read_jsonl, write_json
 from radweave.core.storage import write_aside, write_text
 from radweave.core.study import RESEARCH_ONLY, Study
 from radweave.data.dataset import Dataset
-from radweave.experiments.bench_results import SetResults, choice_table, duration, trained_rows
+from radweave.experiments.bench_results import SetResults, SystemScores, choice_table, duration, trained_rows
 from radweave.experiments.bench_tables import (
     budget_tables,
     comparison_tables,
@@ -26,6 +26,7 @@ from radweave.experiments.bench_tables import (
     evidence_table,
     honesty_table,
     paper_table,
+    prior_tables,
     probe_table,
     provenance,
     runs_table,
@@ -391,6 +392,7 @@ def set_tables(results: SetResults) -> list[TextTable]:
         short_table(results),
         *comparison_tables(results),
         *score_tables(results),
+        *prior_tables(results),
         honesty_table(results),
         evidence_table(results),
         trust_table(results),
@@ -464,16 +466,20 @@ def _write_bytes(path: Path, content: bytes) -> None:
         partial.write_bytes(content)
 
 
+def _scores(systems: Mapping[str, SystemScores]) -> dict[str, Scores]:
+    return {
+        name: {
+            metric: {"values": list(values), "mean": system.mean(metric), "std": system.std(metric)}
+            | {"interval": system.interval(metric)}
+            for metric, values in system.values.items()
+        }
+        for name, system in systems.items()
+    }
+
+
 def _set_record(results: SetResults, facts: Mapping[str, Any]) -> dict[str, Any]:
     systems = {
-        protocol: {
-            name: {
-                metric: {"values": list(values), "mean": system.mean(metric), "std": system.std(metric)}
-                | {"interval": system.interval(metric)}
-                for metric, values in system.values.items()
-            }
-            for name, system in scored.items()
-        }
+        protocol: _scores(scored)
         for protocol, scored in (
             ("full", {**results.full, **results.floors}),
             (results.suite.kind.compatible, {**results.compatible, **results.compatible_floors}),
@@ -493,6 +499,8 @@ def _set_record(results: SetResults, facts: Mapping[str, Any]) -> dict[str, Any]
         "runs": results.record["runs"],
         "unable": dict(results.suite.unable),
         "scores": systems,
+        "else_prior": _scores(results.else_prior),
+        "best_else_prior": results.best_else_prior,
         "to_reference": [
             {"method": method, "metric": metric, **asdict(tested)}
             for (method, metric), tested in results.to_reference.items()

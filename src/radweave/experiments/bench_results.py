@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -20,10 +20,11 @@ from radweave.experiments.one_run import named_statistics, same_scores, summary
 from radweave.labels import LABELER_OF, Labeler, get_labeler
 from radweave.metrics import Evaluation, Options, evaluate_pairs, read_pairs
 from radweave.metrics.catalogue import MAIN_METRICS, METRICS, TABLE_METRICS
-from radweave.metrics.evaluate import FLOOR_NAMES
+from radweave.metrics.evaluate import ELSE_ITS_OWN, FLOOR_NAMES, floor_texts
 from radweave.metrics.evidence import EvidenceAgreement, evidence_agreement
 from radweave.metrics.floors import FINDINGS, WORDING, shuffled_pairing
 from radweave.metrics.pairs import Pair
+from radweave.metrics.priors import else_prior, prior_reports
 from radweave.metrics.significance import compare_seeds, holm, resampled_p_value
 from radweave.metrics.statistics import Floats, Statistic, cluster_index, percentiles, resampled_weights
 from radweave.metrics.tables import DASH, TextTable, number
@@ -42,12 +43,15 @@ DRAWS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """Scoring of predictions: protocol, labeler, training reports (for a protocol's vocabulary), patients."""
+    """Scoring of predictions: protocol, labeler, training reports (for a protocol's vocabulary), patients of the
+    studies, and the reports of their prior studies.
+    """
 
     protocol: str
     labeler: Labeler
     train_texts: tuple[str, ...]
     patients: Mapping[str, str]
+    priors: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +106,15 @@ class SystemScores:
 
 
 def read_run(folder: Path, scoring: Scoring) -> list[Pair]:
-    """The predictions of a run with the patients of its studies."""
-    pairs = read_pairs(folder / "predictions.jsonl", skip_invalid=True).pairs
-    return [dataclasses.replace(pair, patient_id=scoring.patients.get(pair.study_id)) for pair in pairs]
+    """The predictions of a run with the patients of its studies, and the prior's reports where it was made without."""
+    return [
+        dataclasses.replace(
+            pair,
+            patient_id=scoring.patients.get(pair.study_id),
+            prior_report=pair.prior_report or scoring.priors.get(pair.study_id),
+        )
+        for pair in read_pairs(folder / "predictions.jsonl", skip_invalid=True).pairs
+    ]
 
 
 def score_system(runs: Sequence[Sequence[Pair]], scoring: Scoring, *, resamples: int = DRAWS) -> SystemScores:
@@ -124,7 +134,8 @@ def score_system(runs: Sequence[Sequence[Pair]], scoring: Scoring, *, resamples:
         if evaluation.study_ids != evaluations[0].study_ids:
             raise InputError("runs of one data set are not about the same studies", field="study_id")
     summaries = [summary(evaluation) for evaluation in evaluations]
-    values = {name: tuple(scores.get(name) for scores in summaries) for name in TABLE_METRICS}
+    names = dict.fromkeys((*TABLE_METRICS, *evaluations[0].prior_statistics))
+    values = {name: tuple(scores.get(name) for scores in summaries) for name in names}
     return SystemScores(evaluations, values, _draws(evaluations, resamples) if resamples else {})
 
 
@@ -143,11 +154,22 @@ def _draws(evaluations: Sequence[Evaluation], resamples: int) -> dict[str, Float
 
 def floor_systems(pairs: Sequence[Pair], scoring: Scoring) -> dict[str, SystemScores]:
     """The floors that came with the predictions, scored like a method."""
-    systems = {}
-    for key, name in FLOOR_NAMES.items():
-        if all(key in pair.floors for pair in pairs):
-            systems[name] = score_system([[dataclasses.replace(pair, hyp=pair.floors[key]) for pair in pairs]], scoring)
-    return systems
+    return {
+        name: score_system([_with_texts(pairs, texts)], scoring)
+        for name, texts in floor_texts(pairs).items()
+        if name != ELSE_ITS_OWN
+    }
+
+
+def else_prior_system(runs: Sequence[Sequence[Pair]], scoring: Scoring) -> SystemScores | None:
+    """A system's reports with the prior's report wherever there is one, scored like a method; None without priors."""
+    if all(pair.prior_report is None for pair in runs[0]):
+        return None
+    return score_system([_with_texts(pairs, else_prior(pairs)) for pairs in runs], scoring)
+
+
+def _with_texts(pairs: Sequence[Pair], texts: Sequence[str]) -> list[Pair]:
+    return [dataclasses.replace(pair, hyp=text) for pair, text in zip(pairs, texts, strict=True)]
 
 
 def shuffled_system(name: str, pairs: Sequence[Pair], scoring: Scoring) -> dict[str, SystemScores]:
@@ -155,8 +177,7 @@ def shuffled_system(name: str, pairs: Sequence[Pair], scoring: Scoring) -> dict[
     texts = shuffled_pairing(pairs, seed=0).texts
     if texts is None:
         return {}
-    moved = [dataclasses.replace(pair, hyp=text) for pair, text in zip(pairs, texts, strict=True)]
-    return {f"{name}'s reports, given to other studies": score_system([moved], scoring)}
+    return {f"{name}'s reports, given to other studies": score_system([_with_texts(pairs, texts)], scoring)}
 
 
 def compare(
@@ -188,8 +209,16 @@ def compare(
     }
 
 
-TESTED_FLOORS = (FLOOR_NAMES["nearest_neighbour"], FLOOR_NAMES[FINDINGS], FLOOR_NAMES[WORDING])
-"""The floors that methods are tested against, each with Holm's correction over all main metrics and methods."""
+BEST_ELSE_PRIOR = "best method told no prior, else the prior's report"
+"""Of the methods that look at no prior, the one with the best findings F1 once copies take the place of its drafts."""
+TESTED_FLOORS = (FLOOR_NAMES["nearest_neighbour"], FLOOR_NAMES[FINDINGS], FLOOR_NAMES[WORDING], BEST_ELSE_PRIOR)
+"""The floors that methods are tested against, each with Holm's correction over all tested metrics and methods."""
+CHANGED = "changed_F1"
+
+
+def tested_metrics(systems: Mapping[str, SystemScores]) -> tuple[str, ...]:
+    """The main metrics, and F1 of the cells that changed where studies have priors."""
+    return (*MAIN_METRICS, *((CHANGED,) if any(CHANGED in system.values for system in systems.values()) else ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +235,8 @@ class SetResults:
     """The results of a set. ``record`` is the ablation's; ``folders`` are a row's finished runs by its label.
 
     ``costs`` are those of the rows that are trained; a row that reports again has the costs of the row it takes.
+    ``else_prior`` are the rows with the prior's report in place of their draft wherever there is one, none of data
+    without priors; ``best_else_prior`` is the row that became the floor of this kind.
     ``printed`` names the rows of tables: rows with the same drafts are one.
     """
 
@@ -223,6 +254,8 @@ class SetResults:
     evidence: Mapping[str, MethodEvidence]
     costs: Mapping[str, MethodCost]
     printed: Mapping[str, str]
+    else_prior: Mapping[str, SystemScores] = field(default_factory=dict)
+    best_else_prior: str | None = None
 
     def rows(self, systems: Mapping[str, SystemScores]) -> dict[str, SystemScores]:
         """Systems by printed name."""
@@ -257,7 +290,8 @@ def set_results(suite: SuiteSet, record: Mapping[str, Any]) -> SetResults:
     labeler = get_labeler(LABELER_OF[dataset.card.modality])
     train_texts = tuple(study.report for study in studies if study.split == "train" and study.report)
     patients = {study.study_id: study.patient_id for study in studies}
-    scorings = [Scoring(name, labeler, train_texts, patients) for name in ("full", suite.kind.compatible)]
+    priors = prior_reports(study for study in studies if study.split == "test")
+    scorings = [Scoring(name, labeler, train_texts, patients, priors) for name in ("full", suite.kind.compatible)]
     pairs = {method: [read_run(folder, scorings[0]) for folder in runs] for method, runs in folders.items()}
     full, compatible = ({method: score_system(runs, scoring) for method, runs in pairs.items()} for scoring in scorings)
     for method, system in full.items():
@@ -268,6 +302,12 @@ def set_results(suite: SuiteSet, record: Mapping[str, Any]) -> SetResults:
                     file=folder,
                 )
     floors, compatible_floors = (_floors(pairs, full, scoring) for scoring in scorings)
+    costs = read_costs(suite, folders)
+    copied = {method: else_prior_system(runs, scorings[0]) for method, runs in pairs.items()}
+    else_prior_systems = {method: system for method, system in copied.items() if system is not None}
+    best = best_untold(else_prior_systems, suite, costs)
+    if best is not None:
+        floors[BEST_ELSE_PRIOR] = else_prior_systems[best]
     return SetResults(
         suite=suite,
         dataset=dataset,
@@ -279,11 +319,20 @@ def set_results(suite: SuiteSet, record: Mapping[str, Any]) -> SetResults:
         compatible_floors=compatible_floors,
         to_reference=_against(full, suite.table.reference),
         to_joining=_against(full, JOINING),
-        to_floors={name: compare(full, floors[name], MAIN_METRICS) for name in TESTED_FLOORS if name in floors},
+        to_floors={name: compare(full, floors[name], tested_metrics(full)) for name in TESTED_FLOORS if name in floors},
         evidence={method: _evidence(runs, dataset) for method, runs in folders.items()},
-        costs=read_costs(suite, folders),
+        costs=costs,
         printed=joined_rows(pairs),
+        else_prior=else_prior_systems,
+        best_else_prior=best,
     )
+
+
+def best_untold(systems: Mapping[str, SystemScores], suite: SuiteSet, costs: Mapping[str, MethodCost]) -> str | None:
+    """Of the rows whose model looks at no prior, the one with the best findings F1; None where there is none."""
+    trained = trained_rows(suite)
+    untold = [label for label in systems if costs[trained[label]].settings["earlier study"] == "no"]
+    return max(untold, key=lambda label: systems[label].mean("CE_F1") or 0.0) if untold else None
 
 
 def joined_rows(pairs: Mapping[str, Sequence[Sequence[Pair]]]) -> dict[str, str]:
@@ -320,7 +369,7 @@ def _against(systems: Mapping[str, SystemScores], name: str) -> dict[tuple[str, 
     if name not in systems:
         return {}
     others = {other: system for other, system in systems.items() if other != name}
-    return compare(others, systems[name], MAIN_METRICS, _between_trainings(others, systems[name]))
+    return compare(others, systems[name], tested_metrics(systems), _between_trainings(others, systems[name]))
 
 
 def _between_trainings(systems: Mapping[str, SystemScores], other: SystemScores) -> dict[tuple[str, str], float | None]:

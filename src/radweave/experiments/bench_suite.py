@@ -59,14 +59,14 @@ SETS: Mapping[str, SetKind] = {
         "xray",
         "r2gen_iu_60",
         2300,
-        PhantomOptions(prevalence="balanced", image_size=192),
+        PhantomOptions(prevalence="balanced", turnover="real", image_size=192),
     ),
     "ct": SetKind(
         "phantom CT",
         "ct",
         "hf",
         1000,
-        PhantomOptions(prevalence="balanced", volume_size=64, slices=32, masks=True),
+        PhantomOptions(prevalence="balanced", turnover="real", volume_size=64, slices=32, masks=True),
     ),
     "iu": SetKind("IU X-Ray", "xray", "r2gen_iu_60"),
 }

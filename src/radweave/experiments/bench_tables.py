@@ -8,6 +8,7 @@ from typing import Any
 
 from radweave.experiments.ablate import PROBE_NOTE, progress_notes
 from radweave.experiments.bench_results import (
+    BEST_ELSE_PRIOR,
     TESTED_FLOORS,
     SetResults,
     SystemScores,
@@ -17,13 +18,15 @@ from radweave.experiments.bench_results import (
     megabytes,
     percent,
     rate,
+    tested_metrics,
     with_interval,
 )
 from radweave.experiments.bench_results import count as counted
 from radweave.experiments.bench_suite import JOINING, MethodCost
 from radweave.metrics import Evaluation
-from radweave.metrics.catalogue import MAIN_METRICS, METRICS, TABLE_METRICS
+from radweave.metrics.catalogue import METRICS, TABLE_METRICS
 from radweave.metrics.honesty import InventedRow, MissedRow
+from radweave.metrics.result_tables import CHANGED
 from radweave.metrics.tables import DASH, TextTable, number
 
 _COLUMNS = [metric for metric in METRICS.values() if metric.in_benchmark]
@@ -34,6 +37,8 @@ FLOORS = {
     TESTED_FLOORS[0]: "the report of the training study whose image is nearest in raw pixels",
     TESTED_FLOORS[1]: "the one training report that has the best micro F1 on the training split, for every study",
     TESTED_FLOORS[2]: "the one training report that is nearest in wording to all others, for every study",
+    BEST_ELSE_PRIOR: "where the patient has an earlier study, its report takes the place of the draft; compared over"
+    " studies only",
 }
 HONESTY = {
     "distinct_reports_share": "distinct reports",
@@ -151,12 +156,12 @@ def _meteor(record: Mapping[str, Any]) -> TextTable | None:
 
 def comparison_tables(results: SetResults) -> list[TextTable]:
     """Differences to the reference method and to the floors."""
+    metrics = tested_metrics(results.full)
     methods = [name for name in results.full if name != results.reference]
     tables = []
     if results.to_reference:
         rows = [
-            (name, *(difference(results.to_reference.get((name, metric))) for metric in MAIN_METRICS))
-            for name in methods
+            (name, *(difference(results.to_reference.get((name, metric))) for metric in metrics)) for name in methods
         ]
         notes: tuple[str, ...] = (
             "difference of means [95 % over studies]; p studies: resampled by patient, the same draw for both systems;"
@@ -164,22 +169,22 @@ def comparison_tables(results: SetResults) -> list[TextTable]:
             "* a difference is taken to hold where Holm and seeds are both below 0.05",
         )
         notes += _untested(results)
-        tables.append(TextTable(f"Difference to {results.reference}", ("method", *MAIN_METRICS), tuple(rows), notes))
+        tables.append(TextTable(f"Difference to {results.reference}", ("method", *metrics), tuple(rows), notes))
     if results.to_joining:
         cells = results.to_joining
         rows = [
-            (name, *(difference(cells.get((name, metric))) for metric in MAIN_METRICS))
+            (name, *(difference(cells.get((name, metric))) for metric in metrics))
             for name in results.full
             if name != JOINING
         ]
         notes = (
             f"below zero {JOINING} is ahead; Holm: over all {len(cells)} cells; p seeds: Welch's between trainings",
         )
-        tables.append(TextTable(f"Difference to {JOINING}", ("method", *MAIN_METRICS), tuple(rows), notes))
+        tables.append(TextTable(f"Difference to {JOINING}", ("method", *metrics), tuple(rows), notes))
     for floor, tested in results.to_floors.items():
-        rows = [(name, *(difference(tested.get((name, metric))) for metric in MAIN_METRICS)) for name in results.full]
+        rows = [(name, *(difference(tested.get((name, metric))) for metric in metrics)) for name in results.full]
         notes = (f"a floor has no seeds; {FLOORS[floor]}",)
-        tables.append(TextTable(f"Difference to the {floor}", ("method", *MAIN_METRICS), tuple(rows), notes))
+        tables.append(TextTable(f"Difference to the {floor}", ("method", *metrics), tuple(rows), notes))
     return tables
 
 
@@ -192,8 +197,44 @@ def _untested(results: SetResults) -> tuple[str, ...]:
     )
 
 
+def prior_tables(results: SetResults) -> list[TextTable]:
+    """Findings with and without a prior beside copies of the prior's reports, and the changes from the prior."""
+    if not results.else_prior:
+        return []
+    methods, copies = results.rows(results.full), results.rows(results.else_prior)
+    some = next(iter(results.full.values())).evaluations[0].priors
+    assert some is not None
+    parts = ("CE_with_prior_F1", "CE_without_prior_F1")
+    rows = [
+        (name, *(with_interval(system, metric) for metric in ("CE_F1", *parts))) for name, system in methods.items()
+    ]
+    copy = next(iter(copies.values()))
+    rows.append(("floor: the prior's report", DASH, with_interval(copy, parts[0]), DASH))
+    rows += [(f"floor: {name}, else the prior's report", with_interval(system, "CE_F1"), DASH, DASH)
+             for name, system in copies.items()]  # fmt: skip
+    head = ("findings F1", "all", *(f"{number} {part.replace('_', ' ')}" for part, number in some.studies.items()))
+    notes = (
+        "a prior's report is of an earlier study of the same patient, which a reader has; where a floor copies it, it"
+        " has the F1 of the copy with a prior, and of the method without",
+        *([f"{BEST_ELSE_PRIOR}: {results.best_else_prior}"] if results.best_else_prior else []),
+    )
+    columns = (*(f"{change}_{letter}" for change in CHANGED for letter in ("P", "R")), "changed_F1")
+    systems = {**methods, "floor: the prior's report": copy}
+    changes = [(name, *(with_interval(system, column) for column in columns)) for name, system in systems.items()]
+    counts = ", ".join(f"{change} {number}" for change, number in some.cells.items())
+    return [
+        TextTable("With and without a prior", head, tuple(rows), notes),
+        TextTable(
+            "Change from the prior",
+            ("method", *(column.replace("_", " ") for column in columns)),
+            tuple(changes),
+            (f"cells (study and finding) in the references: {counts}; docs/evaluation.md says what each means",),
+        ),
+    ]
+
+
 def honesty_table(results: SetResults) -> TextTable:
-    """Rows that a good n-gram score cannot hide."""
+    """Rows on faults that n-gram scores do not show."""
     named = {**results.rows(results.full), **{f"floor: {name}": system for name, system in results.floors.items()}}
     rows = [(name, *(number(_honest(system, key), 3) for key in HONESTY)) for name, system in named.items()]
     reference = results.record["reference_honesty"]
@@ -225,7 +266,7 @@ def _share(part: float | None, whole: float | None) -> float | None:
 
 
 def mean_of(system: SystemScores, read: Callable[[Evaluation], float | None]) -> float | None:
-    """A figure of each seed's evaluation, in the mean; None unless all have it."""
+    """Mean of a figure over the seeds' evaluations; None unless all have the figure."""
     known = [value for evaluation in system.evaluations if (value := read(evaluation)) is not None]
     return fmean(known) if len(known) == len(system.evaluations) else None
 

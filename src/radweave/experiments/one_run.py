@@ -358,11 +358,12 @@ def same_scores(computed: Mapping[str, float | None], noted: Mapping[str, float 
 
 
 def named_statistics(evaluation: Evaluation) -> dict[str, Statistic]:
-    """Statistics of the metrics that tables name, for resampling, without those that were not computed."""
+    """Statistics of the metrics that tables name and of those beside priors, without those that were not computed."""
     statistics = {
         name: METRICS[name].statistic(evaluation.statistics, evaluation.clinical_statistics) for name in TABLE_METRICS
     }
-    return {name: statistic for name, statistic in statistics.items() if statistic is not None}
+    known = {name: statistic for name, statistic in statistics.items() if statistic is not None}
+    return {**known, **evaluation.prior_statistics}
 
 
 def stops_without_parent(parent: int) -> TrainingWatch:

@@ -27,7 +27,6 @@ from radweave.engine.distributed import Ranks
 from radweave.engine.drafts import COMPARISONS_REMOVED as COMPARISONS
 from radweave.engine.prepare import prepare
 from radweave.engine.restore import Run, restore, vary
-from radweave.inference.floors import floor_reports
 from radweave.inference.pictures import Picture, read_pictures, views_for
 from radweave.inference.predictor import Predictor, is_unlike
 from radweave.inference.shards import (
@@ -42,6 +41,7 @@ from radweave.inference.shards import (
 from radweave.io.dicom import read_header
 from radweave.io.images import sniff
 from radweave.methods.experiment import DataConfig
+from radweave.metrics.priors import prior_reports
 from radweave.nn.decoding import DecodingConfig
 
 # Reports for image files, grouped into studies.
@@ -315,7 +315,8 @@ def generate_split(
 ) -> BulkResult:
     """Write ``predictions.jsonl``: per study its id, ``hyp``, ``ref`` (null where there is none), evidence, floors.
 
-    ``floors`` holds what systems that look at nothing, or only at pixels, would have said (training split only).
+    ``prior_report`` is the report of the patient's prior study, null where there is none. ``floors`` holds what systems
+    that look at nothing, or only at pixels, would have said (training split only).
     Shards (``radweave.inference.shards``) lie in ``OUT.shards`` until all are there, so that a stopped job goes
     on where it was; they are shared out among ``ranks``, or over ``ray_workers`` workers of Ray. Images unlike those
     the run was trained on are reported on, with a warning, and counted: a score over a split is one over all of it.
@@ -352,11 +353,15 @@ def generate_split(
                 write_jsonl(plan.path(number), rows.of(plan.shards[number]))
         counts: Counter[str] = Counter()
         if ranks.is_first:
-            floors = floor_reports(dataset, cache, prepared.examples)
-            write_jsonl(
-                out,
-                _counted(_merged(plan, _facts(data, dataset, predictor.decoding), prepared.references, floors), counts),
-            )
+            from radweave.inference.floors import floor_reports
+
+            by_study: dict[str, Mapping[str, Any]] = {
+                "ref": prepared.references,
+                "prior_report": prior_reports(dataset.studies(split)),
+                "floors": floor_reports(dataset, cache, prepared.examples),
+            }
+            facts = _facts(data, dataset, predictor.decoding)
+            write_jsonl(out, _counted(_merged(plan, facts, by_study), counts))
             shutil.rmtree(plan.folder)
         ranks.wait()
     return BulkResult(len(study_ids), prepared.left_out, counts["unlike"], counts["compared"])
@@ -428,9 +433,12 @@ class Rows:
 
 
 def _merged(
-    plan: Plan, facts: Mapping[str, Any], references: Mapping[str, str], floors: Mapping[str, Any]
+    plan: Plan, facts: Mapping[str, Any], by_study: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[dict[str, Any]]:
-    """The rows of all shards in the order of the plan, each study exactly once; ``facts`` hold of all of them.
+    """The rows of all shards in the order of the plan, each study exactly once.
+
+    ``facts`` hold of all of them; ``by_study`` has further fields, each by study id, null (floors: none) where
+    one lacks.
 
     Raises:
         InputError: if a shard does not hold the studies it should.
@@ -440,9 +448,9 @@ def _merged(
         if [row["study_id"] for row in rows] != list(study_ids):
             raise InputError("the shard does not hold the studies it should; remove it", file=plan.path(number))
         for row in rows:
-            study_id = row["study_id"]
-            extra = {**facts, "ref": references.get(study_id), "floors": floors.get(study_id, {})}
-            order = ("study_id", *facts, "hyp", "ref", "floors", "evidence", "warnings")
+            extra = {**facts, **{name: values.get(row["study_id"]) for name, values in by_study.items()}}
+            extra["floors"] = extra["floors"] or {}
+            order = ("study_id", *facts, "hyp", *by_study, "evidence", "warnings")
             whole = {**row, **extra}
             yield {key: whole[key] for key in order}
 

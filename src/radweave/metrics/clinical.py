@@ -195,8 +195,8 @@ def average_statistics(rows: Rows) -> dict[tuple[ClinicalAverage, Measure], Stat
     return statistics
 
 
-def sided_statistics(rows: Rows) -> dict[Measure, Statistic]:
-    """Precision, recall and F1 over (finding, side), pooled over all studies; rows (N, 3) of ``laterality``."""
+def pooled_statistics(rows: Rows) -> dict[Measure, Statistic]:
+    """Precision, recall and F1 pooled over all studies, from each one's true and false positives, misses (N, 3)."""
     return {measure: average_statistics(rows)["micro", measure] for measure in MEASURES}
 
 

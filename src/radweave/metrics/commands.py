@@ -44,6 +44,7 @@ from radweave.metrics.pairs import (
     read_pairs,
 )
 from radweave.metrics.phrases import phrases_page
+from radweave.metrics.priors import with_priors
 from radweave.metrics.protocols import EvalProtocol, ProtocolRecord, get_protocol, published_protocol
 from radweave.metrics.records import ClinicalKey, number_or_none
 from radweave.metrics.result import Evaluation
@@ -84,6 +85,7 @@ class EvaluateRequest(Options):
     weights: Path | None = None
     train: Path | None = None
     train_labels: Path | None = None
+    priors: Path | None = None
     fields: Fields = BY_NAME
     skip_invalid: bool = False
     without_marks: bool = False
@@ -141,6 +143,18 @@ def train_reports(
     return texts
 
 
+def beside_priors(pairs: Sequence[Pair], path: Path) -> tuple[Pair, ...]:
+    """The pairs with the reports of their patients' prior studies from a dataset folder, and with the patients.
+
+    Raises:
+        InputError: if it knows no prior of any of them.
+    """
+    made = with_priors(pairs, Dataset.open(path).aimed(target_of(pairs) or "as_imported").studies())
+    if all(pair.prior_report is None for pair in made):
+        raise InputError("knows no prior with a report of any of these studies", file=path, field="priors")
+    return made
+
+
 def target_of(pairs: Sequence[Pair]) -> TargetText | None:
     """The text that all of these pairs are about, where they say one; floors are of the same.
 
@@ -178,6 +192,8 @@ def run_evaluate(request: EvaluateRequest) -> None:
         refuse_existing(request.out, overwrite=request.overwrite, kind=_EVALUATION_OUTPUT)
     get_protocol(request.protocol)
     files = {name: _read(path, request) for name, path in run_names(request.pairs)}
+    if request.priors is not None:
+        files = {name: replace(file, pairs=beside_priors(file.pairs, request.priors)) for name, file in files.items()}
     ontology = ontology_of(request.ontology, (pair for file in files.values() for pair in file.pairs))
     second = second_protocol(request, ontology, {pair.dataset for file in files.values() for pair in file.pairs})
     labeler = labeler_for(ontology, request.weights)

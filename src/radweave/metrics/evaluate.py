@@ -18,7 +18,7 @@ from radweave.core.errors import InputError
 from radweave.core.study import SECTIONS, without_headings
 from radweave.labels import Labeler
 from radweave.metrics.catalogue import MAIN_LANGUAGE_METRICS, definitions
-from radweave.metrics.clinical import LabelledPairs, clinical_statistics, label_pairs, sided_statistics, states_of
+from radweave.metrics.clinical import LabelledPairs, clinical_statistics, label_pairs, pooled_statistics, states_of
 from radweave.metrics.floors import FINDINGS, WORDING, Floor, best_candidate, build_floors, shuffled_pairing
 from radweave.metrics.heads import head_table
 from radweave.metrics.honesty import honesty_rows
@@ -39,6 +39,16 @@ from radweave.metrics.prepare import (
     prepare_hypotheses,
     section_of,
     wholes,
+)
+from radweave.metrics.priors import (
+    ELSE_COPY,
+    THIS_RUN,
+    Before,
+    else_prior,
+    prior_interval_name,
+    prior_statistics,
+    prior_table,
+    read_priors,
 )
 from radweave.metrics.protocols import EvalProtocol, ProtocolRecord, Vocabulary, get_protocol
 from radweave.metrics.records import FINDING_F1, Estimate, FloorScores, Json, Resampling, Score, number_or_none
@@ -135,11 +145,14 @@ def _evaluate(
     labelled = label_pairs(checked, labeler) if labeler else None
     clinical = clinical_statistics(labelled) if labelled else {}
     sides = read_sides(checked)
-    sided = sided_statistics(sides.rows)
+    sided = pooled_statistics(sides.rows)
     patients = tuple(pair.patient_id for pair in checked)
     clusters = cluster_index(patients)
     named = {interval_name(key): statistic for key, statistic in clinical.items()}
     named.update({sided_interval_name(measure): statistic for measure, statistic in sided.items()})
+    before, beside_prior = _beside_priors(checked, labelled, labeler, copies=options.floors)
+    for system, own in beside_prior.items():
+        named.update({prior_interval_name(system, key): statistic for key, statistic in own.items()})
     intervals: dict[str, Interval] = {}
     if options.resamples:
         intervals = bootstrap({**statistics, **named}, clusters, resamples=options.resamples, seed=options.seed)
@@ -155,11 +168,13 @@ def _evaluate(
         statistics=statistics,
         clinical_statistics=clinical,
         sided_statistics=sided,
+        prior_statistics=beside_prior.get(THIS_RUN, {}),
         corpus=_corpus(statistics, intervals, unavailable),
         floors=_floor_table(floors, floor_scores, labelled, labeler),
         honesty=honesty_rows(checked, prepared, labelled, sides),
         clinical=clinical_table(labelled, clinical, intervals, rules) if labelled else None,
         sided=sided_table(sided, intervals),
+        priors=None if before is None else prior_table(before, beside_prior, intervals),
         long_tail=long_tail,
         heads=heads,
         texts=prepared.effects,
@@ -175,6 +190,20 @@ def _evaluate(
         left_out=dict(left_out),
         second_opinions=second_opinions(prepared, rules, statistics) if options.second_opinions else {},
     )
+
+
+def _beside_priors(
+    pairs: Sequence[Pair], labelled: LabelledPairs | None, labeler: Labeler | None, *, copies: bool
+) -> tuple[Before | None, dict[str, dict[str, Statistic]]]:
+    """The prior's reports, and by system the statistics beside them: the drafts, and ``copies`` in their place."""
+    before = None if labelled is None or labeler is None else read_priors(pairs, labelled, labeler)
+    if before is None or labelled is None:
+        return None, {}
+    systems = {THIS_RUN: prior_statistics([pair.hyp for pair in pairs], labelled.hyp, before)}
+    if copies:
+        texts = else_prior(pairs)
+        systems[ELSE_COPY] = prior_statistics(texts, states_of(texts, before.labeler), before)
+    return before, systems
 
 
 def second_wording(
@@ -299,17 +328,26 @@ FLOOR_NAMES = {
     WORDING: "constant report, best for wording",
     "nearest_neighbour": "nearest training image",
 }
+ELSE_ITS_OWN = "the prior's report, else its own"
 
 
-def floor_pairs(pairs: Sequence[Pair], seed: int = 0) -> dict[str, list[Pair]]:
-    """The floors of a system as systems of their own: those that came with every prediction, and its own reports given
-    to other studies.
+def floor_texts(pairs: Sequence[Pair]) -> dict[str, list[str]]:
+    """The floors that have a report for every study, by name: those that came with the predictions, and the system's
+    own reports with the prior's report wherever there is one.
     """
-    texts: dict[str, Sequence[str]] = {
-        f"floor: {name}": [pair.floors[key] for pair in pairs]
+    texts = {
+        name: [pair.floors[key] for pair in pairs]
         for key, name in FLOOR_NAMES.items()
         if all(key in pair.floors for pair in pairs)
     }
+    if any(pair.prior_report is not None for pair in pairs):
+        texts[ELSE_ITS_OWN] = else_prior(pairs)
+    return texts
+
+
+def floor_pairs(pairs: Sequence[Pair], seed: int = 0) -> dict[str, list[Pair]]:
+    """The floors of a system as systems of their own (``floor_texts``), and its own reports given to other studies."""
+    texts: dict[str, Sequence[str]] = {f"floor: {name}": own for name, own in floor_texts(pairs).items()}
     shuffled = shuffled_pairing(pairs, seed).texts
     if shuffled is not None:
         texts["floor: its reports, given to other studies"] = shuffled
@@ -322,11 +360,8 @@ def floor_pairs(pairs: Sequence[Pair], seed: int = 0) -> dict[str, list[Pair]]:
 def score_systems(
     pairs: Sequence[Pair], labeler: Labeler, protocol: str = "full", *, resamples: int = 1000
 ) -> dict[str, Evaluation]:
-    """Evaluate the generated reports, and each floor that every prediction carries as if it were the model."""
-    systems = {MODEL: [pair.hyp for pair in pairs]}
-    for key, name in FLOOR_NAMES.items():
-        if all(key in pair.floors for pair in pairs):
-            systems[name] = [pair.floors[key] for pair in pairs]
+    """Evaluate the generated reports, and each floor (``floor_texts``) as if it were the model."""
+    systems = {MODEL: [pair.hyp for pair in pairs], **floor_texts(pairs)}
     options = Options(meteor=False, floors=False, resamples=resamples)
     return {
         name: evaluate_pairs(

@@ -3,7 +3,8 @@
 A constant report scores as high as published systems on normal-heavy sets, so a score means little until it stands
 beside one. Baselines that come with the predictions (a line's ``floors``) are made from training data by whoever wrote
 them; the others are made here, from training reports if given. A constant chosen among the evaluated references says
-so: it is a little better than a fair one.
+so: it is a little better than a fair one. Where a patient has an earlier study, its report is a floor of its own
+(``radweave.metrics.priors``).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from radweave.metrics.ngrams import count_ngrams
 from radweave.metrics.pairs import Pair
 from radweave.metrics.pairwise import PairwiseWording
 from radweave.metrics.prepare import prepare_hypotheses
+from radweave.metrics.priors import ELSE_FLOOR, else_prior
 from radweave.metrics.protocols import EvalProtocol
 
 # The best constant reports, each chosen for one score among training reports, on training reports. A report that states
@@ -149,6 +151,8 @@ def build_floors(
         floors["train_copy"] = _train_copy(pairs, train_texts, seed)
     if "shuffled_pairing" not in floors:
         floors["shuffled_pairing"] = shuffled_pairing(pairs, seed)
+    if any(pair.prior_report is not None for pair in pairs):
+        floors[ELSE_FLOOR] = Floor("the prior's report where there is one, else the draft", tuple(else_prior(pairs)))
     if "nearest_neighbour" not in floors:
         reason = "unavailable: the predictions carry no floors.nearest_neighbour text"
         floors["nearest_neighbour"] = Floor(reason, None)

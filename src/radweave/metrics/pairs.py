@@ -3,6 +3,7 @@
 A row of a pairs file holds ``study_id``, ``hyp`` and ``ref`` or ``refs``. Optional: ``floors`` (name -> text, a
 baseline's report for the same study, e.g. ``{"nearest_neighbour": "...", "constant": "..."}``), ``patient_id`` (one
 patient's reports are resampled together), ``has_prior`` (false: the study has no earlier one to compare with),
+``prior_report`` (the report of the patient's study before, for the floors that copy it and the scores of change),
 ``labels`` (class -> state, set by hand for the reference), ``modality`` ("xray" or "ct"), ``dataset`` (whose studies
 they are, as ``dataset.json`` names it), ``target`` ("both": reports have findings and impression under headings, and
 are scored by section too), ``as_written`` (false: sentences may have been taken out of the draft), ``evidence`` (its
@@ -92,7 +93,7 @@ def _from_cells(row: Mapping[str, Any]) -> dict[str, Any]:
     cells = {name: value for name, value in row.items() if name not in _OBJECTS}
     if "refs" in cells:
         cells.setdefault("ref", cells.pop("refs"))
-    for name in ("patient_id", "modality", "has_prior"):
+    for name in ("patient_id", "modality", "has_prior", "prior_report"):
         if not str(cells.get(name, "")).strip():
             cells.pop(name, None)
     if "has_prior" in cells:
@@ -142,6 +143,7 @@ class Pair:
     floors: Mapping[str, str] = field(default_factory=dict)
     patient_id: str | None = None
     has_prior: bool | None = None
+    prior_report: str | None = None
     labels: Mapping[str, LabelState] | None = None
     modality: Modality | None = None
     dataset: str | None = None
@@ -284,6 +286,11 @@ def _pair_of(row: Mapping[str, Any], place: dict[str, Any]) -> Pair:
     has_prior = row.get("has_prior")
     if has_prior is not None and not isinstance(has_prior, bool):
         raise InputError("not true or false", field="has_prior", got=type(has_prior).__name__, **place)
+    prior_report = row.get("prior_report")
+    if prior_report is not None and not check_text(prior_report, "prior_report", **place).strip():
+        prior_report = None
+    if prior_report is not None and has_prior is False:
+        raise InputError("has a prior's report, and no prior", field="has_prior", got="false", expected="true", **place)
     as_written = row.get("as_written")
     if as_written is not None and not isinstance(as_written, bool):
         got = type(as_written).__name__
@@ -298,6 +305,7 @@ def _pair_of(row: Mapping[str, Any], place: dict[str, Any]) -> Pair:
         floors=_floors_of(row.get("floors"), place),
         patient_id=row.get("patient_id"),
         has_prior=has_prior,
+        prior_report=prior_report,
         labels=_labels_of(row.get("labels"), place),
         modality=_modality_of(row.get("modality"), place),
         dataset=row.get("dataset"),

@@ -130,6 +130,7 @@ def wholes(pairs: Sequence[Pair]) -> tuple[Pair, ...]:
             hyp=without_headings(pair.hyp),
             refs=tuple(map(without_headings, pair.refs)),
             floors={name: without_headings(text) for name, text in pair.floors.items()},
+            prior_report=None if pair.prior_report is None else without_headings(pair.prior_report),
         )
         for pair in pairs
     )
@@ -151,6 +152,7 @@ def of_section(pairs: Sequence[Pair], name: str) -> tuple[Pair, ...]:
             hyp=section_of(pair.hyp, name),
             refs=tuple(ref for ref in (section_of(text, name) for text in pair.refs) if ref.strip()),
             floors={floor: section_of(text, name) for floor, text in pair.floors.items()},
+            prior_report=None if pair.prior_report is None else section_of(pair.prior_report, name),
             labels=None,
             probabilities=None,
             comparisons_removed=0,

@@ -13,6 +13,7 @@ from radweave.metrics.language import Opinions
 from radweave.metrics.long_tail import LongTailTable
 from radweave.metrics.pairs import Pair
 from radweave.metrics.prepare import TextEffects
+from radweave.metrics.priors import PriorTable
 from radweave.metrics.protocols import ProtocolRecord
 from radweave.metrics.records import ClinicalKey, FloorScores, Json, Measure, Resampling, Score, number_or_none
 from radweave.metrics.statistics import Statistic
@@ -135,10 +136,11 @@ FORMAT_VERSION = 1
 class Evaluation:
     """The scores of one set of reports under one protocol.
 
-    ``statistics``, ``clinical_statistics`` and ``sided_statistics`` are what comparisons resample. ``clinical`` is None
-    without a labeler, ``long_tail`` without the frequencies of the training split, ``heads`` where drafts give no
-    probabilities; ``floors`` and ``second_opinions`` are empty where they were not asked for. ``sections`` has the same
-    of findings and impression alone, of reports that have both under headings.
+    ``statistics``, ``clinical_statistics``, ``sided_statistics`` and ``prior_statistics`` are what comparisons
+    resample. ``clinical`` is None without a labeler, ``long_tail`` without the frequencies of the training split,
+    ``heads`` where drafts give no probabilities, ``priors`` where no study has a prior's report; ``floors`` and
+    ``second_opinions`` are empty where they were not asked for. ``sections`` has the same of findings and impression
+    alone, of reports that have both under headings.
     """
 
     protocol: ProtocolRecord
@@ -147,11 +149,13 @@ class Evaluation:
     statistics: Mapping[str, Statistic]
     clinical_statistics: Mapping[ClinicalKey, Statistic]
     sided_statistics: Mapping[Measure, Statistic]
+    prior_statistics: Mapping[str, Statistic]
     corpus: Mapping[str, Score]
     floors: Mapping[str, FloorScores]
     honesty: Honesty
     clinical: ClinicalTable | None
     sided: SidedTable
+    priors: PriorTable | None
     long_tail: LongTailTable | None
     heads: HeadTable | None
     texts: TextEffects
@@ -165,7 +169,8 @@ class Evaluation:
 
     def warnings(self) -> list[str]:
         """Sentences that a reader must not overlook."""
-        return warnings(self.corpus, self.floors, self.honesty)
+        copied = [] if self.priors is None else self.priors.warnings()
+        return [*warnings(self.corpus, self.floors, self.honesty), *copied]
 
     def per_study(self) -> dict[str, dict[str, float | None]]:
         """Study id -> metric -> score; None where a study by itself has none."""
@@ -195,6 +200,7 @@ class Evaluation:
             "left_out": dict(self.left_out),
             "resampling": self.resampling.to_json(),
             "warnings": self.warnings(),
+            **({"priors": self.priors.to_json()} if self.priors is not None else {}),
             **({"heads": self.heads.to_json()} if self.heads is not None else {}),
             **({"long_tail": self.long_tail.to_json()} if self.long_tail is not None else {}),
             **({"second_opinions": opinions} if opinions else {}),

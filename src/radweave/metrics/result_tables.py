@@ -14,6 +14,8 @@ _GROUPS = {
     "chexpert5": "CheXpert-5",
     "frequent": "5 positives or more",
 }
+CHANGED = ("new", "resolved", "worse", "better")
+"""The changes of which precision and recall are shown."""
 _PRF = ("precision", "recall", "f1")
 
 Result = Mapping[str, Any]
@@ -30,6 +32,8 @@ def result_tables(runs: Mapping[str, Result]) -> list[TextTable]:
         suffix = f" - {name}" if len(runs) > 1 else ""
         if result["floors"]:
             tables.append(floor_table(result, suffix))
+        if "priors" in result:
+            tables.extend(prior_tables(result, suffix))
         if "sections" in result:
             tables.append(_by_section(result, suffix))
     tables.append(_honesty(runs))
@@ -150,6 +154,51 @@ def floor_table(result: Result, suffix: str = "") -> TextTable:
     ]
     title = f"Beside baselines that do not read the image{suffix}"
     return TextTable(title, (_label(result["protocol"]), *SHORT_METRICS, "findings F1"), tuple(rows), tuple(notes))
+
+
+def prior_tables(result: Result, suffix: str = "") -> list[TextTable]:
+    """Findings with and without a prior, and the changes from it, beside floors that copy the prior's report."""
+    table = result["priors"]
+    systems, studies, cells = table["systems"], table["studies"], table["cells"]
+    rows = [
+        (name, *(_f1_cell(scores["findings"][part]) for part in ("with_prior", "without_prior")))
+        for name, scores in systems.items()
+    ]
+    head = tuple(f"F1, {number} studies {part.replace('_', ' ')}" for part, number in studies.items())
+    notes = (
+        "a prior's report is of an earlier study of the same patient: a reader has it, and may copy it",
+        "findings F1: micro, uncertain is negative, No Finding left out",
+    )
+    split = TextTable(f"With and without a prior{suffix}", ("findings", *head), tuple(rows), notes)
+    changes = [
+        (
+            name,
+            *(
+                _f1_cell(scores["changes"][change], measure)
+                for change in CHANGED
+                for measure in ("precision", "recall")
+            ),
+            _f1_cell(scores["changes"]["changed"]),
+        )
+        for name, scores in systems.items()
+    ]
+    columns = (*(f"{change} {letter}" for change in CHANGED for letter in ("P", "R")), "changed F1")
+    counts = ", ".join(f"{change} {number}" for change, number in cells.items())
+    meanings = (
+        f"cells (study and finding) in the references: {counts}",
+        "new: not in the prior's report; resolved: in it, and dropped; worse, better: as the sentences say; changed:"
+        " cells whose state is not that of the prior's report",
+    )
+    return [split, TextTable(f"Change from the prior{suffix}", ("change", *columns), tuple(changes), meanings)]
+
+
+def _f1_cell(scores: Mapping[str, Any] | None, measure: str = "f1") -> str:
+    """A measure with its interval, three digits; a dash where there is none."""
+    value = None if scores is None else scores[measure]["value"]
+    if scores is None or value is None:
+        return DASH
+    bounds = scores[measure]["interval"]
+    return number(value, 3) + (f" [{bounds[0]:.3f}, {bounds[1]:.3f}]" if bounds else "")
 
 
 def _by_section(result: Result, suffix: str) -> TextTable:

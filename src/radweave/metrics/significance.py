@@ -32,6 +32,8 @@ _ROUNDING = 1e-12
 _CHUNK = 100
 
 Clusters = NDArray[np.int64]
+OF_PRIORS = ("CE_with_prior_F1", "new_R", "resolved_R", "changed_F1")
+"""The scores beside priors that are tested (``radweave.metrics.priors``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,9 @@ def marked_rule(evaluation: Evaluation) -> ClinicalRule:
 
 
 def compared_statistics(evaluation: Evaluation) -> dict[str, Statistic]:
-    """The metrics that are tested: language, and F1 of the clinical averages over all classes."""
+    """The metrics that are tested: language, F1 of the clinical averages over all classes, and where there are priors
+    F1 of the findings beside them, recall of new and of resolved ones, and F1 of changed cells.
+    """
     policy = marked_rule(evaluation).uncertain
     clinical = {
         f"CE_{key.average}_F1": statistic
@@ -91,7 +95,8 @@ def compared_statistics(evaluation: Evaluation) -> dict[str, Statistic]:
     if frequent in evaluation.clinical_statistics:
         clinical["CE_macro_frequent_F1"] = evaluation.clinical_statistics[frequent]
     sided = {"CE_sided_findings_F1": evaluation.sided_statistics["f1"]}
-    return {**evaluation.statistics, **clinical, **sided}
+    priors = {key: evaluation.prior_statistics[key] for key in OF_PRIORS if key in evaluation.prior_statistics}
+    return {**evaluation.statistics, **clinical, **sided, **priors}
 
 
 def compare(a: Evaluation, b: Evaluation, *, resamples: int = RESAMPLES, seed: int = 0) -> list[Difference]:

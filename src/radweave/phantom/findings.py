@@ -19,6 +19,8 @@ Zone = Literal["upper", "mid", "lower", "perihilar", "diffuse", "none"]
 Certainty = Literal["definite", "possible"]
 Trend = Literal["first", "new", "increased", "decreased", "unchanged", "resolved"]
 Prevalence = Literal["long-tail", "balanced", "normal"]
+Turnover = Literal["none", "low", "real"]
+"""Change from one study of a patient to the next: none, little, or as follow-up studies of patients report it."""
 
 
 class Finding(Record):
@@ -270,6 +272,7 @@ def _line(path: list[Vector], radius_mm: float, hu: float) -> Item:
 
 K = TypeVar("K", bound=str)
 DEVICES = ("Support Devices", "Medical material")
+NODULES = ("Lung Lesion", "Lung nodule")
 
 
 def draw_findings(
@@ -347,44 +350,134 @@ def _draw_devices(rng: np.random.Generator, name: str) -> list[Finding]:
 
 
 def next_visit(
-    rng: np.random.Generator, before: tuple[Finding, ...], anatomy: Anatomy, prevalence: Prevalence, modality: Modality
+    rng: np.random.Generator,
+    before: tuple[Finding, ...],
+    anatomy: Anatomy,
+    prevalence: Prevalence,
+    modality: Modality,
+    turnover: Turnover = "low",
 ) -> tuple[Finding, ...]:
-    """Findings one visit later: each old one unchanged, larger, smaller or gone, and at times a new one."""
-    later = []
-    for finding in before:
-        if finding.visible:
-            later.append(_follow(rng, finding))
-    rates = class_rates(modality, prevalence)
-    present = {f.name for f in later}
-    if rates and rng.random() < 0.4:
-        name = _draw_one(rng, rates)
-        if name not in present:
-            later += [f.model_copy(update={"trend": "new"}) for f in _draw(rng, name, anatomy)]
+    """Findings one visit later: each old one unchanged, larger, smaller or gone, and at times new ones."""
+    later = [_moved(finding, _next_trend(rng, finding, turnover)) for finding in before if finding.visible]
+    rates, abnormal = class_rates(modality, prevalence), 1 - NORMAL_SHARE[prevalence]
+    for name in _appearing(rng, {finding.name for finding in later}, rates, abnormal, turnover):
+        later += [finding.model_copy(update={"trend": "new"}) for finding in _draw(rng, name, anatomy)]
     return tuple(later)
 
 
-def _follow(rng: np.random.Generator, finding: Finding) -> Finding:
-    """The same finding one visit later."""
+def _appearing(
+    rng: np.random.Generator, present: set[str], rates: Mapping[str, float], abnormal: float, turnover: Turnover
+) -> list[str]:
+    """The classes of new findings, of ``rates`` in the ``abnormal`` share of patients.
+
+    By "low" one at the most, in two of five visits. By "real" each class is as frequent later as at first: of the share
+    p of all patients that have it, the share r loses it, and so it appears in the share r p / (1 - p) of the others.
+    """
+    if turnover == "low":
+        drawn = [_draw_one(rng, rates)] if rates and rng.random() < 0.4 else []
+        return [name for name in drawn if name not in present]
+    if turnover == "none":
+        return []
+    shares = {name: rate * abnormal for name, rate in rates.items()}
+    chances = {name: COURSES[name].resolved * share / (1 - share) for name, share in shares.items()}
+    return [name for name, chance in chances.items() if rng.random() < chance and name not in present]
+
+
+def _next_trend(rng: np.random.Generator, finding: Finding, turnover: Turnover) -> Trend:
+    """The change of a finding by the next visit, as far as its severity allows it."""
+    if turnover == "none" or finding.kind in ("pacemaker", "sternal wires"):
+        return "unchanged"
     name = finding.name
-    if finding.kind in ("pacemaker", "sternal wires") or (name in HABITS and HABITS[name].lasting):
-        return finding.model_copy(update={"trend": "unchanged"})
-    if name in DEVICES:
-        trend: Trend = "resolved" if rng.random() < 0.35 else "unchanged"
-        return finding.model_copy(update={"trend": trend})
-    trend = ("unchanged", "increased", "decreased", "resolved")[int(rng.choice(4, p=(0.3, 0.25, 0.25, 0.2)))]
+    trend: Trend
+    if turnover == "real":
+        chances = COURSES[name].after(finding)
+        trend = ("resolved", "increased", "decreased", "unchanged")[int(rng.choice(4, p=chances))]
+    elif name in HABITS and HABITS[name].lasting:
+        return "unchanged"
+    elif name in DEVICES:
+        return "resolved" if rng.random() < 0.35 else "unchanged"
+    else:
+        trend = ("unchanged", "increased", "decreased", "resolved")[int(rng.choice(4, p=(0.3, 0.25, 0.25, 0.2)))]
+        if name in NODULES and trend == "resolved":
+            return "unchanged"
     level = SEVERITIES.index(finding.severity)
-    if name in ("Lung Lesion", "Lung nodule"):
-        trend = "unchanged" if trend == "resolved" else trend
+    is_at_end = (trend == "increased" and level == 2) or (trend == "decreased" and level == 0)
+    return "unchanged" if is_at_end and name not in NODULES else trend
+
+
+def _moved(finding: Finding, trend: Trend) -> Finding:
+    """The same finding after a change: severity and size go with it."""
+    if finding.name in NODULES:
         factor = {"increased": 1.35, "decreased": 0.75}.get(trend, 1.0)
         size = round(finding.size_mm * factor, 1)
-        kind = "mass" if size > 30 and name == "Lung Lesion" else "nodule"
+        kind = "mass" if size > 30 and finding.name == "Lung Lesion" else "nodule"
         return finding.model_copy(update={"trend": trend, "size_mm": size, "kind": kind})
-    if (trend == "increased" and level == 2) or (trend == "decreased" and level == 0):
-        trend = "unchanged"
     if trend in ("increased", "decreased"):
+        level = SEVERITIES.index(finding.severity)
         moved = level + (1 if trend == "increased" else -1)
-        sizes = HABITS[name].sizes_mm
+        sizes = HABITS[finding.name].sizes_mm
         ratio = 1.0 if sizes is None else sizes[moved] / sizes[level]
         update = {"trend": trend, "severity": SEVERITIES[moved], "size_mm": round(finding.size_mm * ratio, 1)}
         return finding.model_copy(update=update)
     return finding.model_copy(update={"trend": trend})
+
+
+# Courses of findings by the turnover "real".
+#
+# The next radiograph of a patient is two to four weeks later, the next scan six months to a year. Sources, with the
+# figures that were taken from them, are in docs/phantom.md; chances of a class without one are set by those of a like
+# one. Classes whose size does not follow severity in the image neither grow nor shrink.
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """Chances that a finding is gone, larger or smaller in the patient's next study; else it is unchanged.
+
+    ``resolved_if_new`` is the chance to be gone of a finding that was new in the study before.
+    """
+
+    resolved: float
+    larger: float = 0.0
+    smaller: float = 0.0
+    resolved_if_new: float | None = None
+
+    def after(self, finding: Finding) -> tuple[float, float, float, float]:
+        """The chances of resolved, increased, decreased and unchanged."""
+        gone = self.resolved
+        if finding.trend == "new" and self.resolved_if_new is not None:
+            gone = self.resolved_if_new
+        rest = (1 - gone) / (1 - self.resolved)
+        return gone, self.larger * rest, self.smaller * rest, 1 - gone - (self.larger + self.smaller) * rest
+
+
+COURSES: Mapping[str, Course] = {
+    "Enlarged Cardiomediastinum": Course(0.1),
+    "Cardiomegaly": Course(0.1),
+    "Lung Lesion": Course(0.1, larger=0.12, smaller=0.05, resolved_if_new=0.55),
+    "Lung Opacity": Course(0.55, larger=0.12, smaller=0.13),
+    "Edema": Course(0.6, larger=0.12, smaller=0.13),
+    "Consolidation": Course(0.6, larger=0.1, smaller=0.15),
+    "Pneumonia": Course(0.6, larger=0.1, smaller=0.15),
+    "Atelectasis": Course(0.5, larger=0.15, smaller=0.15),
+    "Pneumothorax": Course(0.7, larger=0.05, smaller=0.2),
+    "Pleural Effusion": Course(0.45, larger=0.18, smaller=0.17),
+    "Pleural Other": Course(0.05),
+    "Fracture": Course(0.1),
+    "Support Devices": Course(0.5),
+    "Medical material": Course(0.45),
+    "Arterial wall calcification": Course(0.0),
+    "Pericardial effusion": Course(0.6, larger=0.1, smaller=0.12),
+    "Coronary artery wall calcification": Course(0.0),
+    "Hiatal hernia": Course(0.02),
+    "Lymphadenopathy": Course(0.4, larger=0.15, smaller=0.15),
+    "Emphysema": Course(0.0),
+    "Lung nodule": Course(0.1, larger=0.12, smaller=0.05, resolved_if_new=0.55),
+    "Lung opacity": Course(0.7, larger=0.08, smaller=0.1),
+    "Pulmonary fibrotic sequela": Course(0.03),
+    "Pleural effusion": Course(0.6, larger=0.12, smaller=0.13),
+    "Mosaic attenuation pattern": Course(0.3),
+    "Peribronchial thickening": Course(0.5, larger=0.1, smaller=0.12),
+    "Bronchiectasis": Course(0.03),
+    "Interlobular septal thickening": Course(0.6, larger=0.1, smaller=0.12),
+}
+"""By class of either modality."""

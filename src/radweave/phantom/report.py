@@ -116,7 +116,7 @@ def capital(text: str) -> str:
 
 def _resolved(finding: Finding, rng: np.random.Generator) -> Sentence:
     side = "" if finding.side in ("midline", "bilateral") else f"{finding.side} "
-    noun = _NOUN[finding.name]
+    noun = _NOUN.get(finding.name, finding.kind)
     text = choose(rng, f"The {side}{noun} has resolved.", f"Previously seen {side}{noun} has resolved.")
     return Sentence(text, {finding.name: NEG}, TOPIC[finding.name])
 

@@ -25,7 +25,7 @@ from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter
 from radweave.phantom.anatomy import Anatomy, Floats, draw_anatomy
 from radweave.phantom.ct import Scan, Voxels, make_ct_scene, scan_noise
 from radweave.phantom.ct_report import WrittenScan, write_ct_report
-from radweave.phantom.findings import Finding, Prevalence, draw_findings, next_visit
+from radweave.phantom.findings import Finding, Prevalence, Turnover, draw_findings, next_visit
 from radweave.phantom.lesions import make_scene
 from radweave.phantom.report import WrittenReport, write_report
 from radweave.phantom.xray import Exposure, Projection, Projector, develop
@@ -40,12 +40,14 @@ _SPLITS: tuple[Split, ...] = ("train", "test", "train", "val", "train", "train",
 class PhantomOptions(Config):
     """Options of phantom studies.
 
-    ``prevalence``: "long-tail" as in clinical sets, "balanced", or "normal" for a reference pool. ``image_size`` in
-    pixels; ``lateral_share`` of the upright studies have a lateral view. A volume has ``slices`` of ``volume_size``
-    squared over 288 x 360 x 360 mm. ``masks`` draws finding masks and finding-free twins as well.
+    ``prevalence``: "long-tail" as in clinical sets, "balanced", or "normal" for a reference pool. ``turnover``: how
+    much changes between a patient's studies. ``image_size`` in pixels; ``lateral_share`` of the upright studies have a
+    lateral view. A volume has ``slices`` of ``volume_size`` squared over 288 x 360 x 360 mm. ``masks`` draws finding
+    masks and finding-free twins as well.
     """
 
     prevalence: Prevalence = "long-tail"
+    turnover: Turnover = "low"
     image_size: int = Field(default=256, ge=32, le=2048)
     lateral_share: float = Field(default=0.5, ge=0, le=1)
     target: Literal["findings", "impression", "findings+impression"] = "findings"
@@ -109,7 +111,7 @@ def study_name(slot: Slot) -> tuple[str, str]:
 
 
 def course_of(
-    seed: int, slot: Slot, prevalence: Prevalence, modality: Modality = "xray"
+    seed: int, slot: Slot, prevalence: Prevalence, modality: Modality = "xray", turnover: Turnover = "low"
 ) -> tuple[Anatomy, tuple[Finding, ...]]:
     """The patient's build, and the findings at a visit. The build is the same for both modalities."""
     stream = 3 if modality == "xray" else 6
@@ -117,14 +119,14 @@ def course_of(
     findings = draw_findings(np.random.default_rng([seed, stream, slot.patient, 0]), anatomy, prevalence, modality)
     for visit in range(1, slot.visit + 1):
         rng = np.random.default_rng([seed, stream, slot.patient, visit])
-        findings = next_visit(rng, findings, anatomy, prevalence, modality)
+        findings = next_visit(rng, findings, anatomy, prevalence, modality, turnover)
     return anatomy, findings
 
 
 def draw_xray_study(seed: int, index: int, options: PhantomOptions) -> PhantomStudy:
     """Draw study ``index``: frontal, often lateral, with its report. It depends on its arguments only."""
     slot = slot_of(seed, index)
-    anatomy, findings = course_of(seed, slot, options.prevalence)
+    anatomy, findings = course_of(seed, slot, options.prevalence, turnover=options.turnover)
     rng = np.random.default_rng([seed, 4, slot.patient, slot.visit])
     bedridden = any(f.kind in ("endotracheal tube", "chest tube", "nasogastric tube") for f in findings)
     frontal: Projection = "AP" if rng.random() < (0.9 if bedridden else 0.15) else "PA"
@@ -177,7 +179,7 @@ def _target(options: PhantomOptions, findings: str, impression: str) -> str:
 def draw_ct_study(seed: int, index: int, options: PhantomOptions) -> PhantomStudy:
     """Draw study ``index``: a CT volume with its report by region. It depends on its arguments only."""
     slot = slot_of(seed, index)
-    anatomy, findings = course_of(seed, slot, options.prevalence, "ct")
+    anatomy, findings = course_of(seed, slot, options.prevalence, "ct", options.turnover)
     rng = np.random.default_rng([seed, 7, slot.patient, slot.visit])
     n, slices = options.volume_size, options.slices
     scan = Scan(
