@@ -150,16 +150,17 @@ def counts(tree: Path) -> dict[str, int]:
 
 
 EXECUTED: Final = """
-import os, pathlib, runpy, sys
+import inspect, os, pathlib, sys
 folder, out = sys.argv[1], pathlib.Path(sys.argv[2])
 sys.argv = ["radweave", *sys.argv[3:]]
 import radweave
 source = str(pathlib.Path(radweave.__file__).parent)
 files = set()
 def started(frame, event, argument):
-    # The body of a module runs when it is imported; what counts is a function of the file that was called.
-    if event == "call" and frame.f_code.co_filename.startswith(source) and frame.f_code.co_name != "<module>":
-        files.add(frame.f_code.co_filename)
+    # The bodies of a module and of its classes run when it is imported; what counts is a function that was called.
+    code = frame.f_code
+    if event == "call" and code.co_filename.startswith(source) and code.co_flags & inspect.CO_OPTIMIZED:
+        files.add(code.co_filename)
 sys.setprofile(started)
 from radweave.cli import main
 try:

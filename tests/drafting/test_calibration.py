@@ -24,8 +24,8 @@ from radweave.drafting.calibration import (
     save_calibration,
     stated_log_odds,
 )
-from radweave.metrics.heads import expected_calibration_error, reliability
-from radweave.metrics.statistics import wilson_interval
+from radweave.metrics.heads import expected_calibration_error
+from radweave.metrics.statistics import reliability, wilson_interval
 
 
 def test_scores_become_calibrated_probabilities() -> None:

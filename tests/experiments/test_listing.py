@@ -13,8 +13,14 @@ from typer.testing import CliRunner
 
 from radweave.cli import app
 from radweave.core.errors import InputError
-from radweave.experiments.ablate import all_methods, list_tables, listing_tables, published_rows
-from radweave.experiments.published_rows import UNNAMED, published_tables
+from radweave.experiments.ablate import (
+    UNNAMED,
+    all_methods,
+    list_tables,
+    listing_tables,
+    published_rows,
+    published_tables,
+)
 from radweave.methods import load_method
 from radweave.methods.tables import Row, Table
 

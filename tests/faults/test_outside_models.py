@@ -390,7 +390,7 @@ HOSTILE_TEMPLATES = {
 def test_a_chat_template_that_loops_or_grows_without_end_is_one_clear_error(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("radweave.io.templates.TIMEOUT_S", 1.0)
+    monkeypatch.setattr("radweave.nn.prompt.TIMEOUT_S", 1.0)
     with pytest.raises(InputError, match="field 'chat_template': the tokenizer's chat template cannot be rendered"):
         chat_prompt(HOSTILE_TEMPLATES[name])
 

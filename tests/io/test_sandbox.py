@@ -19,7 +19,7 @@ from radweave.data.tokenizer import BpeTokenizerConfig
 from radweave.io import worker
 from radweave.io.dicom import read_dicom
 from radweave.io.sandbox import Sandbox
-from radweave.io.templates import render_turn
+from radweave.nn.prompt import render_turn
 
 HOSTILE = '''
 """Decoders that misbehave in every way a native library can."""

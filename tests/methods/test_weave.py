@@ -35,6 +35,7 @@ from radweave.labels.comparisons import compares_with_prior
 from radweave.methods import load_method, resolve
 from radweave.methods.experiment import BuildContext
 from radweave.methods.prior_change import Change, Pairs
+from radweave.methods.weave import SILENT
 from radweave.methods.weave import stack as stack_module
 from radweave.methods.weave.members import Folds, cross_fitted, mean_of_members, unbiased_members, votes_of
 from radweave.methods.weave.model import KINDS, LEARNED, SOURCES, WeaveModel, score_sources
@@ -50,7 +51,6 @@ from radweave.methods.weave.stack import (
     logistic,
     stacks_without,
 )
-from radweave.methods.weave.tables import SILENT
 from radweave.methods.weave.writing import WordingConfig
 from radweave.nn.decoding import DecodingConfig
 from radweave.workstation.inference import PRIOR_UNREPORTED, InferenceModel

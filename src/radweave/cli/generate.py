@@ -135,11 +135,13 @@ def generate(
 
 def _chosen_format(data: Path | None, out: Path | None, named: str | None, *, as_json: bool) -> Format | None:
     """The format of a single report; None for drafts."""
-    from radweave.workstation.formats import format_for
-
     if named is not None and (data is not None or out is None):
         raise InputError("--format is for the images of one study and --out", field="--format", got=named)
-    chosen = None if data is not None or out is None else format_for(out, named)
+    if data is not None or out is None:
+        return None
+    from radweave.workstation.formats import format_for
+
+    chosen = format_for(out, named)
     if chosen is not None and as_json:
         raise InputError("--json prints drafts; a report goes into --out alone", field="--json")
     return chosen
@@ -171,9 +173,13 @@ def _refuse_contradictions(
     if out is None:
         return
     from radweave.inference.bulk import DRAFTS, refuse_other_kind
-    from radweave.workstation.formats import kind_of
 
-    refuse_existing(out, overwrite=overwrite, kind=DRAFTS if chosen is None else kind_of(chosen))
+    kind = DRAFTS
+    if chosen is not None:
+        from radweave.workstation.formats import kind_of
+
+        kind = kind_of(chosen)
+    refuse_existing(out, overwrite=overwrite, kind=kind)
     if images and chosen is None:
         refuse_other_kind(out)
 

@@ -71,7 +71,7 @@ def library_versions() -> dict[str, str]:
 
 
 def arithmetic() -> dict[str, str | int | bool]:
-    """Settings on which order and precision of sums depend; each thread sums a share, so their number is one."""
+    """Settings on which order and precision of sums depend, such as the number of threads, which share a sum."""
     import torch
 
     from radweave.core.devices import default_device

@@ -48,7 +48,7 @@ _HEADING = re.compile(r"\b(FINDINGS|IMPRESSION)\s*:\s*|(?:\A\s*|(?<=[.!?]\s))(?i
 
 
 def join_sections(sections: Mapping[str, str]) -> str:
-    """One text of the sections that are not empty, each under its heading; ``NO_SECTION`` comes first without one."""
+    """Join the non-empty sections, each under its heading; ``NO_SECTION`` comes first, without a heading."""
     texts = [sections.get(NO_SECTION, "")]
     texts += [f"{name.upper()}: {sections[name]}" for name in SECTIONS if sections.get(name)]
     return " ".join(text for text in texts if text)

@@ -306,7 +306,7 @@ class _Check:
             self._compare_content("image", first_lines, line, split, "same image in two splits")
             for doubt in facts.doubts:
                 self.warnings.add(doubt, line)
-            if is_new and facts.content is not None:  # else an equal picture belongs to the same file
+            if is_new and facts.content is not None:  # pixels of an equal file are equal anyway
                 first_lines = self.voxels[facts.content]
                 self._compare_content("picture, in different files,", first_lines, line, split, DIFFERENT_FILES)
             self.pictures.add_signatures(position, split, facts.signatures)
@@ -325,7 +325,7 @@ class _Check:
         self._meet(first_lines, split, line, leak)
 
     def _compare_headers(self, patient: str, line: int, split: str) -> None:
-        """Images of one study must be of one patient; across splits, shared ids may be a de-identifier's doing."""
+        """Images of one study must be of one patient; across splits, a de-identifier may have written equal ids."""
         if self.header_of_line.setdefault(line, patient) != patient:
             self.errors.add("images of different patients in one study, by their DICOM headers", line)
         first_lines = self.headers[patient.encode()]

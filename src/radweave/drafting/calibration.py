@@ -22,7 +22,7 @@ from radweave.core.evidence import DraftEvidence
 from radweave.core.json_files import read_json_object, write_json
 from radweave.core.study import Record
 from radweave.labels import NO_FINDING
-from radweave.metrics.heads import ReliabilityBin, reliability
+from radweave.metrics.statistics import ReliabilityBin, reliability
 
 Floats = NDArray[np.float64]
 

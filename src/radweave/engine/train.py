@@ -44,7 +44,6 @@ from radweave.engine.stages import Training, TrainingWatch, run_stages, training
 from radweave.methods import resolve
 from radweave.methods.experiment import BuildContext, Experiment
 from radweave.methods.model import EvidenceSource, ReportModel, Shaped, Tokenizing, named_parts
-from radweave.metrics import Options, Pair, evaluate_pairs
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -70,6 +69,8 @@ def _validation_cautions(training: Training) -> list[str]:
     examples = [example for example in prepared.examples if example.study_id in prepared.references]
     if len(examples) < LEAST_STUDIES:
         return []
+    from radweave.metrics import Options, Pair, evaluate_pairs
+
     step = -(-len(examples) // DRAFTED)
     drafts = list(training.drafter.drafts(examples[::step]))
     pairs = [

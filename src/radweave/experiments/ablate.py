@@ -16,12 +16,15 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
 import numpy as np
 import torch
+from pydantic import ConfigDict
 
+from radweave.core.config import from_package_toml
 from radweave.core.devices import usable_cores
 from radweave.core.errors import InputError
 from radweave.core.json_files import read_json, write_json
@@ -42,7 +45,6 @@ from radweave.experiments.one_run import (
     take_over,
 )
 from radweave.experiments.probe import FLOOR
-from radweave.experiments.published_rows import NO_NUMBERS, UNNAMED, PublishedTable, published_tables
 from radweave.methods import load_method, method_names, usable_methods
 from radweave.methods.tables import Row, Table
 from radweave.metrics import get_protocol
@@ -62,9 +64,9 @@ class AblationRequest:
 
     ``seeds`` runs of every row, ``headline_seeds`` of headline rows if that is more. ``rows`` are labels or folder
     names; none for all. ``runs`` is where run folders lie; tables of one method and data set may share it. With
-    ``own_processes`` a run has a process of its own even where one follows the other, so that its memory is its own.
-    Without ``train`` only the table of what is finished is written. Finished runs found under the folders ``reuse`` are
-    taken over where they are a row's. With ``probe`` the first seed of every row that is trained is probed.
+    ``own_processes`` every run has a process of its own, also in sequence, so that its peak memory is its own. Without
+    ``train`` only the table of what is finished is written. Finished runs under the folders ``reuse`` are taken over
+    by the rows of their configuration. With ``probe`` the first seed of every trained row is probed.
     """
 
     method: str
@@ -90,8 +92,8 @@ class AblationRequest:
 class PlannedRow:
     """A row with its runs, or with the reason why it has none. ``own`` are its own overrides.
 
-    ``refused`` is a configuration that cannot be built, which counts as a failure. ``skipped`` is a row that is not
-    run as things are: it needs weights that were not given, or is another system's.
+    ``refused`` is a configuration that cannot be built, which counts as a failure. ``skipped`` is a row that cannot
+    run: it needs weights that were not given, or is another system's.
     """
 
     row: Row
@@ -128,7 +130,7 @@ def find_table(method: str, name: str) -> Table:
 
 
 def make_plan(request: AblationRequest, table: Table | None = None) -> Plan:
-    """Resolve every row of the table that the request names, or of the one that is given.
+    """Resolve every row of ``table``, or of the table that the request names.
 
     Raises:
         InputError: for an unknown method, table, row, data set, option or folder, or overrides that fit no row.
@@ -156,7 +158,7 @@ def _chosen(table: Table, names: Sequence[str]) -> list[Row]:
         labels = ", ".join(row.slug for row in table.rows)
         raise InputError("the table has no such row", field="--rows", got=unknown[0], expected=labels)
     wanted = {known[name.lower()].label for name in names} or {row.label for row in table.rows}
-    # A row at test time comes with the one that is trained.
+    # A row that differs at test time alone needs the row that trains its run.
     wanted |= {table.trained(row).label for row in table.rows if row.label in wanted}
     return [row for row in table.rows if row.label in wanted]
 
@@ -209,7 +211,7 @@ def _of_seed(task: Task, seed: int) -> Task:
 
 
 def _at_test(task: Task, row: Row, settings: Sequence[str]) -> Task:
-    """The run of this task reports again, elsewhere, with these settings; ``dataset`` is one that is reported on."""
+    """A task that reports with the run of ``task``; the setting ``dataset`` names another data set to report on."""
     run = Path(task.folder)
     folder = run.parent.parent / row.slug / run.name
     datasets = [setting.partition("=")[2] for setting in settings if setting.startswith("dataset=")]
@@ -233,7 +235,7 @@ def lacks(row: Row, addressed: Sequence[str] = ()) -> str | None:
 def overrides_for(method: str, overrides: Sequence[str], rows: frozenset[str] = frozenset()) -> list[str]:
     """The user's overrides for a method: those for all, and those that name it ("baseline:stages.report.epochs=3").
 
-    Those that name one of ``rows`` are left out; where a row is called like a method, the method is meant.
+    Those that name one of ``rows`` are left out. A name of both a row and a method means the method.
 
     Raises:
         InputError: for an override that names no method and no row.
@@ -408,7 +410,7 @@ Scores = Mapping[str, Any]
 def ablation_record(
     plan: Plan, scores: Mapping[tuple[str, int], Scores], failures: Mapping[tuple[str, int], str]
 ) -> dict[str, Any]:
-    """All of a table as JSON, from the scores and failures by (row label, seed); runs that are neither are to come."""
+    """All of a table as JSON, from the scores and failures by (row label, seed); runs in neither are pending."""
     runs = {row.row.label: [scores[key] for key in _keys(row) if key in scores] for row in plan.rows}
     reference = runs.get(plan.table.reference, [])
     first = next(iter(reference or [run for group in runs.values() for run in group]), None)
@@ -454,7 +456,8 @@ def _row(
 ) -> dict[str, Any]:
     reference_label, out = plan.table.reference, plan.request.out.resolve()
     tested = {}
-    # Draws of one run and trainings vary in different ways, and other studies are others: no difference is one of rows.
+    # Several draws of one run vary otherwise than several trainings. Such rows, and other test studies, are not
+    # compared.
     base = next(other.row for other in plan.rows if other.row.label == reference_label) if reference else None
     elsewhere = any(task.test_dataset for task in row.tasks)
     comparable = base is not None and bool(base.draws) == bool(row.row.draws) and not elsewhere
@@ -867,6 +870,36 @@ class _Campaign:
 
 
 # Listing of the methods' tables: rows that are run, that need weights, that are printed only, and that are missing.
+# ``published_rows.toml`` is written from the papers, apart from the methods' own tables, so that a row dropped there is
+# noticed. A row is listed when the method's table has a row of that name, with numbers for that data set where the
+# paper's can be read.
+
+NO_NUMBERS = ""
+"""Stands for the data set where the numbers are a picture or cannot be read."""
+UNNAMED = "unnamed, "
+"""Begins the name of a row whose own is lost in the text that was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedTable:
+    """A table of a paper.
+
+    Attributes:
+        name: as the paper has it.
+        keys: keys of the method's ``TABLES`` that may hold its rows.
+        rows: data set -> names of rows; "printed = label" where the method's table has another label.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+    name: str
+    keys: tuple[str, ...]
+    rows: Mapping[str, tuple[str, ...]]
+
+
+@cache
+def published_tables() -> Mapping[str, tuple[PublishedTable, ...]]:
+    """Method -> tables of its paper."""
+    return from_package_toml(dict[str, tuple[PublishedTable, ...]], "radweave.experiments", "published_rows.toml")
 
 
 @dataclass(frozen=True, slots=True)

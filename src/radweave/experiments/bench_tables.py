@@ -239,7 +239,7 @@ def prior_tables(results: SetResults) -> list[TextTable]:
 
 
 def honesty_table(results: SetResults) -> TextTable:
-    """Rows that a good n-gram score cannot hide."""
+    """Rows on faults that n-gram scores do not show."""
     named = {**results.rows(results.full), **{f"floor: {name}": system for name, system in results.floors.items()}}
     rows = [(name, *(number(_honest(system, key), 3) for key in HONESTY)) for name, system in named.items()]
     reference = results.record["reference_honesty"]
@@ -271,7 +271,7 @@ def _share(part: float | None, whole: float | None) -> float | None:
 
 
 def mean_of(system: SystemScores, read: Callable[[Evaluation], float | None]) -> float | None:
-    """A figure of each seed's evaluation, in the mean; None unless all have it."""
+    """Mean of a figure over the seeds' evaluations; None unless all have the figure."""
     known = [value for evaluation in system.evaluations if (value := read(evaluation)) is not None]
     return fmean(known) if len(known) == len(system.evaluations) else None
 

@@ -27,7 +27,6 @@ from radweave.engine.distributed import Ranks
 from radweave.engine.drafts import COMPARISONS_REMOVED as COMPARISONS
 from radweave.engine.prepare import prepare
 from radweave.engine.restore import Run, restore, vary
-from radweave.inference.floors import floor_reports
 from radweave.inference.pictures import Picture, read_pictures, views_for
 from radweave.inference.predictor import Predictor, is_unlike
 from radweave.inference.shards import (
@@ -354,6 +353,8 @@ def generate_split(
                 write_jsonl(plan.path(number), rows.of(plan.shards[number]))
         counts: Counter[str] = Counter()
         if ranks.is_first:
+            from radweave.inference.floors import floor_reports
+
             by_study: dict[str, Mapping[str, Any]] = {
                 "ref": prepared.references,
                 "prior_report": prior_reports(dataset.studies(split)),

@@ -1,7 +1,7 @@
 """F1 of the findings in the evidence (heads, recalled text) and in the draft, to see where findings get lost.
 
-Findings are those that a rule-based labeler reads as positive, No Finding left out; a head counts from the threshold on
-that came with its draft, else from a probability of 0.5. Heads, recalled text and draft are compared with the
+Findings are those that a rule-based labeler reads as positive, No Finding left out; a head counts if its probability
+reaches the threshold stored with the draft, or 0.5 without one. Heads, recalled text and draft are compared with the
 reference, and the draft with the heads and with the recalled text, for methods whose evidence has these.
 """
 
@@ -26,7 +26,7 @@ Findings = Sequence[frozenset[str]]
 
 @dataclass(frozen=True, slots=True)
 class EvidenceAgreement:
-    """Micro F1 of findings; None where the evidence has no such thing.
+    """Micro F1 of findings; None where the evidence lacks that part.
 
     ``heads``, ``recalled`` and ``draft`` are against the reference, ``heads_ap`` is the micro average precision of the
     heads, ``draft_heads`` and ``draft_recalled`` are the draft's agreement with its evidence. ``recalled_kind`` is
@@ -83,14 +83,14 @@ def probable(evidence: DraftEvidence, labeler: Labeler) -> frozenset[str]:
     """The findings that the heads hold probable."""
     known = frozenset(labeler.classes) - {NO_FINDING}
     cuts = evidence["calibration"].get("thresholds", {}) if evidence.get("calibration") else {}
-    # A run that is calibrated never takes a class to be there that it has no threshold for.
+    # In a calibrated run, a class without a threshold is never present.
     other = math.inf if cuts else PROBABLE
     probabilities = evidence.get("class_probabilities", {}).items()
     return known & {name for name, value in probabilities if value is not None and value >= cuts.get(name, other)}
 
 
 def recalled_text(evidence: DraftEvidence) -> tuple[str | None, str]:
-    """Kind and text of the recalled words: the first report, else all sentences."""
+    """Kind and text of what was recalled: the first report, else all sentences."""
     recalled = [case for case in evidence.get("recalled", ()) if case.get("text")]
     for case in recalled:
         if case["kind"] in ("report", "volume"):

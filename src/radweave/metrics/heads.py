@@ -20,37 +20,7 @@ from radweave.labels import NO_FINDING
 from radweave.metrics.clinical import FEWEST_POSITIVES, LabelledPairs, is_positive
 from radweave.metrics.pairs import Pair
 from radweave.metrics.records import Estimate, Json, number_or_none
-from radweave.metrics.statistics import Floats, percentiles, resampled_weights
-
-
-@dataclass(frozen=True, slots=True)
-class ReliabilityBin:
-    """A bin of the reliability curve: ``count`` cases, their mean probability and the frequency of the finding.
-
-    ``low`` is the smallest probability among them.
-    """
-
-    probability: float
-    frequency: float
-    count: int
-    low: float
-
-    def to_json(self) -> Json:
-        return {"said": self.probability, "seen": self.frequency, "count": self.count, "low": self.low}
-
-
-def reliability(probabilities: Floats, labels: Floats, *, num_bins: int = 10) -> list[ReliabilityBin]:
-    """Bins of equal count over the probabilities (N,) of one class; ties stay together, so that there may be fewer."""
-    if not len(probabilities):
-        return []
-    # Bins by rank; equal probabilities share the rank of the first of them.
-    bins = np.searchsorted(np.sort(probabilities), probabilities) * num_bins // len(probabilities)
-    return [
-        ReliabilityBin(
-            float(probabilities[own].mean()), float(labels[own].mean()), int(own.sum()), float(probabilities[own].min())
-        )
-        for own in (bins == number for number in np.unique(bins))
-    ]
+from radweave.metrics.statistics import Floats, ReliabilityBin, percentiles, reliability, resampled_weights
 
 
 def expected_calibration_error(probabilities: Floats, labels: Floats, *, num_bins: int = 10) -> float:

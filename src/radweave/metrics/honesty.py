@@ -1,4 +1,4 @@
-"""Rows that a good n-gram score cannot hide: collapse, invention, made-up comparisons, swapped sides."""
+"""Rows on faults that n-gram scores do not show: collapse, invention, made-up comparisons, swapped sides."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class EmptyRow(HonestyRow):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnlabelledRow(HonestyRow):
-    """A row that needs a labeler, without one."""
+    """A row that needs a labeler, in an evaluation without one."""
 
     unavailable: str = "no labeler"
 
@@ -89,7 +89,7 @@ class MissedRow(HonestyRow):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonRow(HonestyRow):
-    """Comparisons with an earlier study: ``compares`` of the reports and ``reference`` of the references have one."""
+    """Shares with a comparison to an earlier study: ``compares`` of the reports, ``reference`` of the references."""
 
     value: float
     reports: int

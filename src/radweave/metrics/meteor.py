@@ -1,10 +1,10 @@
-"""METEOR 1.5 as the papers have it: Java aligns, the score is computed from its alignment statistics.
+"""METEOR 1.5 as papers report it: Java aligns, the score is computed from its alignment statistics.
 
 Source: Denkowski and Lavie, "Meteor Universal", WMT 2014; options ``-l en -norm`` as in coco's scorer. For each study
 the program prints 23 sums: words and function words of both texts, matched content and function words by each of four
 matchers, chunks, and matched words. The corpus score is the formula applied to the summed sums, which is not the mean
-of the studies' scores; both are given under their own names. There is no other METEOR here: without Java and the jar
-the rows say unavailable.
+of the studies' scores; both are given under their own names. Without Java and the jar the rows say unavailable; no
+other METEOR stands in for it.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ def find_java_tools() -> JavaTools | str:
 
 
 def one_line(text: str) -> str:
-    """Make a text safe for a protocol of lines: control characters and line breaks become blanks."""
+    """Make a text one line of a line-based protocol: control characters and line breaks become blanks."""
     return _BLANKS.sub(" ", replace_control(text)).strip()
 
 
 def ptb_tokenize(texts: Sequence[str], timeout_s: float = PTB_TIMEOUT_S) -> list[str]:
     """Tokenize as coco does: Stanford's Treebank tokenizer, lower case, punctuation tokens dropped.
 
-    Bars reach the tokenizer as they stand: "|||" parts fields for METEOR alone.
+    Vertical bars are kept: only METEOR reads "|||" as a separator.
 
     Raises:
         InputError: if Java or the package is missing, the time limit passes, or lines do not come back one to one.
@@ -161,7 +161,7 @@ def meteor_statistics(hyps: Sequence[str], refs: Sequence[Sequence[str]]) -> Ext
 def _alignment_sums(
     tools: JavaTools, hyps: Sequence[str], refs: Sequence[Sequence[str]], timeout_s: float
 ) -> Floats | Unavailable:
-    """Ask the aligner for every study's sums (N, 23); its answer must have one line per study and a known last one."""
+    """Ask the aligner for every study's sums (N, 23), and for those of a test pair last: its score is known."""
     jar = tools.package / "meteor" / "meteor-1.5.jar"
     if not jar.is_file():
         return Unavailable("the jar meteor-1.5.jar is missing from pycocoevalcap")
@@ -188,7 +188,7 @@ def _alignment_sums(
         sums = np.array(rows, dtype=np.float64)
     except ValueError:
         return Unavailable("METEOR gave something that is no number")
-    # Two texts matched whole and in one piece have no fragmentation: their chunk counts neither alone nor in a sum.
+    # A full match in one chunk has no fragmentation: its chunk is not counted, neither for the study nor in sums.
     hyp_words, ref_words, chunks, hyp_matched, ref_matched = (sums[:, i] for i in (0, 1, 20, 21, 22))
     sums[(hyp_matched == hyp_words) & (ref_matched == ref_words) & (chunks == 1), 20] = 0.0
     if meteor_value(sums[-1]) != 1.0:

@@ -13,16 +13,16 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Bool, Float, Int
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from radweave.core.config import Config, Heads, Layers, Tokens, Width
 from radweave.nn.decoding import DecodingConfig, Prefixes, Written, write, write_draws
-from radweave.nn.language_model import LoraSetting, NoLoraConfig, blank_tokens, mean_loss, next_token_logits
+from radweave.nn.language_model import Decoder, LoraSetting, NoLoraConfig, mean_loss, next_token_logits
 from radweave.nn.pretrained import Precision, load_language_model
 from radweave.nn.prompt import left_pad
 
 
-class CrossAttentionLanguageModel(nn.Module):
+class CrossAttentionLanguageModel(Decoder):
     """A decoder that cross-attends to a memory of embeddings, such as visual tokens.
 
         report ~ LM([prefix; begin], memory)
@@ -31,8 +31,8 @@ class CrossAttentionLanguageModel(nn.Module):
     begin token always follows it, and its position predicts the first report token. Position ids count present tokens,
     so a row does not depend on its padding.
 
-    ``token_dropout`` blanks report tokens while training; see ``blank_tokens``. ``untrained`` are the
-    parameters that the checkpoint did not have (its cross-attention, as a rule): they train where only adapters do.
+    ``untrained`` are the parameters that the checkpoint did not have (its cross-attention, as a rule): they train where
+    only adapters do.
     """
 
     def __init__(
@@ -45,12 +45,7 @@ class CrossAttentionLanguageModel(nn.Module):
         token_dropout: float = 0.0,
         untrained: frozenset[str] = frozenset(),
     ) -> None:
-        super().__init__()
-        self.model: Any = model
-        self.bos_id = eos_id if bos_id is None else bos_id
-        self.eos_id = eos_id
-        self.pad_id = pad_id
-        self.token_dropout = token_dropout
+        super().__init__(model, bos_id=bos_id, eos_id=eos_id, pad_id=pad_id, token_dropout=token_dropout)
         self._untrained = untrained
 
     @property
@@ -58,25 +53,6 @@ class CrossAttentionLanguageModel(nn.Module):
         """Names of parameters that the checkpoint did not have; adapters around them do not change that."""
         names = (name for name, _ in self.named_parameters())
         return frozenset(n for n in names if n.removeprefix("model.").replace(".base_layer", "") in self._untrained)
-
-    @property
-    def architecture(self) -> Any:
-        """The model's transformers configuration."""
-        return self.model.config
-
-    @property
-    def width(self) -> int:
-        return int(self.model.get_input_embeddings().embedding_dim)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        dtype: torch.dtype = self.model.get_input_embeddings().weight.dtype
-        return dtype
-
-    def embed(self, input_ids: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape width"]:
-        """Word embeddings; positions are added inside the model."""
-        out: Tensor = self.model.get_input_embeddings()(input_ids)
-        return out
 
     def loss(
         self,
@@ -111,9 +87,7 @@ class CrossAttentionLanguageModel(nn.Module):
             labels: the same, -100 where no loss is taken.
             weights: of each label; None: all count alike.
         """
-        text = self.embed(input_ids)
-        if self.training and self.token_dropout:
-            text = blank_tokens(text, self.token_dropout)
+        text = self.embed_text(input_ids)
         begin, mask = self._begin(prefix, prefix_mask, len(input_ids))
         memory, memory_mask = never_empty(memory.to(self.dtype), memory_mask)
         inputs = {"encoder_hidden_states": memory, "encoder_attention_mask": memory_mask.long()}

@@ -199,11 +199,8 @@ def study_nats(logits: Float[Tensor, "batch text words"], labels: Int[Tensor, "b
     return nats.sum(1) / (labels != -100).sum(1).clamp(min=1)
 
 
-class CausalLanguageModel(nn.Module):
-    """A transformers causal language model that reads a prefix of embeddings.
-
-    The prefix is left-padded and the report right-padded, so that prompt and report meet in one column; position
-    ids count present tokens only, which makes a row independent of its padding.
+class Decoder(nn.Module):
+    """A transformers model that writes, with the special ids of its tokenizer.
 
     ``token_dropout`` blanks that share of the report's input tokens while training, so that the next word must be read
     off the image rather than off the words before (Bowman et al., CoNLL 2016, Sec. 3.1).
@@ -213,9 +210,9 @@ class CausalLanguageModel(nn.Module):
         super().__init__()
         self.model: Any = model
         self.bos_id = eos_id if bos_id is None else bos_id
-        self.token_dropout = token_dropout
         self.eos_id = eos_id
         self.pad_id = pad_id
+        self.token_dropout = token_dropout
 
     @property
     def architecture(self) -> Any:
@@ -232,8 +229,22 @@ class CausalLanguageModel(nn.Module):
         return dtype
 
     def embed(self, input_ids: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape width"]:
+        """Word embeddings; positions are added inside the model."""
         out: Tensor = self.model.get_input_embeddings()(input_ids)
         return out
+
+    def embed_text(self, input_ids: Int[Tensor, "batch text"]) -> Float[Tensor, "batch text width"]:
+        """Word embeddings of a report; while training some are blank: see ``token_dropout``."""
+        text = self.embed(input_ids)
+        return blank_tokens(text, self.token_dropout) if self.training and self.token_dropout else text
+
+
+class CausalLanguageModel(Decoder):
+    """A transformers causal language model that reads a prefix of embeddings.
+
+    The prefix is left-padded and the report right-padded, so that prompt and report meet in one column; position
+    ids count present tokens only, which makes a row independent of its padding.
+    """
 
     def loss(
         self,
@@ -257,9 +268,7 @@ class CausalLanguageModel(nn.Module):
 
         The last prefix position predicts the first report token, so ``labels`` are not shifted by the caller.
         """
-        text = self.embed(input_ids)
-        if self.training and self.token_dropout:
-            text = blank_tokens(text, self.token_dropout)
+        text = self.embed_text(input_ids)
         return next_token_logits(self.model, prefix.to(self.dtype), prefix_mask, text, labels)
 
     def text_loss(

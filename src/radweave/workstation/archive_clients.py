@@ -264,7 +264,7 @@ class WebArchive:
     def fetch(self, study: str, series: str, folder: Path, limits: QueryLimits) -> int:
         def query(client: DICOMwebClient) -> int:
             came = 0
-            # The client's own ``retrieve_series`` would parse what comes, here and without limits.
+            # The client's own ``retrieve_series`` would parse the answer in this process, without limits.
             for data in client.iter_bulkdata(f"{self._web.url.rstrip('/')}/studies/{study}/series/{series}"):
                 refuse_full(folder)
                 (folder / f"{uuid.uuid4().hex}.dcm").write_bytes(data)

@@ -95,7 +95,7 @@ def _text(dataset: Dataset, keyword: str) -> str:
 
 
 def _usual(keyword: str, text: str) -> str:
-    """Dates and times of older standards in today's form."""
+    """Dates and times of older standards in the current form."""
     if keyword.endswith("Date") and (match := _DATE.fullmatch(text)):
         return "".join(match.groups())
     if keyword.endswith("Time") and (match := _TIME.fullmatch(text)):

@@ -121,7 +121,7 @@ _IN_THE_NAME = "size"
 
 
 def verdict_words(verdict: str, checked: Sequence[str], not_checked: Sequence[str]) -> str:
-    """A verdict as every page and export puts it: never more than was checked."""
+    """Wording of a verdict on pages and in exports; it claims no more than was checked."""
     parts = [f"checked: {', '.join(checked)}"] if checked else []
     parts += [f"not checked: {', '.join(not_checked)}"] if not_checked else []
     if verdict not in (Verdict.SUPPORTED, Verdict.PARTLY, Verdict.UNCONFIRMED):
@@ -130,7 +130,7 @@ def verdict_words(verdict: str, checked: Sequence[str], not_checked: Sequence[st
 
 
 def unchecked_note(sentences: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """A note for exports of a draft, where some of its ``sentences`` say what was not checked; each has the list."""
+    """A note for exports on unchecked statements; ``sentences`` holds those of each sentence."""
     names = dict.fromkeys(name for row in sentences for name in row)
     numbers = [str(number) for number, row in enumerate(sentences, start=1) if row]
     if not names:
@@ -140,10 +140,10 @@ def unchecked_note(sentences: Sequence[Sequence[str]]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """One recalled case: what it is, its text, and what that says of each class.
+    """One recalled case: its kind, its text, and the states of the classes in the text.
 
-    ``about`` is the class it was recalled for, None where it was for the study as a whole; ``notes`` whatever else the
-    method says of it.
+    ``about`` is the class it was recalled for, None if it was recalled for the whole study; ``notes`` are further
+    figures of the method.
     """
 
     number: int
@@ -181,11 +181,11 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A sentence in parts, each with whether a claim rests on it; confidence None where the method gives none.
+    """A sentence in parts, each with True if a claim rests on it. ``confidence`` is None for methods without one.
 
-    ``verbatim`` holds the numbers of the recalled texts in which it stands word for word; ``fit`` the method's own
-    scores of the sentence against the image, which are shown and decide nothing. ``section`` is that of a draft of two.
-    ``checked`` and ``not_checked`` have what it states: its finding, and what it says of that.
+    ``verbatim`` numbers the recalled texts that contain the sentence word for word. ``fit`` holds the method's scores
+    of the sentence against the image; they are shown and decide nothing. ``section`` is set in drafts of two sections.
+    ``checked`` and ``not_checked`` name the stated aspects (finding, side, size ...) by whether evidence was checked.
     """
 
     number: int
@@ -207,10 +207,10 @@ class Sentence:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A class: its probability, what the draft as a whole says of it, and what is wrong between the two.
+    """A class: its probability, its state in the draft, and ``flag``, the disagreement of the two.
 
-    ``sentences`` say so, ``otherwise`` numbers those that say something else of it. From ``threshold`` on it is taken
-    to be there; ``experience`` gives the outcome of studies with such a probability.
+    ``sentences`` numbers the sentences that give this state, ``otherwise`` those that give another one. The class
+    counts as present from ``threshold`` on. ``experience`` gives the outcome of studies with such a probability.
     """
 
     name: str
@@ -262,9 +262,9 @@ class _Ground:
 
 
 def find_support(report: Report, labeler: Labeler, *, threshold: float | None = None) -> Support:
-    """Hold every sentence of a report against its evidence.
+    """Compare every sentence of a report with its evidence.
 
-    Probabilities from ``threshold`` on say "there"; without it, from where the run says, or from a half.
+    A class is present from ``threshold`` on; without it, from the run's threshold, or else from 0.5.
     """
     evidence = report.evidence
     ground = _Ground(
@@ -336,7 +336,7 @@ def _plain(value: Any) -> str:
 
 
 def _sentence(number: int, line: _Line, mentions: Mapping[str, Mention], ground: _Ground) -> Sentence:
-    # "No finding" follows from what is not said, so that no single sentence says it.
+    # "No finding" follows from the whole report, never from a single sentence.
     stated_mentions = {
         name: mention
         for name, mention in mentions.items()
@@ -400,7 +400,7 @@ def _claim(name: str, state: LabelState, ground: _Ground) -> Claim:
     of_said = None if probability is None else {
         LabelState.POSITIVE: probability, LabelState.NEGATIVE: 1 - probability,
     }.get(state)  # fmt: skip
-    # What may be there is no statement that a probability could check.
+    # A probability cannot check an uncertain statement.
     is_likely = of_said is not None and of_said >= CHECKED_FROM
     is_checked = verdict is Verdict.SUPPORTED and sign > 0 and is_likely and name in ground.calibration.similar
     if verdict is Verdict.SUPPORTED and not is_checked:
@@ -429,7 +429,7 @@ def _agreement(state: LabelState, probability: float, threshold: float) -> int:
 
 
 def _verdict(sign: int, agree: bool, differ: bool) -> Verdict:
-    """Other cases that differ do not contradict by themselves: they are other patients. The probability does."""
+    """Verdict of a claim. Only the probability can contradict it: recalled cases are other patients."""
     if sign < 0:
         return Verdict.DISPUTED if agree else Verdict.CONTRADICTED
     if sign > 0 or agree:
@@ -483,7 +483,7 @@ CHANGES = "changes"
 def source_rows(evidence: DraftEvidence) -> tuple[list[str], list[tuple[str, list[str]]]]:
     """The sources, and for each class a cell per source: its probability and its weight in the stack.
 
-    Nothing where the evidence has none, or has it in another form.
+    Empty if the evidence has no sources, or has them in another form.
     """
     sources = evidence.get(SOURCES)
     if not isinstance(sources, Mapping) or not all(isinstance(one, Mapping) for one in sources.values()):
@@ -509,7 +509,7 @@ def added_text(figures: Mapping[str, Any]) -> str:
 
 
 def change_rows(evidence: DraftEvidence) -> list[tuple[str, list[str]]]:
-    """For each class what the prior's report says of it, and the probability of each state; nothing without a prior."""
+    """For each class its state in the prior's report, and the probability of each state now; empty without a prior."""
     changes = evidence.get(CHANGES)
     if not isinstance(changes, Mapping) or not all(isinstance(one, Mapping) for one in changes.values()):
         return []

@@ -3,8 +3,8 @@ and BiomedCLIP, or another ViT of timm, from a folder in the layout of open_clip
 
     model.vision_encoder=transformers model.vision_encoder.path=FOLDER
 
-The checkpoint says what it is: architecture and channels by its ``config.json``, normalisation by its
-``preprocessor_config.json``. Of a model of images and texts the vision tower is taken.
+The checkpoint's ``config.json`` states architecture and channels, its ``preprocessor_config.json`` the normalisation.
+Only the vision tower of a model of images and texts is used.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _renamed(trunk: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return named
 
 
-# The vision tower of Qwen-VL, which takes patches in an order of its own, as a model that takes images.
+# The vision tower of Qwen-VL, wrapped so that it takes images. The tower itself takes patches in an order of its own.
 #
 # Source: Wang et al., "Qwen2-VL", arXiv:2409.12191; Bai et al., "Qwen2.5-VL", arXiv:2502.13923. Patches have the order
 # of transformers' image processor: squares of patches that become one token stand together. A still image is a
@@ -107,12 +107,12 @@ def tower_class(model_type: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Merged tokens (n, rows * columns, dim), row by row, under the name that transformers' models give theirs."""
+    """Merged tokens (n, rows * columns, dim), row by row, named as transformers' models name their output."""
 
     last_hidden_state: Tensor
 
 
-class QwenEyes(nn.Module):
+class QwenTower(nn.Module):
     """Images (n, 3, h, w) to tokens of ``spatial_merge_size`` x ``spatial_merge_size`` patches."""
 
     def __init__(self, tower: nn.Module) -> None:
@@ -165,7 +165,7 @@ class AnyVisionEncoder(nn.Module):
     """A vision model of transformers that returns patch tokens in row-major grid order.
 
     Grey images in [0, 1] are repeated to the model's channels and standardised with ``mean`` and ``std``, which are
-    kept with the weights. What stands before the patches (a class token, registers) is dropped.
+    kept with the weights. Tokens before the patches (a class token, registers) are dropped.
     """
 
     mean: Tensor
@@ -210,7 +210,7 @@ class AnyVisionEncoder(nn.Module):
         return options
 
     def _grid(self, pixels: Tensor, tokens: int) -> tuple[int, int]:
-        """Rows and columns of the last tokens: of the patches, or of what a model that merges them has left."""
+        """Rows and columns of the output tokens, which are fewer than the patches where a model merges patches."""
         if self._patch is not None:
             rows, columns = (side // patch for side, patch in zip(pixels.shape[-2:], self._patch, strict=True))
             if not tokens or rows * columns <= tokens:
@@ -222,8 +222,8 @@ class AnyVisionEncoder(nn.Module):
 class AnyVisionConfig(Config):
     """A vision model of transformers from the folder or hub name ``path``.
 
-    Images come in at ``data.image_size``, which the model must take: its own size, or any multiple of its patches where
-    its positions can be stretched. ``lora`` puts adapters on its linear maps, on all of them if it names no targets.
+    Images have the side ``data.image_size``: the model's own, or any multiple of its patch size where its positions can
+    be interpolated. ``lora`` puts adapters on the linear maps that it names, or on all.
     """
 
     reads: ClassVar[Modality] = "xray"
@@ -254,7 +254,7 @@ class AnyVisionConfig(Config):
         poolable = "add_pooling_layer" in inspect.signature(kind).parameters
         options: dict[str, Any] = {"add_pooling_layer": False} if poolable else {}
         mean, std = self._statistics(shape, saved)
-        wrap = QwenEyes if tower else _as_it_is
+        wrap = QwenTower if tower else _as_it_is
         with torch.device("meta"):
             empty = wrap(kind(shape, **options))
             dim = self._width(AnyVisionEncoder(empty, image_size=image_size, mean=mean, std=std))
@@ -282,7 +282,7 @@ class AnyVisionConfig(Config):
                 error.reason, file=error.file, field=error.field or FIELD, got=error.got, expected=error.expected
             ) from None
         if tower_class(getattr(shape, "vision_config", shape).model_type):
-            # Any size will do; what its processor calls one is how many pixels an image may have.
+            # The model takes any size; ``size`` in its processor is the largest number of pixels.
             return None
         for size in (settings.get("crop_size"), settings.get("size")):
             side = size.get("height", size.get("shortest_edge")) if isinstance(size, dict) else size
@@ -301,7 +301,7 @@ class AnyVisionConfig(Config):
         return settings if isinstance(settings, dict) else {}
 
     def _width(self, empty: AnyVisionEncoder) -> int:
-        """The width of the tokens, by a pass without numbers, which also shows whether such images are taken."""
+        """Width of the tokens, by a pass on the meta device; the pass also tests the size of the images."""
         size = empty.image_size
         try:
             features = empty.eval()(torch.zeros(1, 1, size, size))
@@ -347,7 +347,7 @@ def _as_it_is(model: nn.Module) -> nn.Module:
 
 
 def _leave_out_heads(shape: Any) -> None:
-    """Leave out of a model's shape what reads its tokens and gives none."""
+    """Remove the heads from a model's shape: parts that read tokens and return none."""
     if shape.model_type == "vit_mae":
         shape.mask_ratio = 0.0
     if hasattr(shape, "vision_use_head"):
