@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,13 +15,16 @@ from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import collate
 from radweave.drafting.store import load_facts
+from radweave.drafting.writer import UtilityWriter
 from radweave.engine.prepare import prepare
 from radweave.engine.restore import Run, restore
+from radweave.engine.save_drafting import SHARES, Validation
 from radweave.engine.train import train
 from radweave.inference.predictor import Predictor
 from radweave.methods.am_mrg.memory import HopfieldMemory
 from radweave.methods.am_mrg.model import AmMrgModel
 from radweave.methods.model import own_reports
+from radweave.metrics.statistics import Floats
 from radweave.nn.memory.bank import Bank
 from toys import TOY_OVERRIDES, TOY_SIZES
 
@@ -96,3 +100,22 @@ def test_an_older_run_drafts_as_before(folder: Path, toy_dataset: Dataset, monke
     monkeypatch.setattr("radweave.drafting.store.load_facts", lambda folder: older)
     monkeypatch.setattr("radweave.drafting.store.FILE", "absent.json")
     assert texts(restore(folder), toy_dataset) == without
+
+
+@pytest.mark.parametrize(
+    ("worths", "best"), [((1.0, 1.2, 1.1), 0.125), ((1.0, 0.9, 1.3), 0.25), ((1.0, 1.0, 0.5), 0.0)]
+)
+def test_a_run_has_the_share_of_own_wording_that_validation_drafts_are_worth_most_with(
+    worths: tuple[float, ...],
+    best: float,
+    toy_dataset: Dataset,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def worth(validation: Validation, writer: UtilityWriter, share: float) -> Floats:
+        return np.full(len(validation.reports), worths[SHARES.index(share)])
+
+    monkeypatch.setattr(Validation, "worth", worth)
+    sizes = [*TOY_OVERRIDES, *TOY_SIZES["baseline"], f"decoding.{SAMPLES}", "decoding.max_new_tokens=12"]
+    folder = train("baseline", toy_dataset.path, tmp_path / "run", overrides=sizes)
+    assert load_facts(folder / "drafting").own_wording == best

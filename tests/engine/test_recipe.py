@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from radweave.core.errors import InputError
 from radweave.data.dataset import Dataset
@@ -18,6 +19,8 @@ from radweave.engine.train import train
 from radweave.labels import get_labeler
 from radweave.labels.labeler import abnormal_sentences
 from radweave.methods import resolve
+from radweave.methods.model import Withheld
+from radweave.nn.prompt import Slot
 from toys import TOY_OVERRIDES, TOY_SIZES
 
 SIZES = [*TOY_OVERRIDES, *TOY_SIZES["baseline"], "stages.report.epochs=2"]
@@ -122,3 +125,49 @@ def test_tiny_presets_for_radiographs_learn_to_write_by_one_recipe() -> None:
     assert recipes[0].abnormal_weight > 1
     assert recipes[0].patience is not None
     assert recipes[0].selected_by == "report"
+
+
+@pytest.fixture
+def slots() -> dict[str, Slot]:
+    return {
+        name: (torch.randn(400, 3, 2), torch.ones(400, 3, dtype=torch.bool)) for name in ("image", "memory", "text")
+    }
+
+
+def read_all(reader: Withheld, slots: dict[str, Slot]) -> torch.Tensor:
+    """Studies (B) by inputs: True where the study is written after the input."""
+    return torch.stack([reader(name, slot)[1].any(1) for name, slot in slots.items()], dim=1)
+
+
+def test_a_share_of_studies_is_written_after_one_input_alone_drawn_evenly(slots: dict[str, Slot]) -> None:
+    torch.manual_seed(0)
+    read = read_all(Withheld({}, 0.6, tuple(slots)), slots)
+    alone = read.sum(1) == 1
+    assert bool(((read.sum(1) == 3) | alone).all())
+    assert 0.5 < float(alone.float().mean()) < 0.7
+    assert bool((read[alone].float().mean(0) > 0.2).all())
+    assert bool(read_all(Withheld({}, 0.6, ("image",)), {"image": slots["image"]}).all())
+
+
+def test_inputs_are_withheld_by_their_own_shares_and_tokens_stay_as_they_are(slots: dict[str, Slot]) -> None:
+    torch.manual_seed(0)
+    reader = Withheld({"image": 0.3, "text": 0.8})
+    share = read_all(reader, slots).float().mean(0)
+    assert 0.6 < float(share[0]) < 0.8
+    assert float(share[1]) == 1
+    assert 0.1 < float(share[2]) < 0.3
+    assert reader("image", slots["image"])[0] is slots["image"][0]
+
+
+@pytest.mark.parametrize(("method", "differs"), [("diffrgennet", True), ("baseline", False)])
+def test_single_inputs_change_what_a_stage_trains_unless_there_is_but_one(
+    method: str, differs: bool, toy_dataset: Dataset, tmp_path: Path
+) -> None:
+    def weights(share: float) -> dict[str, torch.Tensor]:
+        sizes = [*TOY_OVERRIDES, *TOY_SIZES[method], "stages.report.epochs=1", f"stages.report.single_input={share}"]
+        return load_file(
+            train(method, toy_dataset.path, tmp_path / f"{share}", overrides=sizes) / "weights.safetensors"
+        )
+
+    always, alone = weights(0.0), weights(0.9)
+    assert all(torch.equal(value, alone[name]) for name, value in always.items()) != differs

@@ -122,10 +122,10 @@ def test_published_presets_have_the_printed_fusion_and_retrieval() -> None:
         assert (DvafConfig().class_tokens, DvafConfig().norm) == (False, "none")
         assert record.retrieval.kind == "dmsr"
         assert not record.retrieval.standardised
-        assert PRESETS[name]().stages.report.withheld == {}
+        assert PRESETS[name]().stages.report.single_input == 0
     tiny = PRESETS["tiny"]()
     assert tiny.stages.disease.finetune["vision_encoder"] == "full"
-    assert set(tiny.stages.report.withheld) == {"image", "fusion"}
+    assert tiny.stages.report.single_input > 0
 
 
 def test_a_step_on_the_contrast_moves_what_the_decoder_reads_unless_the_encoder_is_frozen() -> None:

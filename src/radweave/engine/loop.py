@@ -301,10 +301,12 @@ class StageTrainer:
 
     @contextmanager
     def _withheld_inputs(self) -> Iterator[None]:
-        if not self.stage.withheld:
+        model = self.replica.model
+        single = self.stage.single_input if len(model.inputs) > 1 else 0.0
+        if not self.stage.withheld and not single:
             yield
             return
-        with self.replica.model.reading_by(Withheld(self.stage.withheld)):
+        with model.reading_by(Withheld(self.stage.withheld, single, tuple(model.inputs))):
             yield
 
     def _refuse_sharded(self) -> None:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, Self, TypeVar, cast, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from radweave.core.batch import Batch, Generation, VisionEncoder
@@ -86,23 +86,39 @@ InputReader = Callable[[str, Slot], Slot]
 """Input of the decoder by name, to what the decoder gets in its place: withheld in training, exchanged by a probe."""
 
 
-@dataclass(frozen=True, slots=True)
 class Withheld:
-    """Reader that withholds inputs of single studies in training, each with its own share, independently.
+    """Reader that withholds inputs of single studies in one training pass.
 
-    A decoder that always has the image need never read what was made of it. Source: modality dropout, Neverova et al.,
-    "ModDrop", TPAMI 2016.
+    Each input of ``shares`` is withheld from its own share of the studies, independently. A share ``single`` of the
+    studies is written after one input alone, drawn evenly among ``inputs``. A decoder that always has the image need
+    never read what was made of it, and one that always has two inputs of the same content need read only one of them.
+
+    Source: modality dropout, Neverova et al., "ModDrop", TPAMI 2016.
     """
 
-    shares: Mapping[str, float]
+    def __init__(self, shares: Mapping[str, float], single: float = 0.0, inputs: Sequence[str] = ()) -> None:
+        self.shares = shares
+        self.single = single
+        self.inputs = tuple(inputs)
+        self.drawn: Tensor | None = None
 
     def __call__(self, name: str, slot: Slot) -> Slot:
-        share = self.shares.get(name, 0.0)
-        if not share:
-            return slot
         tokens, mask = slot
-        stays = torch.rand(len(mask), 1, device=mask.device) >= share
-        return tokens, mask & stays
+        share = self.shares.get(name, 0.0)
+        if share:
+            mask = mask & (torch.rand(len(mask), 1, device=mask.device) >= share)
+        if self.single:
+            only = self._only(mask)
+            mask = mask & ((only < 0) | (only == self.inputs.index(name)))
+        return tokens, mask
+
+    def _only(self, mask: Bool[Tensor, "batch tokens"]) -> Int[Tensor, "batch 1"]:
+        """Place of the one input that a study is written after; -1 where it is written after all."""
+        if self.drawn is None:
+            chosen = torch.randint(len(self.inputs), (len(mask), 1), device=mask.device)
+            alone = torch.rand(len(mask), 1, device=mask.device) < self.single
+            self.drawn = torch.where(alone, chosen, -1)
+        return self.drawn
 
 
 def losses(known: Mapping[str, Term[PassT]], forward: PassT, names: Sequence[str]) -> dict[str, Tensor]:

@@ -59,13 +59,15 @@ class StageConfig(Config):
     ``balance`` draws the studies of an epoch, with replacement, each as often as the share of its rarest finding to the
     power of minus ``balance`` (``data/loader.py``). Validation knows neither.
     ``withheld`` maps inputs of the decoder to the share of training studies that go without them
-    (``radweave.methods.model.Withheld``): what stands beside them then has to be read.
+    (``radweave.methods.model.Withheld``): what stands beside them then has to be read. A share ``single_input`` of
+    training studies is written after one input alone, drawn evenly: each has to be read by itself.
     """
 
     finetune: Annotated[dict[str, Trainability], Open()]
     losses: Annotated[dict[str, float], Open()]
     mixture: Annotated[dict[str, Annotated[float, Field(gt=0)]], Open()] = Field(default_factory=dict)
     withheld: Annotated[dict[str, Annotated[float, Field(ge=0, lt=1)]], Open()] = Field(default_factory=dict)
+    single_input: float = Field(default=0.0, ge=0, lt=1)
     optimizer: OptimizerConfig = OptimizerConfig()
     epochs: int = Field(default=10, ge=0, le=1_000_000)
     max_steps: int | None = Field(default=None, ge=0, le=MAX_STEPS)

@@ -45,8 +45,8 @@ class ExpectedUtilityConfig(Config):
     ``own`` asks the method itself: its decoder's likeliest report and ``samples`` drawn ones (at ``temperature`` and
     ``top_p`` of the decoding), and what it recalled, are candidates; the share of its reports that state a class is
     evidence of that class, as the run's calibration weighs it; and they speak for the wording with ``own_wording`` of
-    the weight. None is the run's share: a quarter, unless that made validation drafts worse. With ``written`` false no
-    sentence of a draft is a language model's: every one is one that a radiologist wrote.
+    the weight. None is the run's share: of 0, 1/8 and 1/4 the one whose validation drafts are worth most. With
+    ``written`` false no sentence of a draft is a language model's: every one is one that a radiologist wrote.
     """
 
     findings: float = Field(default=6.0, ge=0)

@@ -45,7 +45,6 @@ STAGE_TWO = full("visual_memory", "report_memory", "connector", "query_projectio
 WORD_HEAD, LANGUAGE = full("word_head"), full("language_model")
 DISEASE = {"disease": 1.0, "orthogonality": 0.1}
 IN_CONTEXT, REPORT = {"text_in_context": 1.0}, {"report": 1.0}
-WITHHELD = "stages.report.withheld={image: 0.3, queries: 0.3, regions: 0.3, reports: 0.3}"
 
 
 def tiny() -> AmMrgExperiment:
@@ -166,7 +165,7 @@ ABLATIONS: dict[str, list[str]] = {
     "attention until it settles": [*_both("update.steps=20"), *_both("update.tolerance=0.001")],
     "whole reports": ["model.report_memory.reports.unit=report"],
     "normalised over studies": ["model.query_norm=studies", *_both("norm=studies")],
-    "normalised over studies, inputs withheld": ["model.query_norm=studies", *_both("norm=studies"), WITHHELD],
+    "every input always": ["stages.report.single_input=0"],
     "orthogonal queries": ["model.query_former.orthogonal=queries"],
     "w/o orthogonality": ["stages.disease.losses.orthogonality=0.0"],
 }

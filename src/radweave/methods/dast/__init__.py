@@ -40,7 +40,6 @@ FUSION_SIDE = full("fusion", "connector")
 LANGUAGE = full("language_model")
 STAGE_ONE = {"disease": 1.0, "contrastive": 1.0}
 IN_CONTEXT, REPORT = {"text_in_context": 1.0}, {"report": 1.0}
-WITHHELD = {"image": 0.3, "fusion": 0.3}
 
 
 def tiny() -> DastExperiment:
@@ -64,7 +63,7 @@ def tiny() -> DastExperiment:
             encoder=ENCODER_STAGE,
             disease=stage(VISION_SIDE, STAGE_ONE, warm(5e-4, 50), epochs=8),
             language=stage(LANGUAGE, IN_CONTEXT, fast, epochs=4, augment=False),
-            report=report_stage(FUSION_SIDE | LANGUAGE, REPORT).model_copy(update={"withheld": WITHHELD}),
+            report=report_stage(FUSION_SIDE | LANGUAGE, REPORT),
         ),
         decoding=DecodingConfig(max_new_tokens=96),
     )
@@ -138,7 +137,7 @@ ABLATIONS: dict[str, list[str]] = {
     ],
     "DVAF as printed": ["model.fusion.class_tokens=false", "model.fusion.norm=none"],
     "encoder frozen in stage 1": ["stages.disease.finetune.vision_encoder=frozen"],
-    "nothing withheld": ["stages.report.withheld={}"],
+    "every input always": ["stages.report.single_input=0"],
     "DMSR alone": ["model.fusion=none"],
     "DMSR by image only": ["model.retrieval.alpha=1.0"],
     "DMSR by disease only": ["model.retrieval.alpha=0.0"],

@@ -44,6 +44,7 @@ PRINTED = [
     "model.cases.ranks=false",
     "model.matching.over=inputs",
     "stages.report.withheld={}",
+    "stages.report.single_input=0",
 ]
 """Printed forms of the options that the presets set otherwise so that the difference is heard; see the method page."""
 

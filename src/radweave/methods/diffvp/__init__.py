@@ -18,6 +18,7 @@ from radweave.methods.experiment import (
     ALL_LINEAR,
     ENCODER_STAGE,
     MANY_FINDINGS,
+    SINGLE_INPUT,
     TINY_CT,
     TINY_XRAY,
     DataConfig,
@@ -61,12 +62,6 @@ AUXILIARY, IN_CONTEXT = {"auxiliary": 1.0}, {"text_in_context": 1.0}
 REPORT_LOSSES = {"report": 1.0, "auxiliary": 1.0}
 """Eq. 11."""
 CONTRAST = {"contrast": 1.0}
-WITHHELD = {"image": 0.3}
-"""Else the decoder reads the image alone, of which the difference is made."""
-
-
-def _withholding(report: StageConfig) -> StageConfig:
-    return report.model_copy(update={"withheld": WITHHELD})
 
 
 def tiny() -> DiffvpExperiment:
@@ -91,8 +86,8 @@ def tiny() -> DiffvpExperiment:
             diagnosis=stage(E, DIAGNOSIS, warm(3e-3, 50), epochs=8, augment=False),
             latents=stage(LATENT_PARTS, AUXILIARY | CONTRAST, slow, epochs=6, augment=False),
             language=stage(LANGUAGE, IN_CONTEXT, fast, epochs=8, augment=False),
-            report=_withholding(
-                stage(REPORT_PARTS | LANGUAGE, REPORT_LOSSES | CONTRAST, slow, epochs=8, augment=False)
+            report=stage(REPORT_PARTS | LANGUAGE, REPORT_LOSSES | CONTRAST, slow, epochs=8, augment=False).model_copy(
+                update={"single_input": SINGLE_INPUT}
             ),
         ),
         decoding=DecodingConfig(max_new_tokens=160, expected_utility=MANY_FINDINGS),
@@ -105,7 +100,7 @@ def tiny_xray() -> DiffvpExperiment:
     stages = scans.stages.named()
     passes = {"vision": 0, "language": 4}
     shortened = {name: stages[name].model_copy(update={"epochs": epochs}) for name, epochs in passes.items()}
-    report = _withholding(report_stage(REPORT_PARTS | LANGUAGE, REPORT_LOSSES | CONTRAST))
+    report = report_stage(REPORT_PARTS | LANGUAGE, REPORT_LOSSES | CONTRAST)
     return DiffvpExperiment(
         data=TINY_XRAY,
         model=scans.model.model_copy(update={"vision_encoder": PHANTOM_ENCODER, "word_head": DenseHeadConfig()}),
@@ -206,13 +201,13 @@ ABLATIONS: dict[str, list[str]] = {
     "no norm over studies": ["model.difference.norm=layer"],
     "mean of latents": ["model.auxiliary_head.pooling=mean"],
     "no contrast": ["stages.latents.losses.contrast=0.0", "stages.report.losses.contrast=0.0"],
-    "image never withheld": ["stages.report.withheld.image=0.0"],
+    "every input always": ["stages.report.single_input=0"],
     "as printed": [
         "model.difference.norm=none",
         "model.auxiliary_head.pooling=mean",
         "stages.latents.losses.contrast=0.0",
         "stages.report.losses.contrast=0.0",
-        "stages.report.withheld.image=0.0",
+        "stages.report.single_input=0",
     ],
     "own prior as reference": ["data.priors=true", "model.pool.use_prior=true"],
     "decoder with adapters": [
