@@ -603,6 +603,8 @@ def test_priors_make_floors_and_tables_of_change(tmp_path: Path) -> None:
     own = results.full["baseline"]
     assert copied.values["CE_without_prior_F1"] == own.values["CE_without_prior_F1"]
     assert own.study_ids == copied.study_ids
+    assert results.to_floors[BEST_ELSE_PRIOR]["baseline", "new_R"].difference == own.mean("new_R")
+    assert ("baseline", "changed_F1") in results.to_floors["nearest training image"]
     page = (request.out / "results" / "benchmark_xray.md").read_text()
     for text in ("With and without a prior", "Change from the prior", "floor: baseline, else the prior's report"):
         assert text in page

@@ -214,12 +214,13 @@ BEST_ELSE_PRIOR = "best method told no prior, else the prior's report"
 """Of the methods that look at no prior, the one with the best findings F1 once copies take the place of its drafts."""
 TESTED_FLOORS = (FLOOR_NAMES["nearest_neighbour"], FLOOR_NAMES[FINDINGS], FLOOR_NAMES[WORDING], BEST_ELSE_PRIOR)
 """The floors that methods are tested against, each with Holm's correction over all tested metrics and methods."""
-CHANGED = "changed_F1"
+TESTED_CHANGES = ("new_R", "changed_F1")
 
 
 def tested_metrics(systems: Mapping[str, SystemScores]) -> tuple[str, ...]:
-    """The main metrics, and F1 of the cells that changed where studies have priors."""
-    return (*MAIN_METRICS, *((CHANGED,) if any(CHANGED in system.values for system in systems.values()) else ()))
+    """The main metrics, and where studies have priors recall of new findings and F1 of the cells that changed."""
+    known = {metric for system in systems.values() for metric in system.values}
+    return (*MAIN_METRICS, *(metric for metric in TESTED_CHANGES if metric in known))
 
 
 @dataclass(frozen=True, slots=True)
