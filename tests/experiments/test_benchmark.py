@@ -56,6 +56,7 @@ from radweave.experiments.bench_suite import (
     settings_of,
 )
 from radweave.experiments.bench_tables import comparison_tables, probe_table, score_tables, short_table, trust_table
+from radweave.experiments.bench_terms import terms_of, unequal_terms
 from radweave.experiments.one_run import (
     REUSED,
     Task,
@@ -405,6 +406,32 @@ def test_the_interval_is_that_of_the_mean_over_seeds(
     assert result.sets["xray"].full["baseline"].draws["ROUGE_L"] == pytest.approx(expected)
 
 
+def test_tables_name_what_is_unequal(finished: tuple[BenchRequest, BenchResult, list[str]]) -> None:
+    results = finished[1].sets["xray"]
+    sentence = "NOT equal, drafts: own decoder: baseline; by utility: baseline, by utility"
+    for table in (short_table(results), *score_tables(results)):
+        assert table.title.startswith("METEOR") or sentence in table.notes
+        assert not any("encoders" in note for note in table.notes)
+    record = read_json(finished[0].out / "results" / "benchmark.json")["sets"]["xray"]
+    assert record["terms"]["baseline, by utility"]["thresholds"] == "pooled"
+    assert record["terms"]["baseline"]["thresholds"] == DASH
+    with pytest.raises(InputError, match="terms of all its rows"):
+        short_table(replace(results, terms={"baseline": results.terms["baseline"]}))
+
+
+def test_terms_are_those_of_the_row() -> None:
+    weave, baseline = resolve("weave", "tiny", ()), resolve("baseline", "tiny", ())
+    own, utility = terms_of(weave), terms_of(baseline, ("kind=expected_utility", "expected_utility.samples=3"))
+    assert (own["encoders"], utility["encoders"]) == ("5", "1")
+    assert (own["thresholds"], utility["thresholds"]) == ("balanced", "pooled")
+    assert utility["candidates"].startswith("3 drawn")
+    assert (own["earlier study"], terms_of(weave, (), ("priors=false",))["earlier study"]) == ("yes", "no")
+    unequal = unequal_terms({"weave": own, "baseline": utility, "again": utility}, ("weave", "baseline", "again"))
+    assert "NOT equal, encoders: 5: weave; 1: baseline, again" in unequal
+    assert not any("consistent" in sentence or "beams" in sentence for sentence in unequal)
+    assert unequal_terms({"a": utility, "b": utility}, ("a", "b")) == ()
+
+
 def test_rows_with_the_same_drafts_are_printed_as_one(
     finished: tuple[BenchRequest, BenchResult, list[str]],
 ) -> None:
@@ -576,13 +603,14 @@ def test_priors_make_floors_and_tables_of_change(tmp_path: Path) -> None:
     own = results.full["baseline"]
     assert copied.values["CE_without_prior_F1"] == own.values["CE_without_prior_F1"]
     assert own.study_ids == copied.study_ids
+    assert results.to_floors[BEST_ELSE_PRIOR]["baseline", "new_R"].difference == own.mean("new_R")
+    assert ("baseline", "changed_F1") in results.to_floors["nearest training image"]
     page = (request.out / "results" / "benchmark_xray.md").read_text()
     for text in ("With and without a prior", "Change from the prior", "floor: baseline, else the prior's report"):
         assert text in page
     record = read_json(request.out / "results" / "benchmark.json")["sets"]["xray"]
     assert record["else_prior"]["baseline"]["new_R"]["values"] == [0.0]
-    told = {"baseline": replace(results.costs["baseline"], settings={"earlier study": "yes"})}
-    assert best_untold(results.else_prior, results.suite, told) is None
+    assert best_untold(results.else_prior, {"baseline": {"earlier study": "yes"}}) is None
     # An older run without the prior's reports takes them from the data.
     (folder / "predictions.jsonl").write_text(
         "".join(json.dumps({key: row[key] for key in row if key != "prior_report"}) + "\n" for row in rows)

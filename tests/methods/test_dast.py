@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from method_toys import batch_of, built, example, toy_context, with_memory
 from torch import Tensor
 
-from radweave.core.batch import Batch
 from radweave.core.errors import InputError
 from radweave.core.json_files import read_jsonl
 from radweave.core.ontology import CHEXPERT14
 from radweave.data.dataset import Dataset
-from radweave.data.loader import Example, collate
 from radweave.data.tokenizer import encode
 from radweave.engine.restore import restore
 from radweave.engine.train import train
@@ -38,53 +35,8 @@ from toys import ROOT, TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
 GREEDY = DecodingConfig(max_new_tokens=12)
 
 
-def toy_context() -> BuildContext:
-    experiment = resolve("dast", "tiny", [*TOY_OVERRIDES, *TOY_SIZES["dast"]])
-    tokenizer = experiment.data.tokenizer.build(list(TOY_REPORTS.values()) * 4)
-    return BuildContext(tokenizer, experiment.data.image_size, CHEXPERT14)
-
-
 def toy_model(context: BuildContext, *overrides: str) -> DastModel:
-    experiment = resolve("dast", "tiny", [*TOY_OVERRIDES, *TOY_SIZES["dast"], *overrides])
-    model = experiment.model.build(context)
-    assert isinstance(model, DastModel)
-    return model.eval()
-
-
-def example(context: BuildContext, index: int, *, views: int = 1, patient: str | None = None) -> Example:
-    side = "left" if index % 2 else "right"
-    pixels = np.random.default_rng(index).integers(0, 255, (views, 32, 32)).astype(np.uint8)
-    return Example(
-        study_id=f"s{index}",
-        patient_id=patient or f"p{index}",
-        source=pixels,
-        rows=tuple(range(views)),
-        view_ids=tuple(range(1, views + 1)),
-        token_ids=(*encode(context.tokenizer, TOY_REPORTS[side]), int(context.tokenizer.eos_token_id)),
-        class_states=tuple((index + number) % 4 for number in range(14)),
-        report=TOY_REPORTS[side],
-    )
-
-
-def batch_of(context: BuildContext, *examples: Example) -> Batch:
-    return collate(examples, pad_id=int(context.tokenizer.pad_token_id))
-
-
-class View:
-    """As much of a training view as the method asks for."""
-
-    def __init__(self, context: BuildContext, examples: Sequence[Example]) -> None:
-        self.context, self.examples = context, examples
-        self.reports = [example.report for example in examples]
-
-    def batches(self, batch_size: int = 3) -> Any:
-        for start in range(0, len(self.examples), batch_size):
-            yield batch_of(self.context, *self.examples[start : start + batch_size])
-
-
-def with_memory(model: DastModel, context: BuildContext, examples: Sequence[Example]) -> DastModel:
-    model.set_memories(model.build_memories("report", View(context, examples)))  # type: ignore[arg-type]
-    return model
+    return built("dast", DastModel, context, overrides)
 
 
 def cosine(left: Tensor, right: Tensor) -> float:
@@ -177,7 +129,7 @@ def test_published_presets_have_the_printed_fusion_and_retrieval() -> None:
 
 
 def test_a_step_on_the_contrast_moves_what_the_decoder_reads_unless_the_encoder_is_frozen() -> None:
-    context = toy_context()
+    context = toy_context("dast")
     batch = batch_of(context, *(example(context, index) for index in range(4)))
     moved = {}
     for how, overrides in (("full", ()), ("frozen", ABLATIONS["encoder frozen in stage 1"])):
@@ -211,7 +163,7 @@ def test_the_other_fusions_of_table_5() -> None:
 
 def test_patches_of_all_views_then_the_fused_token_are_projected_and_normalised() -> None:
     """Eq. 7 and the sentence after it."""
-    context = toy_context()
+    context = toy_context("dast")
     model = toy_model(context, "model.connector.input_norm=none", "model.retrieval=none")
     batch = batch_of(context, example(context, 0, views=2), example(context, 1))
     views = encode_views(model.vision_encoder, batch)
@@ -298,7 +250,7 @@ def test_standardised_logits_are_compared_in_units_of_their_spread() -> None:
 
 def test_a_study_without_recall_has_no_exemplar_in_its_prompt() -> None:
     """Its prompt is the one without retrieval; that of its batch mate holds the whole sentence."""
-    context = toy_context()
+    context = toy_context("dast")
     sentence = "model.exemplar_prompt='The report of a similar one reads: {exemplar} .'"
     model = toy_model(context, sentence)
     # All the bank is of one patient: that patient's own study may recall none of it.
@@ -327,7 +279,7 @@ def test_a_study_without_recall_has_no_exemplar_in_its_prompt() -> None:
 
 
 def test_stage_one_is_binary_cross_entropy_plus_contrast() -> None:
-    context = toy_context()
+    context = toy_context("dast")
     model = toy_model(context)
     batch = batch_of(context, *(example(context, index, views=1 + index % 2) for index in range(4)))
     assert batch.reports is not None
@@ -365,7 +317,7 @@ def test_stage_one_is_binary_cross_entropy_plus_contrast() -> None:
     ],
 )
 def test_each_ablation_row_fills_the_prompt_as_named(row: str, appended: int, has_exemplar: bool) -> None:
-    context = toy_context()
+    context = toy_context("dast")
     model = toy_model(context, *ABLATIONS[row])
     memory = [example(context, index) for index in range(4, 8)]
     model = with_memory(model, context, memory)
@@ -381,7 +333,7 @@ def test_each_ablation_row_fills_the_prompt_as_named(row: str, appended: int, ha
 
 
 def test_the_exemplar_in_the_prompt_is_the_recalled_report_in_training_and_in_use() -> None:
-    context = toy_context()
+    context = toy_context("dast")
     examples = [example(context, index) for index in range(6)]
     model = with_memory(toy_model(context), context, examples)
     batch = batch_of(context, *examples)
@@ -401,7 +353,7 @@ def test_the_exemplar_in_the_prompt_is_the_recalled_report_in_training_and_in_us
 
 
 def test_the_evidence_of_a_study() -> None:
-    context = toy_context()
+    context = toy_context("dast")
     examples = [example(context, index, patient=f"p{index // 2}") for index in range(6)]
     model = with_memory(toy_model(context), context, examples)
     # A batch mate with two views pads the others; evidence is about a study's own views.
@@ -425,7 +377,7 @@ def test_the_evidence_of_a_study() -> None:
 
 def test_bank_and_query_are_vectors_of_one_kind() -> None:
     """The images of a study in the bank, under another name: nothing could be nearer."""
-    context = toy_context()
+    context = toy_context("dast")
     examples = [example(context, index, views=1 + index % 2) for index in range(5)]
     model = with_memory(toy_model(context), context, examples)
     unknown_patients = [
@@ -441,7 +393,7 @@ def test_bank_and_query_are_vectors_of_one_kind() -> None:
 
 
 def test_a_report_with_memory_is_the_same_alone_and_in_a_batch() -> None:
-    context = toy_context()
+    context = toy_context("dast")
     model = with_memory(toy_model(context), context, [example(context, index) for index in range(10, 30)])
     studies = [example(context, index, views=1 + index % 2) for index in range(8)]
     together = model.generate(batch_of(context, *studies), GREEDY)
@@ -454,7 +406,7 @@ def test_a_report_with_memory_is_the_same_alone_and_in_a_batch() -> None:
 
 def test_stage_two_trains_fusion_and_connector_only_and_lowers_the_loss() -> None:
     """The frozen language model is steered by what is put before the report."""
-    context = toy_context()
+    context = toy_context("dast")
     examples = [example(context, index) for index in range(4)]
     model = with_memory(toy_model(context), context, examples)
     stage = PRESETS["small"]().stages.report
@@ -501,7 +453,7 @@ def test_the_tables_name_rows_that_exist_and_have_the_papers_numbers() -> None:
 
 
 def test_a_language_model_is_pretrained_on_text_alone() -> None:
-    context = toy_context()
+    context = toy_context("dast")
     model = toy_model(context)
     batch = batch_of(context, *(example(context, index) for index in range(4)))
     with_images = model.loss(batch, ("text_in_context",))["text_in_context"]

@@ -11,6 +11,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
+from method_toys import View, batch_of, built, example, toy_context, with_memory
 from scipy.stats import spearmanr
 from torch import Tensor
 
@@ -22,8 +23,6 @@ from radweave.core.study import ImageRef, Study
 from radweave.data.cache.images import PixelCache, build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.examples import prepare_split
-from radweave.data.loader import Example, collate
-from radweave.data.tokenizer import encode
 from radweave.engine.prepare import prepare
 from radweave.engine.restore import restore
 from radweave.engine.train import train
@@ -55,54 +54,8 @@ CAUSAL = (
 )
 
 
-def toy_context() -> BuildContext:
-    experiment = resolve("diffrgennet", "tiny", [*TOY_OVERRIDES, *TOY_SIZES["diffrgennet"]])
-    tokenizer = experiment.data.tokenizer.build(list(TOY_REPORTS.values()) * 4)
-    return BuildContext(tokenizer, experiment.data.image_size, CHEXPERT14)
-
-
 def toy_model(context: BuildContext, *overrides: str) -> DiffRGenNetModel:
-    experiment = resolve("diffrgennet", "tiny", [*TOY_OVERRIDES, *TOY_SIZES["diffrgennet"], *overrides])
-    model = experiment.model.build(context)
-    assert isinstance(model, DiffRGenNetModel)
-    return model.eval()
-
-
-def example(context: BuildContext, index: int, *, views: int = 1, patient: str | None = None) -> Example:
-    side = "left" if index % 2 else "right"
-    pixels = np.random.default_rng(index).integers(0, 255, (views, 32, 32)).astype(np.uint8)
-    return Example(
-        study_id=f"s{index}",
-        patient_id=patient or f"p{index}",
-        source=pixels,
-        rows=tuple(range(views)),
-        view_ids=tuple(range(1, views + 1)),
-        token_ids=(*encode(context.tokenizer, TOY_REPORTS[side]), int(context.tokenizer.eos_token_id)),
-        class_states=tuple((index + number) % 4 for number in range(14)),
-        report=TOY_REPORTS[side],
-    )
-
-
-def batch_of(context: BuildContext, *examples: Example) -> Batch:
-    return collate(examples, pad_id=int(context.tokenizer.pad_token_id))
-
-
-class View:
-    """As much of a training view as the method asks for."""
-
-    def __init__(self, context: BuildContext, examples: Sequence[Example]) -> None:
-        self.context, self.examples = context, examples
-        self.reports = [example.report for example in examples]
-        self.class_states = torch.tensor([example.class_states for example in examples])
-
-    def batches(self, batch_size: int = 3) -> Any:
-        for start in range(0, len(self.examples), batch_size):
-            yield batch_of(self.context, *self.examples[start : start + batch_size])
-
-
-def with_memory(model: DiffRGenNetModel, context: BuildContext, examples: Sequence[Example]) -> DiffRGenNetModel:
-    model.set_memories(model.build_memories("report", View(context, examples)))  # type: ignore[arg-type]
-    return model
+    return built("diffrgennet", DiffRGenNetModel, context, overrides)
 
 
 def test_distances_and_feature_difference_equal_equation_1() -> None:
@@ -282,7 +235,7 @@ def test_prompts_show_predictions_after_training_and_labels_while_taught() -> No
 def test_a_report_is_written_without_a_look_at_the_labels_even_of_a_model_left_in_training(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    context = toy_context()
+    context = toy_context("diffrgennet")
     model = with_memory(toy_model(context), context, [example(context, index) for index in range(8)])
     model.diseases.train()
     model.diseases.taught = 1.0
@@ -318,7 +271,7 @@ def alphas(model: DiffRGenNetModel, value: Sequence[float]) -> None:
 
 @pytest.mark.parametrize("overrides", [(), CAUSAL])
 def test_the_route_reaches_the_loss(overrides: Sequence[str]) -> None:
-    context = toy_context()
+    context = toy_context("diffrgennet")
     model = toy_model(context, "model.aggregation.masks_per_layer=[2,2]", *overrides)
     with_memory(model, context, [example(context, index) for index in range(8)])
     batch = batch_of(context, example(context, 20), example(context, 21))
@@ -333,7 +286,7 @@ def test_the_route_reaches_the_loss(overrides: Sequence[str]) -> None:
 
 
 def test_retrieval_is_exact_and_never_of_the_same_study_or_patient() -> None:
-    context = toy_context()
+    context = toy_context("diffrgennet")
     examples = [example(context, index, patient=f"p{index // 2}") for index in range(10)]
     model = with_memory(toy_model(context), context, examples)
     retrieval = model.retrieval
@@ -352,7 +305,7 @@ def test_retrieval_is_exact_and_never_of_the_same_study_or_patient() -> None:
 
 
 def test_the_embedding_of_the_retrieval_stays_while_the_encoder_trains() -> None:
-    context = toy_context()
+    context = toy_context("diffrgennet")
     examples = [example(context, index) for index in range(6)]
     model = with_memory(toy_model(context), context, examples)
     stage = resolve("diffrgennet", "tiny", ["stages.report.finetune.vision_encoder=full"]).named_stages()["report"]
@@ -374,7 +327,7 @@ def test_the_embedding_of_the_retrieval_stays_while_the_encoder_trains() -> None
 
 
 def test_before_reports_are_learned_the_retrieval_takes_the_encoder_that_was_trained() -> None:
-    context = toy_context()
+    context = toy_context("diffrgennet")
     model = toy_model(context)
     assert isinstance(model.retrieval, ImageRetrieval)
     with torch.no_grad():
@@ -393,7 +346,7 @@ def test_before_reports_are_learned_the_retrieval_takes_the_encoder_that_was_tra
 
 
 def test_training_and_inference_retrieve_by_the_same_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    context = toy_context()
+    context = toy_context("diffrgennet")
     examples = [example(context, index) for index in range(8)]
     model = with_memory(toy_model(context), context, examples)
     assert isinstance(model.retrieval, ImageRetrieval)
@@ -417,7 +370,7 @@ def test_training_and_inference_retrieve_by_the_same_path(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("overrides", [(), CAUSAL])
 def test_a_report_is_the_same_in_a_batch_of_1_5_and_21(overrides: Sequence[str]) -> None:
     """The file that the authors published works for batches of 1 and 21 only."""
-    context = toy_context()
+    context = toy_context("diffrgennet")
     model = with_memory(toy_model(context, *overrides), context, [example(context, index) for index in range(9)])
     queries = [example(context, 30 + index, views=1 + index % 2) for index in range(21)]
     queries[3] = replace(queries[3], prior=example(context, 80, views=2))
@@ -437,7 +390,7 @@ def test_a_report_is_the_same_in_a_batch_of_1_5_and_21(overrides: Sequence[str])
 
 
 def test_evidence_holds_cases_with_distances_routes_states_and_maps() -> None:
-    context = toy_context()
+    context = toy_context("diffrgennet")
     model = with_memory(toy_model(context), context, [example(context, index) for index in range(8)])
     plain, later = example(context, 40, views=2), replace(example(context, 41), prior=example(context, 42))
     shown, with_prior = model.generate(batch_of(context, plain, later), GREEDY).intermediates
@@ -456,7 +409,7 @@ def test_evidence_holds_cases_with_distances_routes_states_and_maps() -> None:
 
 
 def test_maps_have_the_rows_and_columns_of_the_image() -> None:
-    context = toy_context()
+    context = toy_context("diffrgennet")
     model = with_memory(toy_model(context), context, [example(context, index) for index in range(8)])
     pixels = np.random.default_rng(40).integers(0, 255, (1, 32, 64)).astype(np.uint8)
     wide = replace(example(context, 40), source=pixels)
@@ -467,7 +420,7 @@ def test_maps_have_the_rows_and_columns_of_the_image() -> None:
 
 
 def test_a_prior_enters_both_passes_by_its_report_and_by_its_image() -> None:
-    context = toy_context()
+    context = toy_context("diffrgennet")
     model = with_memory(toy_model(context), context, [example(context, index) for index in range(8)])
     study, prior = example(context, 50), example(context, 51)
     other_report = replace(prior, report=TOY_REPORTS["right"])
@@ -494,7 +447,7 @@ def test_a_prior_enters_both_passes_by_its_report_and_by_its_image() -> None:
 def test_a_prior_is_the_mean_of_its_report_and_its_image_and_differences_are_to_unmarked_cases(
     overrides: Sequence[str],
 ) -> None:
-    context = toy_context()
+    context = toy_context("diffrgennet")
     model = with_memory(toy_model(context, *overrides), context, [example(context, index) for index in range(8)]).eval()
     batch = batch_of(context, example(context, 49), replace(example(context, 50), prior=example(context, 51)))
     assert batch.priors is not None
@@ -521,7 +474,7 @@ def test_a_prior_is_the_mean_of_its_report_and_its_image_and_differences_are_to_
 
 @torch.no_grad()
 def test_tokens_about_cases_say_at_which_rank_a_case_was_retrieved_where_they_are_asked_to() -> None:
-    context = toy_context()
+    context = toy_context("diffrgennet")
     for ranks in (False, True):
         cases = toy_model(context, f"model.cases.ranks={ranks}").cases
         marked = cases.marked(torch.zeros(1, 3, 32), torch.tensor([[False, False, False]]))

@@ -153,6 +153,14 @@ def test_a_new_study_queries_the_bank_without_its_patient(model: WeaveModel, gat
     model.memory = None
 
 
+def test_an_exemplar_is_never_of_the_study_s_own_patient(model: WeaveModel, gathered: Gathered) -> None:
+    model.set_memories({STUDIES: gathered.bank})
+    studies = [view().examples[row] for row in (0, 2)]
+    barred = Forward(model, collate(studies, pad_id=0)).barred
+    model.memory = None
+    assert barred.tolist() == [[patient == study.patient_id for patient in PATIENTS] for study in studies]
+
+
 def of_fold(model: WeaveModel, fold: int, number: int) -> list[str]:
     """Names of patients whom the seed deals into a fold."""
     names = (f"x{count}" for count in range(1000))

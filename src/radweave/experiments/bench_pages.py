@@ -519,6 +519,7 @@ def _set_record(results: SetResults, facts: Mapping[str, Any]) -> dict[str, Any]
             for method, evidence in results.evidence.items()
         },
         "probes": {row["label"]: row["probe"] for row in results.record["rows"] if row["probe"]},
+        "terms": {label: dict(terms) for label, terms in results.terms.items()},
         "trained": trained_rows(results.suite),
         "costs": {method: cost.to_json() for method, cost in results.costs.items()},
         "failures": {

@@ -16,6 +16,7 @@ from radweave.core.errors import InputError
 from radweave.core.json_files import read_json, read_jsonl
 from radweave.data.dataset import Dataset
 from radweave.experiments.bench_suite import JOINING, MethodCost, SuiteSet, method_cost, pace_folder
+from radweave.experiments.bench_terms import Terms, read_experiment, terms_of
 from radweave.experiments.one_run import named_statistics, same_scores, summary
 from radweave.labels import LABELER_OF, Labeler, get_labeler
 from radweave.metrics import Evaluation, Options, evaluate_pairs, read_pairs
@@ -213,12 +214,13 @@ BEST_ELSE_PRIOR = "best method told no prior, else the prior's report"
 """Of the methods that look at no prior, the one with the best findings F1 once copies take the place of its drafts."""
 TESTED_FLOORS = (FLOOR_NAMES["nearest_neighbour"], FLOOR_NAMES[FINDINGS], FLOOR_NAMES[WORDING], BEST_ELSE_PRIOR)
 """The floors that methods are tested against, each with Holm's correction over all tested metrics and methods."""
-CHANGED = "changed_F1"
+TESTED_CHANGES = ("new_R", "changed_F1")
 
 
 def tested_metrics(systems: Mapping[str, SystemScores]) -> tuple[str, ...]:
-    """The main metrics, and F1 of the cells that changed where studies have priors."""
-    return (*MAIN_METRICS, *((CHANGED,) if any(CHANGED in system.values for system in systems.values()) else ()))
+    """The main metrics, and where studies have priors recall of new findings and F1 of the cells that changed."""
+    known = {metric for system in systems.values() for metric in system.values}
+    return (*MAIN_METRICS, *(metric for metric in TESTED_CHANGES if metric in known))
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,9 +237,9 @@ class SetResults:
     """The results of a set. ``record`` is the ablation's; ``folders`` are a row's finished runs by its label.
 
     ``costs`` are those of the rows that are trained; a row that reports again has the costs of the row it takes.
-    ``else_prior`` are the rows with the prior's report in place of their draft wherever there is one, none of data
-    without priors; ``best_else_prior`` is the row that became the floor of this kind.
-    ``printed`` names the rows of tables: rows with the same drafts are one.
+    ``terms`` are those on which each row drafted. ``else_prior`` are the rows with the prior's report in place of their
+    draft wherever there is one, none of data without priors; ``best_else_prior`` is the row that became the floor of
+    this kind. ``printed`` names the rows of tables: rows with the same drafts are one.
     """
 
     suite: SuiteSet
@@ -254,6 +256,7 @@ class SetResults:
     evidence: Mapping[str, MethodEvidence]
     costs: Mapping[str, MethodCost]
     printed: Mapping[str, str]
+    terms: Mapping[str, Terms]
     else_prior: Mapping[str, SystemScores] = field(default_factory=dict)
     best_else_prior: str | None = None
 
@@ -302,10 +305,10 @@ def set_results(suite: SuiteSet, record: Mapping[str, Any]) -> SetResults:
                     file=folder,
                 )
     floors, compatible_floors = (_floors(pairs, full, scoring) for scoring in scorings)
-    costs = read_costs(suite, folders)
+    costs, terms = read_costs(suite, folders), read_terms(suite, folders)
     copied = {method: else_prior_system(runs, scorings[0]) for method, runs in pairs.items()}
     else_prior_systems = {method: system for method, system in copied.items() if system is not None}
-    best = best_untold(else_prior_systems, suite, costs)
+    best = best_untold(else_prior_systems, terms)
     if best is not None:
         floors[BEST_ELSE_PRIOR] = else_prior_systems[best]
     return SetResults(
@@ -323,15 +326,15 @@ def set_results(suite: SuiteSet, record: Mapping[str, Any]) -> SetResults:
         evidence={method: _evidence(runs, dataset) for method, runs in folders.items()},
         costs=costs,
         printed=joined_rows(pairs),
+        terms=terms,
         else_prior=else_prior_systems,
         best_else_prior=best,
     )
 
 
-def best_untold(systems: Mapping[str, SystemScores], suite: SuiteSet, costs: Mapping[str, MethodCost]) -> str | None:
-    """Of the rows whose model looks at no prior, the one with the best findings F1; None where there is none."""
-    trained = trained_rows(suite)
-    untold = [label for label in systems if costs[trained[label]].settings["earlier study"] == "no"]
+def best_untold(systems: Mapping[str, SystemScores], terms: Mapping[str, Terms]) -> str | None:
+    """Of the rows that look at no prior, the one with the best findings F1; None where there is none."""
+    untold = [label for label in systems if terms[label]["earlier study"] == "no"]
     return max(untold, key=lambda label: systems[label].mean("CE_F1") or 0.0) if untold else None
 
 
@@ -342,6 +345,15 @@ def joined_rows(pairs: Mapping[str, Sequence[Sequence[Pair]]]) -> dict[str, str]
         drafts = tuple(tuple(sorted((pair.study_id, pair.hyp) for pair in run)) for run in runs)
         labels_of.setdefault(drafts, []).append(label)
     return {labels[0]: " = ".join(labels) for labels in labels_of.values()}
+
+
+def read_terms(suite: SuiteSet, folders: Mapping[str, tuple[Path, ...]]) -> dict[str, Terms]:
+    """The terms of every row, from the configuration of its runs and what the row changes for its drafts."""
+    rows, trained = {row.label: row for row in suite.table.rows}, trained_rows(suite)
+    return {
+        label: terms_of(read_experiment(folders[trained[label]][0]), rows[label].decoding, rows[label].at_test)
+        for label in folders
+    }
 
 
 def read_costs(suite: SuiteSet, folders: Mapping[str, tuple[Path, ...]]) -> dict[str, MethodCost]:

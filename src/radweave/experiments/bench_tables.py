@@ -23,6 +23,7 @@ from radweave.experiments.bench_results import (
 )
 from radweave.experiments.bench_results import count as counted
 from radweave.experiments.bench_suite import JOINING, MethodCost
+from radweave.experiments.bench_terms import unequal_terms
 from radweave.metrics import Evaluation
 from radweave.metrics.catalogue import METRICS, TABLE_METRICS
 from radweave.metrics.honesty import InventedRow, MissedRow
@@ -71,6 +72,7 @@ def short_table(results: SetResults) -> TextTable:
         "findings F1: micro, uncertain is negative, No Finding left out; training: CPU time of all stages, one seed"
         " (wall: where that was not noted; updates: where no run trained all its stages in one go)",
     )
+    notes += unequal_terms(results.terms, results.printed)
     title = results.suite.kind.title
     return TextTable(f"{title[0].upper()}{title[1:]}", (*head, "training"), tuple(rows), notes)
 
@@ -111,6 +113,7 @@ def score_tables(results: SetResults) -> list[TextTable]:
         rules = first.protocol.rules
         notes = [f"{rules.description}; protocol {name} {first.protocol.hash[:8]}"]
         notes += [f"deviation: {text}" for text in rules.deviations if "vocabulary" not in text]
+        notes += unequal_terms(results.terms, results.printed)
         tables.append(_scores(f"Language, protocol {name}", systems, floors, LANGUAGE, LANGUAGE, notes))
     meteor = _meteor(results.record)
     if meteor is not None:
@@ -125,6 +128,7 @@ def score_tables(results: SetResults) -> list[TextTable]:
                 f"{name}: macro F1 (5+) is over {len(table.frequent)} classes with 5 positives or more in the"
                 f" references; its drafts (first seed) ever assert {len(table.asserted)} classes"
             )
+    note += unequal_terms(results.terms, results.printed)
     tables.append(
         _scores("Findings", results.rows(results.full), results.floors, tuple(CLINICAL), tuple(CLINICAL.values()), note)
     )
@@ -217,6 +221,7 @@ def prior_tables(results: SetResults) -> list[TextTable]:
         "a prior's report is of an earlier study of the same patient, which a reader has; where a floor copies it, it"
         " has the F1 of the copy with a prior, and of the method without",
         *([f"{BEST_ELSE_PRIOR}: {results.best_else_prior}"] if results.best_else_prior else []),
+        *unequal_terms(results.terms, results.printed),
     )
     columns = (*(f"{change}_{letter}" for change in CHANGED for letter in ("P", "R")), "changed_F1")
     systems = {**methods, "floor: the prior's report": copy}

@@ -57,8 +57,11 @@ def tiny() -> AmMrgExperiment:
             query_former=QueryFormerConfig(dim=128, num_layers=2, num_heads=4, ffn_ratio=2.0),
             word_head=DenseHeadConfig(),
             text_encoder=LsaTextEncoderConfig(),
-            visual_memory=VisualMemoryConfig(num_heads=2, head_dim=32, regions=RegionConfig(threshold=0.5)),
-            report_memory=ReportMemoryConfig(num_heads=2, head_dim=32),
+            visual_memory=VisualMemoryConfig(
+                num_heads=2, head_dim=32, regions=RegionConfig(threshold=0.5), norm="studies"
+            ),
+            report_memory=ReportMemoryConfig(num_heads=2, head_dim=32, norm="studies"),
+            query_norm="studies",
             connector=LinearConnectorConfig(input_norm="batch"),
             language_model=TINY_LLAMA,
             prompt=PLAIN_PROMPT,
@@ -164,7 +167,7 @@ ABLATIONS: dict[str, list[str]] = {
     "energy rule": _both("update=energy"),
     "attention until it settles": [*_both("update.steps=20"), *_both("update.tolerance=0.001")],
     "whole reports": ["model.report_memory.reports.unit=report"],
-    "normalised over studies": ["model.query_norm=studies", *_both("norm=studies")],
+    "no norm over studies": ["model.query_norm=none", *_both("norm=none")],
     "every input always": ["stages.report.single_input=0"],
     "orthogonal queries": ["model.query_former.orthogonal=queries"],
     "w/o orthogonality": ["stages.disease.losses.orthogonality=0.0"],
