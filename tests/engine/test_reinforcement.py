@@ -150,7 +150,7 @@ def test_self_critical_gradients_are_those_of_the_expected_reward(monkeypatch: p
         assert model.training, "the modes are restored"
         model.eval()
         probability = sum(log_prob(model, 2, ids), torch.zeros(())).exp().detach()
-        expected_gradient += probability * gradient(loss, model)
+        expected_gradient = expected_gradient + probability * gradient(loss, model)
         model.train()
     model.eval()
     names = [Letters().decode(ids) for ids in EVERY]
@@ -319,10 +319,11 @@ class Numbers:
 
 def rewarded_stage(folder: Path, watch: Watch | None = None, **changes: Any) -> StageTrainer:
     parts = {"seen": "full", "language_model": "full"}
-    rewarding = objective(
-        epochs=2, samples=3, kl=0.1, finetune=parts, select="last", checkpoint_every=1,
-        optimizer={"learning_rate": 0.05, "warmup_steps": 0}, **changes,
-    )  # fmt: skip
+    options = {
+        "epochs": 2, "samples": 3, "kl": 0.1, "finetune": parts, "select": "last", "checkpoint_every": 1,
+        "optimizer": {"learning_rate": 0.05, "warmup_steps": 0},
+    }  # fmt: skip
+    rewarding = objective(**options | changes)
     batches: Any = Numbers()
     folder.mkdir(exist_ok=True)
     return StageTrainer(
@@ -365,11 +366,7 @@ def test_a_stage_killed_at_any_step_resumes_to_the_same_weights(tmp_path: Path, 
 
 
 def test_updates_raise_the_reward(tmp_path: Path) -> None:
-    trainer = rewarded_stage(tmp_path / "run", algorithm="grpo")
-    trainer.stage = trainer.stage.model_copy(update={"epochs": 20, "samples": 8, "kl": 0.0})
-    assert isinstance(trainer.objective, RewardObjective)
-    trainer.objective.stage = trainer.stage
-    trainer.run()
+    rewarded_stage(tmp_path / "run", epochs=20, samples=8, kl=0.0).run()
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     rewards = [row["reward"] for row in rows if "reward" in row]
     assert np.mean(rewards[-9:]) > np.mean(rewards[:9]) + 0.1
