@@ -177,7 +177,7 @@ def test_gradients_of_given_samples_are_those_of_plain_loops(algorithm: str, mon
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for value in model.parameters():
-            value += 0.2 * torch.randn(value.shape, generator=generator)
+            value.add_(torch.randn(value.shape, generator=generator), alpha=0.2)
     samples = [[[2], [3, 3], [], [2, 3]], [[3], [2, 2], [0, 3], [2]]]
     given(monkeypatch, model, samples)
     loss, figures = rewarding(model, studies(0, 1))
