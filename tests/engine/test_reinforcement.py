@@ -27,7 +27,7 @@ from radweave.engine.train import train
 from radweave.labels import get_labeler
 from radweave.methods import resolve
 from radweave.methods.model import ReportModel, ToWrite, Withheld, written
-from radweave.methods.stage import RewardStage
+from radweave.methods.stage import RewardStageConfig
 from radweave.nn.decoding import DecodingConfig, Prefixes
 from radweave.nn.language_model import CausalLanguageModel, LlamaConfig
 from toys import TOY_OVERRIDES, TOY_SIZES
@@ -96,7 +96,7 @@ def studies(*numbers: int) -> Batch:
 
 def objective(**changes: Any) -> RewardObjective:
     options: dict[str, Any] = {"epochs": 1, "edited": 0.0, "kl": 0.0, "samples": 2, "finetune": {"seen": "full"}}
-    stage = RewardStage.model_validate(options | changes)
+    stage = RewardStageConfig.model_validate(options | changes)
     rewards: Any = LetterRewards()
     tokenizer: Any = Letters()
     decoding = DecodingConfig(max_new_tokens=MOST)
@@ -380,11 +380,11 @@ def test_without_epochs_a_configuration_is_the_one_of_before() -> None:
     assert to_yaml(type(plain).model_validate(plain.model_dump(mode="json"))) == text
     changed = resolve("baseline", "tiny", ["stages.reward.epochs=2", "stages.reward.rewards.bleu=2"])
     stage = changed.named_stages()["reward"]
-    assert isinstance(stage, RewardStage)
+    assert isinstance(stage, RewardStageConfig)
     assert list(changed.named_stages())[-1] == "reward"
     assert changed.report_stage == "report"
     assert stage.finetune == changed.named_stages()["report"].finetune
-    assert stage.rewards == {**RewardStage().rewards, "bleu": 2.0}
+    assert stage.rewards == {**RewardStageConfig().rewards, "bleu": 2.0}
     assert type(changed).model_validate(changed.model_dump(mode="json")) == changed
 
 

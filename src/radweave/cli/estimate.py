@@ -68,7 +68,7 @@ def show_dry_run(started: Started, to: Path | None, *, overwrite: bool, resume: 
     from radweave.engine.plan import plan_training
     from radweave.engine.run_directory import refuse_place, state_to_resume
     from radweave.methods import resolve
-    from radweave.methods.stage import RewardStage
+    from radweave.methods.stage import RewardStageConfig
 
     experiment = resolve(started.method, started.preset, started.overrides, started.config)
     dataset = Dataset.open(started.dataset, limit=experiment.data.limit).aimed(experiment.data.target)
@@ -90,7 +90,7 @@ def show_dry_run(started: Started, to: Path | None, *, overwrite: bool, resume: 
         typer.echo(f"stage {stage.name}: {config.epochs} epochs, {size}")
         typer.echo(f"  trains {', '.join(trained) or 'nothing'}; frozen {', '.join(frozen) or 'nothing'}")
         typer.echo(f"  losses {_weighed(config.losses)}")
-        if isinstance(config, RewardStage):
+        if isinstance(config, RewardStageConfig):
             typer.echo(f"  rewards {_weighed(config.rewards)}; {config.algorithm}, {config.samples} samples a study")
     typer.echo("")
     print_memory(plan.memory())

@@ -19,7 +19,7 @@ from radweave.core.ontology import CLASSES
 from radweave.methods import resolve
 from radweave.methods.experiment import BuildContext, DataConfig, Experiment
 from radweave.methods.model import Prompting, ReportModel, StudySize, named_parts
-from radweave.methods.stage import RewardStage, Trainability, apply_finetune
+from radweave.methods.stage import RewardStageConfig, Trainability, apply_finetune
 from radweave.nn.encoder_decoder import CrossAttentionLanguageModel, PretrainedBertDecoderConfig
 from radweave.nn.language_model import MARK, CausalLanguageModel
 from radweave.nn.pretrained import Quantization, text_shape
@@ -296,7 +296,7 @@ def estimate_of(experiment: Experiment, *, prompt_tokens: int | None = None, ran
     model.train()
     for name, part in named_parts(model).items():
         if isinstance(part, WRITERS):
-            samples = stage.samples if isinstance(stage, RewardStage) else 0
+            samples = stage.samples if isinstance(stage, RewardStageConfig) else 0
             rows = stage.batch_size * max(experiment.decoding.num_beams, samples + 1)
             cache = kv_cache_bytes(part.architecture, rows, tokens, part.dtype.itemsize)
             if not stage.learns:

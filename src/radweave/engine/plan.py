@@ -32,7 +32,7 @@ from radweave.engine.rewards import refuse_unknown_rewards
 from radweave.methods.descriptors import DescriptorExtractor
 from radweave.methods.experiment import Experiment
 from radweave.methods.model import ReportModel, device_of, named_parts, refuse_unknown
-from radweave.methods.stage import RewardStage, StageConfig, apply_finetune
+from radweave.methods.stage import RewardStageConfig, StageConfig, apply_finetune
 from radweave.nn.decoding import DecodingConfig, refuse_too_long, refuse_uncompilable
 from radweave.nn.vision import encoders_for
 from radweave.nn.vision.weights import find_weights
@@ -260,7 +260,7 @@ def refuse_impossible_stages(experiment: Experiment, model: ReportModel) -> None
         if is_skipped(experiment, name, stage):
             continue
         try:
-            if isinstance(stage, RewardStage):
+            if isinstance(stage, RewardStageConfig):
                 refuse_wordless(model)
                 refuse_unknown_rewards(tuple(stage.rewards))
             if stage.trained and not stage.learns:

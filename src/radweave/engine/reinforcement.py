@@ -38,7 +38,7 @@ from radweave.labels import Labeler
 from radweave.labels.contradictions import takes_back
 from radweave.labels.text import sentences_by_part
 from radweave.methods.model import InputReader, ReportModel, required, writes_own
-from radweave.methods.stage import RewardStage
+from radweave.methods.stage import RewardStageConfig
 from radweave.nn.decoding import DecodingConfig, Prefixes
 from radweave.nn.language_model import Decoder
 from radweave.nn.prompt import Slot
@@ -236,7 +236,7 @@ class RewardObjective:
     Random numbers come from torch's generator, which the loop seeds at every update.
     """
 
-    stage: RewardStage
+    stage: RewardStageConfig
     rewards: Rewards
     tokenizer: PreTrainedTokenizerBase
     decoding: DecodingConfig

@@ -39,7 +39,7 @@ from radweave.engine.rewards import Rewards, TrainingTexts
 from radweave.labels import get_labeler
 from radweave.methods.experiment import Experiment
 from radweave.methods.model import LearnsTargets, ReportModel, TrainingView, device_of, encoder_name, named_parts
-from radweave.methods.stage import REWARD, RewardStage, StageConfig, total_loss
+from radweave.methods.stage import REWARD, RewardStageConfig, StageConfig, total_loss
 from radweave.nn.memory.backends import stated_recalls
 from radweave.nn.memory.bank import save_bank
 
@@ -353,7 +353,7 @@ def _trainer(training: Training, name: str, stage: StageConfig, features: Featur
         balance=stage.balance,
         workers=data.workers,
     )
-    objective = _objective(training, stage) if isinstance(stage, RewardStage) else None
+    objective = _objective(training, stage) if isinstance(stage, RewardStageConfig) else None
     return StageTrainer(
         model=training.model,
         stage=stage,
@@ -370,7 +370,7 @@ def _trainer(training: Training, name: str, stage: StageConfig, features: Featur
     )
 
 
-def _objective(training: Training, stage: RewardStage) -> RewardObjective:
+def _objective(training: Training, stage: RewardStageConfig) -> RewardObjective:
     """The rewards of a stage, and how reports are drawn for them."""
     view = training.view(training.dataset, training.splits["train"].of(stage.mixture))
     labeler = get_labeler(training.experiment.data.label_set)

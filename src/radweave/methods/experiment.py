@@ -25,7 +25,7 @@ from radweave.methods.model import ReportModel
 from radweave.methods.outside import code_of, load_loss, outside_losses, outside_rewards
 from radweave.methods.registry import load_method, outside_entry
 from radweave.methods.renamed import rename_keys
-from radweave.methods.stage import REWARD, OptimizerConfig, RewardStage, StageConfig, Trainability, full
+from radweave.methods.stage import REWARD, OptimizerConfig, RewardStageConfig, StageConfig, Trainability, full
 from radweave.nn.decoding import DecodingConfig, ExpectedUtilityConfig
 from radweave.nn.heads import WordHeadConfig, WordPart
 from radweave.nn.prompt import PromptFormat, PromptTemplate
@@ -228,7 +228,7 @@ class Stages(Config):
     set, so that a run without rewards is the same as before there were any.
     """
 
-    reward: RewardStage = RewardStage()
+    reward: RewardStageConfig = RewardStageConfig()
 
     def named(self) -> dict[str, StageConfig]:
         """The stages by name."""
@@ -252,7 +252,7 @@ class Stages(Config):
     @model_serializer(mode="wrap")
     def _without_default_reward(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         values: dict[str, Any] = dump(self)
-        return {name: value for name, value in values.items() if name != REWARD or self.reward != RewardStage()}
+        return {name: value for name, value in values.items() if name != REWARD or self.reward != RewardStageConfig()}
 
 
 class Experiment(Config):
@@ -343,7 +343,7 @@ class Experiment(Config):
         """Code of other packages, of method, losses or rewards: name -> package, version, and hash of its code."""
         entry = outside_entry(self.method)
         reward = self.named_stages().get(REWARD)
-        weighed = reward.rewards if isinstance(reward, RewardStage) else ()
+        weighed = reward.rewards if isinstance(reward, RewardStageConfig) else ()
         rewards = {f"reward {name}": entry for name, entry in outside_rewards().items() if name in weighed}
         entries = {**self._outside_losses(), **rewards, **({} if entry is None else {self.method: entry})}
         return {name: code_of(entry) for name, entry in entries.items()}

@@ -94,7 +94,7 @@ class StageConfig(Config):
 
     @model_validator(mode="after")
     def _has_its_figure(self) -> StageConfig:
-        if self.select == REWARD and not isinstance(self, RewardStage):
+        if self.select == REWARD and not isinstance(self, RewardStageConfig):
             raise ValueError("select=reward is the figure of the stage that rewards drafts")
         return self
 
@@ -126,7 +126,7 @@ class StageConfig(Config):
         return {part: how for part, how in self.finetune.items() if how != "frozen"}
 
 
-class RewardStage(StageConfig):
+class RewardStageConfig(StageConfig):
     """A stage that trains a method's own decoder on rewards of the reports that it draws; off with 0 epochs.
 
     Of each study ``samples`` reports are drawn at ``temperature``. ``scst`` weighs each by its reward less that of the
@@ -158,7 +158,7 @@ class RewardStage(StageConfig):
     )
 
     @model_validator(mode="after")
-    def _can_be_rewarded(self) -> RewardStage:
+    def _can_be_rewarded(self) -> RewardStageConfig:
         if self.algorithm == "grpo" and self.samples < 2:
             raise ValueError("grpo compares the samples of a study: samples must be 2 or more")
         if not any(self.rewards.values()):
