@@ -103,7 +103,7 @@ def compare(a: Evaluation, b: Evaluation, *, resamples: int = RESAMPLES, seed: i
     """Test B against A on the studies they share, which must be all.
 
     Raises:
-        InputError: if the studies or the protocols differ.
+        InputError: if the studies, the protocols or the reports of prior studies differ.
     """
     _check_comparable(a, b)
     place = {study: i for i, study in enumerate(b.study_ids)}
@@ -132,6 +132,17 @@ def _check_comparable(a: Evaluation, b: Evaluation) -> None:
         )
     if dict(zip(a.study_ids, a.patients, strict=True)) != dict(zip(b.study_ids, b.patients, strict=True)):
         raise InputError("the two results assign the studies to different patients", field="patient_id")
+    # Scores beside priors are over the studies that have one, and from what it affirms.
+    if a.priors is not None and b.priors is not None:
+        first, second = (dict(zip(one.study_ids, one.priors.before, strict=True)) for one in (a, b) if one.priors)
+        if first != second:
+            differing = [study for study in first if first[study] != second[study]]
+            raise InputError(
+                "the two results have other reports of prior studies",
+                field="prior_report",
+                got=f"{len(differing)} of {len(first)} studies differ (first: {min(differing)})",
+                expected="the same in both, or none in one",
+            )
 
 
 @dataclass(frozen=True, slots=True)
