@@ -302,11 +302,12 @@ class StageTrainer:
     @contextmanager
     def _withheld_inputs(self) -> Iterator[None]:
         model = self.replica.model
-        single = self.stage.single_input if len(model.inputs) > 1 else 0.0
+        inputs = tuple(name for name in model.inputs if name not in model.absent_inputs)
+        single = self.stage.single_input if len(inputs) > 1 else 0.0
         if not self.stage.withheld and not single:
             yield
             return
-        with model.reading_by(Withheld(self.stage.withheld, single, tuple(model.inputs))):
+        with model.reading_by(Withheld(self.stage.withheld, single, inputs)):
             yield
 
     def _refuse_sharded(self) -> None:
