@@ -132,17 +132,27 @@ def _check_comparable(a: Evaluation, b: Evaluation) -> None:
         )
     if dict(zip(a.study_ids, a.patients, strict=True)) != dict(zip(b.study_ids, b.patients, strict=True)):
         raise InputError("the two results assign the studies to different patients", field="patient_id")
-    # Scores beside priors are over the studies that have one, and from what it affirms.
-    if a.priors is not None and b.priors is not None:
-        first, second = (dict(zip(one.study_ids, one.priors.before, strict=True)) for one in (a, b) if one.priors)
-        if first != second:
-            differing = [study for study in first if first[study] != second[study]]
-            raise InputError(
-                "the two results have other reports of prior studies",
-                field="prior_report",
-                got=f"{len(differing)} of {len(first)} studies differ (first: {min(differing)})",
-                expected="the same in both, or none in one",
-            )
+    refuse_other_priors(a, b)
+
+
+def refuse_other_priors(a: Evaluation, b: Evaluation) -> None:
+    """Refuse results whose scores beside priors are over other studies, or from other findings of the priors.
+
+    Raises:
+        InputError: if both have reports of prior studies, and these differ.
+    """
+    if a.priors is None or b.priors is None:
+        return
+    first = dict(zip(a.study_ids, a.priors.before, strict=True))
+    second = dict(zip(b.study_ids, b.priors.before, strict=True))
+    differing = [study for study in first if first[study] != second[study]]
+    if differing:
+        raise InputError(
+            "the two results have other reports of prior studies",
+            field="prior_report",
+            got=f"{len(differing)} of {len(first)} studies differ (first: {min(differing)})",
+            expected="the same in both, or none in one",
+        )
 
 
 @dataclass(frozen=True, slots=True)
