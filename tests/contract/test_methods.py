@@ -588,7 +588,7 @@ def test_a_seventh_method_is_one_folder_of_sixty_lines() -> None:
 
 
 Read = set[tuple[type[Config], str]]
-NEED_A_FAULT = {"StageConfig.max_skipped_steps", "BpeTokenizerConfig.force"}
+NEED_A_FAULT = {"StageConfig.max_skipped_steps", "RewardStageConfig.max_skipped_steps", "BpeTokenizerConfig.force"}
 """Read where a loss is not finite (tests/engine/test_loop.py), and where a tokenizer does not fit the language model
 (tests/faults/test_outside_models.py)."""
 
@@ -700,7 +700,7 @@ def test_every_field_of_the_other_records_is_read_by_a_run(
     """Of data, stages and decoding: by a run on radiographs and one on scans."""
     kinds: set[type[Config]] = set()
     for dataset, preset, overrides in (
-        (toy_dataset, "tiny", sizes("baseline")),
+        (toy_dataset, "tiny", [*sizes("baseline"), "stages.reward.epochs=1", "stages.reward.batch_size=6"]),
         (toy_ct_dataset, "tiny-ct", TOY_CT_OVERRIDES),
     ):
         options = [*overrides, "stages.report.epochs=1", "data.keep_stages=false"]

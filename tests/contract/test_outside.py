@@ -17,6 +17,8 @@ from radweave.core.errors import InputError
 from radweave.core.json_files import read_json
 from radweave.data.dataset import Dataset
 from radweave.engine.restore import restore
+from radweave.engine.rewards import Rewards, TrainingTexts, refuse_unknown_rewards
+from radweave.labels import get_labeler
 from radweave.methods import load_method, method_names, method_summary, outside, resolve, usable_methods
 from radweave.methods.baseline import PRESETS
 from toys import ROOT, TOY_OVERRIDES, TOY_SIZES
@@ -37,6 +39,12 @@ from radweave.methods.model import Term
 
 TERM = Term(("vision_encoder",), lambda forward: forward.views.tokens.square().mean())
 ''',
+    "brevity.py": '''"""Rewards short reports."""
+
+
+def reward(texts, references):
+    return [1 / (1 + len(text.split())) for text in texts]
+''',
 }
 ENTRY_POINTS = """[radweave.methods]
 seventh = mine
@@ -50,6 +58,9 @@ baseline.small_tokens = small_tokens:TERM
 baseline.report = small_tokens:TERM
 dast.broken = broken:TERM
 baseline.none = empty:__doc__
+
+[radweave.rewards]
+brevity = brevity:reward
 """
 
 
@@ -77,7 +88,7 @@ def installed(package: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
     outside.report_unusable.cache_clear()
     yield package
-    for name in ("mine", "seventh", "broken", "empty", "small_tokens"):
+    for name in ("mine", "seventh", "broken", "empty", "small_tokens", "brevity"):
         sys.modules.pop(name, None)
 
 
@@ -99,6 +110,18 @@ def test_a_new_process_lists_it(installed: Path) -> None:
     command = [sys.executable, "-c", "from radweave.cli import main; main()", "methods"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=dict(os.environ))
     assert "seventh        The seventh method with a table." in done.stdout.splitlines()
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_reward_of_another_package_is_found_and_its_code_is_part_of_the_run() -> None:
+    refuse_unknown_rewards(["findings", "brevity"])
+    rewards = Rewards({"brevity": 1.0}, TrainingTexts((), get_labeler("chexpert14")))
+    assert rewards.parts(["a b c", ""], ["", ""])["brevity"].tolist() == [0.25, 1.0]
+    changed = ["stages.reward.rewards.brevity=1"]
+    assert resolve("baseline", "tiny", changed).outside_code() == {}, "a stage that is off weighs nothing"
+    code = resolve("baseline", "tiny", [*changed, "stages.reward.epochs=1"]).outside_code()
+    assert list(code) == ["reward brevity"]
+    assert code["reward brevity"]["package"] == "other"
 
 
 @pytest.mark.usefixtures("installed")

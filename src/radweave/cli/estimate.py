@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -67,6 +68,7 @@ def show_dry_run(started: Started, to: Path | None, *, overwrite: bool, resume: 
     from radweave.engine.plan import plan_training
     from radweave.engine.run_directory import refuse_place, state_to_resume
     from radweave.methods import resolve
+    from radweave.methods.stage import RewardStageConfig
 
     experiment = resolve(started.method, started.preset, started.overrides, started.config)
     dataset = Dataset.open(started.dataset, limit=experiment.data.limit).aimed(experiment.data.target)
@@ -87,7 +89,13 @@ def show_dry_run(started: Started, to: Path | None, *, overwrite: bool, resume: 
         size = f"at most {stage.updates:,} updates of {config.batch_size} studies"
         typer.echo(f"stage {stage.name}: {config.epochs} epochs, {size}")
         typer.echo(f"  trains {', '.join(trained) or 'nothing'}; frozen {', '.join(frozen) or 'nothing'}")
-        typer.echo(f"  losses {', '.join(f'{weight:g} {term}' for term, weight in config.losses.items()) or 'none'}")
+        typer.echo(f"  losses {_weighed(config.losses)}")
+        if isinstance(config, RewardStageConfig):
+            typer.echo(f"  rewards {_weighed(config.rewards)}; {config.algorithm}, {config.samples} samples a study")
     typer.echo("")
     print_memory(plan.memory())
     typer.echo("\nnothing was read but the manifest, and nothing was written")
+
+
+def _weighed(weights: Mapping[str, float]) -> str:
+    return ", ".join(f"{weight:g} {name}" for name, weight in weights.items()) or "none"

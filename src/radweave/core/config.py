@@ -316,7 +316,13 @@ def _assign(data: dict[str, Any], kind: type[BaseModel], assignment: _Assignment
         if last:
             node[key] = _dumped_value(node.get(key), records, assignment, removed)
         else:
-            node = node.setdefault(key, {})
+            node = node.setdefault(key, _dumped_default(fields.get(key)))
+
+
+def _dumped_default(field: FieldInfo | None) -> dict[str, Any]:
+    """Dump of a record that a dump leaves out because it is its default."""
+    default = None if field is None else field.default
+    return default.model_dump(mode="json") if isinstance(default, BaseModel) else {}
 
 
 def _dumped_value(old: Any, records: tuple[type[BaseModel], ...], assignment: _Assignment, removed: set[str]) -> Any:

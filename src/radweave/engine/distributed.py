@@ -160,20 +160,37 @@ Losses = tuple[Tensor, dict[str, Tensor]]
 """The weighted loss, and its terms without a gradient."""
 
 
+class Objective(Protocol):
+    """A loss that is no term of a model: rewards of what it writes."""
+
+    def begin(self, model: ReportModel) -> None:
+        """Take what is needed of the model as it is before the stage; ``requires_grad`` is set."""
+        ...
+
+    def __call__(self, model: ReportModel, batch: Batch) -> Losses:
+        """The loss of a batch, and figures without a gradient."""
+        ...
+
+
 class StageLoss(nn.Module):
-    """The loss of a stage as a forward pass, which torch's data parallelism wraps.
+    """The loss of a stage as a forward pass, which torch's data parallelism wraps: weighted terms, and an objective.
 
     Terms are detached: DistributedDataParallel would wait for gradients of undifferentiated outputs.
     """
 
-    def __init__(self, model: ReportModel, weights: Mapping[str, float]) -> None:
+    def __init__(self, model: ReportModel, weights: Mapping[str, float], objective: Objective | None = None) -> None:
         super().__init__()
         self.model = model
         self.weights = dict(weights)
+        self.objective = objective
 
     def forward(self, batch: Batch) -> Losses:
-        terms = self.model.loss(batch, tuple(self.weights))
-        return total_loss(terms, self.weights), {name: term.detach() for name, term in sorted(terms.items())}
+        terms = self.model.loss(batch, tuple(self.weights)) if self.weights else {}
+        detached = {name: term.detach() for name, term in sorted(terms.items())}
+        if self.objective is None:
+            return total_loss(terms, self.weights), detached
+        loss, figures = self.objective(self.model, batch)
+        return (loss + total_loss(terms, self.weights) if terms else loss), {**detached, **figures}
 
 
 class Replica(Protocol):
@@ -203,12 +220,18 @@ class Replica(Protocol):
         ...
 
 
-def make_replica(model: ReportModel, weights: Mapping[str, float], ranks: Ranks, parallel: Parallel = "ddp") -> Replica:
-    """The replica for this rank and these loss weights; in a single process the model itself.
+def make_replica(
+    model: ReportModel,
+    weights: Mapping[str, float],
+    ranks: Ranks,
+    parallel: Parallel = "ddp",
+    objective: Objective | None = None,
+) -> Replica:
+    """The replica for this rank, these loss weights and an objective; in a single process the model itself.
 
     ``requires_grad`` must be set before. All ranks start from the first one's weights.
     """
-    computed: nn.Module = StageLoss(model, weights)
+    computed: nn.Module = StageLoss(model, weights, objective)
     if ranks.size > 1:
         share_batch_statistics(model)
         for tensor in (*model.parameters(), *model.buffers()):

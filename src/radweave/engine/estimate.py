@@ -19,7 +19,7 @@ from radweave.core.ontology import CLASSES
 from radweave.methods import resolve
 from radweave.methods.experiment import BuildContext, DataConfig, Experiment
 from radweave.methods.model import Prompting, ReportModel, StudySize, named_parts
-from radweave.methods.stage import Trainability, apply_finetune
+from radweave.methods.stage import RewardStageConfig, Trainability, apply_finetune
 from radweave.nn.encoder_decoder import CrossAttentionLanguageModel, PretrainedBertDecoderConfig
 from radweave.nn.language_model import MARK, CausalLanguageModel
 from radweave.nn.pretrained import Quantization, text_shape
@@ -296,11 +296,12 @@ def estimate_of(experiment: Experiment, *, prompt_tokens: int | None = None, ran
     model.train()
     for name, part in named_parts(model).items():
         if isinstance(part, WRITERS):
-            rows = stage.batch_size * experiment.decoding.num_beams
+            samples = stage.samples if isinstance(stage, RewardStageConfig) else 0
+            rows = stage.batch_size * max(experiment.decoding.num_beams, samples + 1)
             cache = kv_cache_bytes(part.architecture, rows, tokens, part.dtype.itemsize)
-            if not stage.losses:
+            if not stage.learns:
                 continue
-            run = language_pass(part, batch, prompt_tokens, experiment.data.max_tokens)
+            run = language_pass(part, batch * max(1, samples), prompt_tokens, experiment.data.max_tokens)
         elif part is model.encoder and any(weight.requires_grad for weight in part.parameters()):
             run = vision_pass(part, experiment.data, batch)
         else:

@@ -24,7 +24,7 @@ from radweave.core.errors import InputError
 from radweave.core.stopping import StoppedError, asked_to_stop
 from radweave.core.storage import remove_leftovers, write_text
 from radweave.engine.checkpoint import OTHER_RUN, keep_newest, load_average, load_checkpoint, save_checkpoint
-from radweave.engine.distributed import Parallel, Ranks, Replica, make_replica
+from radweave.engine.distributed import Objective, Parallel, Ranks, Replica, make_replica
 from radweave.methods.model import ReportModel, Withheld, named_parts
 from radweave.methods.renamed import STAGE_SEEDS
 from radweave.methods.stage import (
@@ -211,7 +211,7 @@ class StageTrainer:
     and ``metrics.jsonl``, from which an interrupted stage resumes. ``validate`` returns figures, among them the one
     that the stage selects by. ``fingerprint`` is a hash of configuration and data; other checkpoints are refused. With
     several ``ranks`` each trains on its slice of every batch, all hold the same weights, and the first one writes.
-    ``validate`` is called on all ranks and returns the same on all.
+    ``validate`` is called on all ranks and returns the same on all. An ``objective`` adds its loss to the terms.
     """
 
     model: ReportModel
@@ -225,6 +225,7 @@ class StageTrainer:
     watch: Watch = field(default_factory=Watch)
     ranks: Ranks = field(default_factory=Ranks)
     parallel: Parallel = "ddp"
+    objective: Objective | None = None
     progress: Progress = field(default_factory=Progress)
     replica: Replica = field(init=False)
     optimizer: torch.optim.Optimizer = field(init=False)
@@ -242,9 +243,11 @@ class StageTrainer:
         apply_finetune(self.model, self.stage.finetune)
         if not any(parameter.requires_grad for parameter in self.model.parameters()):
             raise InputError("nothing trains in this stage", field=f"stages.{self.name}.finetune")
-        self.replica = make_replica(self.model, self.stage.losses, self.ranks, self.parallel)
-        self.optimizer = build_optimizer(self.replica.model, self.stage.optimizer)
+        if self.objective is not None:
+            self.objective.begin(self.model)
         self._refuse_sharded()
+        self.replica = make_replica(self.model, self.stage.losses, self.ranks, self.parallel, self.objective)
+        self.optimizer = build_optimizer(self.replica.model, self.stage.optimizer)
         self.compiled = CompiledNetworks.of(self.replica.model, self.stage.compiled)
         if self.stage.ema:
             self.average = AveragedWeights(self.model, self.stage.ema)
@@ -314,6 +317,9 @@ class StageTrainer:
         """Refuse options that do not work on sharded weights."""
         if self.ranks.size == 1 or self.parallel != "fsdp":
             return
+        if self.objective is not None:
+            reason = "a language model whose weights are spread over processes draws no reports"
+            raise InputError(reason, field=f"stages.{self.name}", got=self.parallel, expected="--parallel ddp")
         for option, off, reason in (
             ("compiled", "nothing", "networks that are spread over processes are not compiled"),
             ("ema", 0, "weights that are spread over processes are not averaged over updates"),

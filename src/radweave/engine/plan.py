@@ -27,10 +27,12 @@ from radweave.data.targets import ContextSections, refuse_target_in_context
 from radweave.data.tokenizer import built_tokenizer
 from radweave.engine.estimate import Estimate, PartSize, build_on_meta, estimate_of, part_sizes
 from radweave.engine.loop import Writers, refuse_no_compiler
+from radweave.engine.reinforcement import refuse_wordless
+from radweave.engine.rewards import refuse_unknown_rewards
 from radweave.methods.descriptors import DescriptorExtractor
 from radweave.methods.experiment import Experiment
 from radweave.methods.model import ReportModel, device_of, named_parts, refuse_unknown
-from radweave.methods.stage import StageConfig, apply_finetune
+from radweave.methods.stage import RewardStageConfig, StageConfig, apply_finetune
 from radweave.nn.decoding import DecodingConfig, refuse_too_long, refuse_uncompilable
 from radweave.nn.vision import encoders_for
 from radweave.nn.vision.weights import find_weights
@@ -258,9 +260,12 @@ def refuse_impossible_stages(experiment: Experiment, model: ReportModel) -> None
         if is_skipped(experiment, name, stage):
             continue
         try:
-            if stage.trained and not stage.losses:
+            if isinstance(stage, RewardStageConfig):
+                refuse_wordless(model)
+                refuse_unknown_rewards(tuple(stage.rewards))
+            if stage.trained and not stage.learns:
                 raise InputError("there is no loss to train by", field="losses", got="none")
-            refuse_unknown("losses", tuple(stage.losses), model.terms)
+            refuse_unknown("losses", stage.validated, model.terms)
             refuse_unknown("withheld", tuple(stage.withheld), model.inputs)
             apply_finetune(model, stage.finetune)
             if stage.compiled != "nothing":
@@ -273,8 +278,8 @@ def refuse_impossible_stages(experiment: Experiment, model: ReportModel) -> None
 
 
 def is_skipped(experiment: Experiment, name: str, stage: StageConfig) -> bool:
-    """True for a stage without updates; the last one always runs, since it makes the run."""
-    return (stage.epochs == 0 or stage.max_steps == 0) and name != list(experiment.named_stages())[-1]
+    """True for a stage without updates; the one that writes reports always runs, since it makes the run."""
+    return (stage.epochs == 0 or stage.max_steps == 0) and name != experiment.report_stage
 
 
 def refuse_uncompiled_decoding(decoding: DecodingConfig, model: ReportModel) -> None:

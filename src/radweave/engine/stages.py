@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -33,10 +33,13 @@ from radweave.engine.drafts import Drafter
 from radweave.engine.loop import Progress, StageTrainer, Watch
 from radweave.engine.plan import is_skipped
 from radweave.engine.prepare import split_view
+from radweave.engine.reinforcement import Editor, RewardObjective
 from radweave.engine.restore import set_memories
+from radweave.engine.rewards import Rewards, TrainingTexts
+from radweave.labels import get_labeler
 from radweave.methods.experiment import Experiment
 from radweave.methods.model import LearnsTargets, ReportModel, TrainingView, device_of, encoder_name, named_parts
-from radweave.methods.stage import StageConfig, total_loss
+from radweave.methods.stage import REWARD, RewardStageConfig, StageConfig, total_loss
 from radweave.nn.memory.backends import stated_recalls
 from radweave.nn.memory.bank import save_bank
 
@@ -269,7 +272,7 @@ class Training:
     @property
     def last_stage(self) -> StageConfig:
         """The stage that writes reports."""
-        return list(self.experiment.named_stages().values())[-1]
+        return self.experiment.named_stages()[self.experiment.report_stage]
 
     def view(self, dataset: Dataset, prepared: PreparedSplit, **options: Any) -> TrainingView:
         """A training split as methods see it."""
@@ -290,7 +293,7 @@ def run_stages(training: Training) -> tuple[dict[str, int], dict[str, Any]]:
             _build_memories(training, name, features)
             with _cached(training, name, stage, keep=training.experiment.data.keep_stages and not last) as cached:
                 if cached.progress is None:
-                    cached.progress = _trainer(training, name, stage, features).run() if stage.losses else progress
+                    cached.progress = _trainer(training, name, stage, features).run() if stage.learns else progress
             progress = cached.progress
         steps[name] = progress.step
         validation[name] = {"best_step": progress.best_step, "epochs": progress.history}
@@ -350,6 +353,7 @@ def _trainer(training: Training, name: str, stage: StageConfig, features: Featur
         balance=stage.balance,
         workers=data.workers,
     )
+    objective = _objective(training, stage) if isinstance(stage, RewardStageConfig) else None
     return StageTrainer(
         model=training.model,
         stage=stage,
@@ -357,12 +361,21 @@ def _trainer(training: Training, name: str, stage: StageConfig, features: Featur
         name=name,
         seed=training.experiment.seed,
         folder=training.folder,
-        validate=lambda: validate(training, stage, features),
+        validate=lambda: validate(training, stage, features, None if objective is None else objective.rewards),
         fingerprint=training.fingerprint,
         watch=with_samples(training, name, training.watch.stage(name)),
         ranks=training.ranks,
         parallel=training.parallel,
+        objective=objective,
     )
+
+
+def _objective(training: Training, stage: RewardStageConfig) -> RewardObjective:
+    """The rewards of a stage, and how reports are drawn for them."""
+    view = training.view(training.dataset, training.splits["train"].of(stage.mixture))
+    labeler = get_labeler(training.experiment.data.label_set)
+    rewards = Rewards(stage.rewards, TrainingTexts.of(view, labeler))
+    return RewardObjective(stage, rewards, training.tokenizer, training.experiment.decoding, Editor(labeler))
 
 
 def _features(training: Training, stage: StageConfig) -> Features | None:
@@ -437,7 +450,7 @@ def training_view(training: Training) -> TrainingView:
 def _parts_read(training: Training, stage: StageConfig) -> set[str]:
     """Parts that the stage's losses read."""
     terms = training.model.terms
-    return {part for term in stage.losses if term in terms for part in terms[term].reads}
+    return {part for term in stage.validated if term in terms for part in terms[term].reads}
 
 
 def _stage_key(training: Training, name: str, stage: StageConfig) -> str:
@@ -476,9 +489,11 @@ def _stage_key(training: Training, name: str, stage: StageConfig) -> str:
     return str(ranks.from_first(sha256_json(facts)[:16]))
 
 
-def validate(training: Training, stage: StageConfig, features: Features | None = None) -> dict[str, float]:
+def validate(
+    training: Training, stage: StageConfig, features: Features | None = None, rewards: Rewards | None = None
+) -> dict[str, float]:
     """Means over the validation split of ``loss``, the weighted sum, and of every term; scores of generated reports if
-    the stage selects by one.
+    the stage selects by one, and their ``rewards`` where it rewards them.
 
     Ranks share whole batches, so that every study counts once and batches equal those of one process. The model is
     unchanged: figures of an epoch must not depend on other measurements.
@@ -489,18 +504,30 @@ def validate(training: Training, stage: StageConfig, features: Features | None =
     own = []
     with _unchanged(training.model.eval()), torch.no_grad():
         for batch in loader.epoch(first_step=ranks.rank, stride=ranks.size):
-            terms = training.model.loss(batch.to(device), tuple(stage.losses))
-            values = {**terms, "loss": total_loss(terms, stage.losses)}
+            terms = training.model.loss(batch.to(device), stage.validated)
+            weighed = {name: terms[name] for name in stage.losses}
+            values = {**terms, "loss": total_loss(weighed, stage.losses)}
             own.append({name: float(value) * len(batch) for name, value in values.items()})
     batches = interleaved(ranks.gather(own))
     figures = {name: sum(batch[name] for batch in batches) / len(prepared.examples) for name in batches[0]}
-    if stage.selected_by not in (None, "loss", *stage.losses):
+    if rewards is not None or stage.selected_by not in (None, "loss", *stage.losses):
         from radweave.metrics.evaluate import corpus_scores
 
         some = training.drafter.drafts(prepared.examples[ranks.rank :: ranks.size])
         texts = interleaved(ranks.gather([(draft.example.study_id, draft.text) for draft in some]))
         figures |= ranks.from_first(corpus_scores(dict(texts), prepared.references) if ranks.is_first else {})
+        if rewards is not None:
+            figures |= _rewarded(rewards, dict(texts), prepared.references)
     return figures
+
+
+def _rewarded(rewards: Rewards, drafts: Mapping[str, str], references: Mapping[str, str]) -> dict[str, float]:
+    """Mean rewards of drafts, and the share of drafts that are distinct."""
+    own = list(references)
+    parts = rewards.parts([drafts[name] for name in own], [references[name] for name in own])
+    by_name = {f"{REWARD}_{name}": float(values.mean()) for name, values in parts.items()}
+    distinct = len({drafts[name] for name in own}) / len(own)
+    return {REWARD: float(rewards.total(parts).mean()), **by_name, "distinct": distinct}
 
 
 @contextmanager

@@ -270,7 +270,7 @@ def _card(
         left_out={split: len(prepared.left_out) for split, prepared in training.splits.items()},
         views=_views(training.splits["train"]),
         memories=rows_of_memories(training.folder),
-        cautions=cautions_of(training, list(steps.values())[-1]),
+        cautions=cautions_of(training, steps[training.experiment.report_stage]),
         sources={name: dict(figures) for name, figures in training.model.figures().items()},
         dataset=DatasetFacts(
             name=card.name,

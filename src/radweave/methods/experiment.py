@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from radweave.core.config import MAX_TOKENS, Config, Count, Seed, Views
 from radweave.core.ontology import LabelSetName
@@ -22,10 +22,10 @@ from radweave.data.loader import ShuffleAll, ShuffleConfig
 from radweave.data.targets import InputSection, refuse_target_in_context
 from radweave.data.tokenizer import BpeTokenizerConfig, PretrainedTokenizerConfig, TokenizerConfig, spare_words
 from radweave.methods.model import ReportModel
-from radweave.methods.outside import code_of, load_loss, outside_losses
+from radweave.methods.outside import code_of, load_loss, outside_losses, outside_rewards
 from radweave.methods.registry import load_method, outside_entry
 from radweave.methods.renamed import rename_keys
-from radweave.methods.stage import OptimizerConfig, StageConfig, Trainability, full
+from radweave.methods.stage import REWARD, OptimizerConfig, RewardStageConfig, StageConfig, Trainability, full
 from radweave.nn.decoding import DecodingConfig, ExpectedUtilityConfig
 from radweave.nn.heads import WordHeadConfig, WordPart
 from radweave.nn.prompt import PromptFormat, PromptTemplate
@@ -222,11 +222,37 @@ class ModelConfig(Config, ABC):
 
 
 class Stages(Config):
-    """The stages of a method: each field is one, and they run in the order of the fields."""
+    """The stages of a method: each field is one, and they run in the order of the fields.
+
+    ``reward`` comes last, and only where it has epochs: a configuration is dumped without it where nothing of it is
+    set, so that a run without rewards is the same as before there were any.
+    """
+
+    reward: RewardStageConfig = RewardStageConfig()
 
     def named(self) -> dict[str, StageConfig]:
         """The stages by name."""
-        return {name: getattr(self, name) for name in type(self).model_fields}
+        stages: dict[str, StageConfig] = {
+            name: getattr(self, name) for name in type(self).model_fields if name != REWARD
+        }
+        if not self.reward.is_on:
+            return stages
+        before = list(stages.values())[-1]
+        return {**stages, REWARD: self.reward.model_copy(update={"finetune": self.reward.finetune or before.finetune})}
+
+    @model_validator(mode="after")
+    def _as_remembered(self) -> Stages:
+        before = [getattr(self, name) for name in type(self).model_fields if name != REWARD][-1:]
+        if any("vision_encoder" in self.reward.trained and "vision_encoder" not in stage.trained for stage in before):
+            raise ValueError(
+                "stages.reward.finetune.vision_encoder must be frozen as in the stage before: memories hold its tokens"
+            )
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_default_reward(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = dump(self)
+        return {name: value for name, value in values.items() if name != REWARD or self.reward != RewardStageConfig()}
 
 
 class Experiment(Config):
@@ -289,6 +315,11 @@ class Experiment(Config):
         """The stages in the order in which they run."""
         return self.stages.named()
 
+    @property
+    def report_stage(self) -> str:
+        """The stage that writes reports: the last one whose losses are likelihoods."""
+        return [name for name in self.named_stages() if name != REWARD][-1]
+
     def build(self, context: BuildContext) -> ReportModel:
         """The model, with the losses of other packages that a stage weighs.
 
@@ -309,9 +340,12 @@ class Experiment(Config):
         return {name: entries[name] for name in sorted(weighed)}
 
     def outside_code(self) -> dict[str, dict[str, str]]:
-        """Code of other packages, of the method or of losses: name -> package, version, and hash of its code."""
+        """Code of other packages, of method, losses or rewards: name -> package, version, and hash of its code."""
         entry = outside_entry(self.method)
-        entries = {**self._outside_losses(), **({} if entry is None else {self.method: entry})}
+        reward = self.named_stages().get(REWARD)
+        weighed = reward.rewards if isinstance(reward, RewardStageConfig) else ()
+        rewards = {f"reward {name}": entry for name, entry in outside_rewards().items() if name in weighed}
+        entries = {**self._outside_losses(), **rewards, **({} if entry is None else {self.method: entry})}
         return {name: code_of(entry) for name, entry in entries.items()}
 
 

@@ -613,7 +613,7 @@ class Draws(Writes, Protocol):
     """A language model that writes the likeliest report of each study, and draws others."""
 
     def write_draws(
-        self, prompts: Sequence[Prefixes], decoding: DecodingConfig, draws: int
+        self, prompts: Sequence[Prefixes], decoding: DecodingConfig, draws: int, *, apart: bool = False
     ) -> list[list[list[int]]]: ...
 
 

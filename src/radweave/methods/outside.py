@@ -1,4 +1,4 @@
-"""Methods and losses of other packages, found by entry points; nothing is imported before it is used.
+"""Methods, losses and rewards of other packages, found by entry points; nothing is imported before it is used.
 
     [project.entry-points."radweave.methods"]
     queries = "my_package.queries"
@@ -6,8 +6,12 @@
     [project.entry-points."radweave.losses"]
     "dast.entropy" = "my_package.entropy:TERM"
 
+    [project.entry-points."radweave.rewards"]
+    brevity = "my_package.brevity:reward"
+
 A method is a module as ``radweave.methods`` describes it. A loss is a ``Term`` of one method, which a stage weighs:
-``stages.report.losses.entropy=0.1``. A package that cannot be used costs one line, and nothing else.
+``stages.report.losses.entropy=0.1``. A reward is a function of N texts and their N references that returns N numbers in
+[0, 1]; ``stages.reward.rewards.brevity=0.2`` weighs it. A package that cannot be used costs one line, and nothing else.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ from radweave.core.errors import InputError
 LOGGER: Final = logging.getLogger(__name__)
 METHODS: Final = "radweave.methods"
 LOSSES: Final = "radweave.losses"
+REWARDS: Final = "radweave.rewards"
 NEEDED: Final = ("PRESETS", "ABLATIONS")
 """Attributes that no method can be without."""
 
@@ -94,6 +99,23 @@ def load_loss(entry: EntryPoint) -> Any:
     if not isinstance(term, Term):
         raise InputError(f"{package_of(entry)}: '{entry.value}' is no Term", field="losses", got=entry.name)
     return term
+
+
+def outside_rewards() -> dict[str, EntryPoint]:
+    """The rewards of other packages by name."""
+    return {entry.name: entry for entry in _entries(REWARDS, tuple(sys.path))}
+
+
+def load_reward(entry: EntryPoint) -> Any:
+    """Import a reward.
+
+    Raises:
+        InputError: if it cannot be imported, or cannot be called.
+    """
+    reward = _load(entry, "rewards")
+    if not callable(reward):
+        raise InputError(f"{package_of(entry)}: '{entry.value}' is no function", field="rewards", got=entry.name)
+    return reward
 
 
 def code_of(entry: EntryPoint) -> dict[str, str]:

@@ -20,9 +20,11 @@ Trainability = Literal["full", "base", "lora", "frozen"]
 Precision = Literal["float32", "bfloat16", "auto"]
 Compiled = Literal["nothing", "encoder", "networks"]
 """Nothing, the vision encoder, or that and the language model."""
-Selection = Literal["report", "loss", "BLEU_4", "CIDEr", "last"]
+Selection = Literal["report", "loss", "BLEU_4", "CIDEr", "reward", "last"]
 REPORT = "report"
 """The term of the reports, by which every method chooses its epoch."""
+REWARD = "reward"
+"""The stage that rewards drafts, and the mean reward of validation drafts."""
 
 
 class OptimizerConfig(Config):
@@ -91,6 +93,22 @@ class StageConfig(Config):
             raise ValueError("balance and mixture both say how often a study is drawn: one of them can")
         return self
 
+    @model_validator(mode="after")
+    def _has_its_figure(self) -> StageConfig:
+        if self.select == REWARD and not isinstance(self, RewardStageConfig):
+            raise ValueError("select=reward is the figure of the stage that rewards drafts")
+        return self
+
+    @property
+    def learns(self) -> bool:
+        """True for a stage that makes updates: on losses, or on rewards."""
+        return bool(self.losses)
+
+    @property
+    def validated(self) -> tuple[str, ...]:
+        """The terms that validation computes."""
+        return tuple(self.losses)
+
     @property
     def selected_by(self) -> str | None:
         """The validation figure that decides the best epoch; None where that is the last one."""
@@ -107,6 +125,72 @@ class StageConfig(Config):
     def trained(self) -> dict[str, Trainability]:
         """The parts that train, and how."""
         return {part: how for part, how in self.finetune.items() if how != "frozen"}
+
+
+class RewardStageConfig(StageConfig):
+    """A stage that trains a method's own decoder on rewards of the reports that it draws; off with 0 epochs.
+
+    Of each study ``samples`` reports are drawn at ``temperature``. ``scst`` weighs each by its reward less that of the
+    likeliest report; ``grpo`` by its reward less the mean of the study's samples, over their standard deviation. ``kl``
+    weighs the divergence from the model as it was before the stage. A share ``edited`` of a study's samples is edited
+    towards the reference: a sentence of it is put in, or one that it contradicts is taken out. ``rewards`` maps names
+    (``radweave.engine.rewards``) to weights; their weighted mean is the reward, and one of weight 0 is only measured.
+    ``losses`` may name terms that are weighed beside it, such as the likelihood of the reference. An empty
+    ``finetune`` trains what the stage before trains. Dropout is off: the policy that is trained is the one that is
+    drawn from.
+
+    Source: Rennie et al., "Self-critical sequence training for image captioning", CVPR 2017, Eq. 8; Shao et al.,
+    "DeepSeekMath", arXiv:2402.03300, Eq. 3 and 4.
+    """
+
+    finetune: Annotated[dict[str, Trainability], Open()] = Field(default_factory=dict)
+    losses: Annotated[dict[str, float], Open()] = Field(default_factory=dict)
+    optimizer: OptimizerConfig = OptimizerConfig(learning_rate=1e-4, weight_decay=0.0, warmup_steps=20)
+    epochs: int = Field(default=0, ge=0, le=1_000_000)
+    augment: bool = False
+    select: Selection = "reward"
+    algorithm: Literal["scst", "grpo"] = "grpo"
+    samples: int = Field(default=4, ge=1, le=256)
+    kl: float = Field(default=0.05, ge=0)
+    temperature: float = Field(default=1.0, gt=0)
+    edited: float = Field(default=0.25, ge=0, lt=1)
+    rewards: Annotated[dict[str, Annotated[float, Field(ge=0)]], Open()] = Field(
+        default_factory=lambda: {"findings": 1.0, "cider": 0.5, "repetition": 0.1, "contradictions": 0.1}
+    )
+
+    @model_validator(mode="after")
+    def _can_be_rewarded(self) -> RewardStageConfig:
+        if self.algorithm == "grpo" and self.samples < 2:
+            raise ValueError("grpo compares the samples of a study: samples must be 2 or more")
+        if not any(self.rewards.values()):
+            raise ValueError("no reward has a weight above 0")
+        if self.select == "loss":
+            raise ValueError("the loss of this stage is a surrogate of a gradient and selects nothing")
+        if self.compiled != "nothing":
+            raise ValueError("compiled must be nothing: reports are drawn within the updates")
+        return self
+
+    @property
+    def is_on(self) -> bool:
+        """True for a stage that makes an update."""
+        return self.epochs > 0 and self.max_steps != 0
+
+    @property
+    def learns(self) -> bool:
+        return True
+
+    @property
+    def validated(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((REPORT, *self.losses)))
+
+    @property
+    def selected_by(self) -> str | None:
+        return None if self.select == "last" else self.select
+
+    @property
+    def num_edited(self) -> int:
+        """Number of a study's samples that are edited."""
+        return round(self.edited * self.samples)
 
 
 def full(*parts: str) -> dict[str, Trainability]:

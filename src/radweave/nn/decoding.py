@@ -7,6 +7,7 @@ not know, and ``cache=growing``, write with transformers' own ``generate``, batc
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -222,19 +223,32 @@ def refuse_uncompilable(model: Any, decoding: DecodingConfig) -> None:
 
 
 def write_draws(
-    model: Any, prompts: Sequence[Prefixes], decoding: DecodingConfig, draws: int, *, eos_id: int, pad_id: int
+    model: Any,
+    prompts: Sequence[Prefixes],
+    decoding: DecodingConfig,
+    draws: int,
+    *,
+    eos_id: int,
+    pad_id: int,
+    apart: bool = False,
 ) -> list[list[list[int]]]:
-    """The likeliest report of each study and then ``draws`` drawn ones, each prompt read once."""
+    """The likeliest report of each study and then ``draws`` drawn ones, each prompt read once.
+
+    All studies are drawn by the same numbers, so that none depends on the others; ``apart``: each by its own.
+    """
     sampling = decoding.model_copy(update={"num_beams": 1, "do_sample": True})
     if _uses_slots(model, sampling):
-        written = write_in_slots(model, iter(prompts), sampling, eos_id=eos_id, draws=draws, slots=len(prompts))
+        written = write_in_slots(
+            model, iter(prompts), sampling, eos_id=eos_id, draws=draws, slots=len(prompts), apart=apart
+        )
         return [ids[at : at + 1 + draws] for ids, _ in written for at in range(0, len(ids), 1 + draws)]
     greedy = sampling.model_copy(update={"do_sample": False})
     reports = []
-    for study in (batch.only([row]) for batch in prompts for row in range(len(batch))):
+    for number, study in enumerate(batch.only([row]) for batch in prompts for row in range(len(batch))):
         ids, _ = generate_ids(model, study, greedy, eos_id=eos_id, pad_id=pad_id)
         if draws:
-            ids += generate_ids(model, study.only([0] * draws), sampling, eos_id=eos_id, pad_id=pad_id)[0]
+            own = sampling.model_copy(update={"seed": (sampling.seed + number * apart) % (1 << 32)})
+            ids += generate_ids(model, study.only([0] * draws), own, eos_id=eos_id, pad_id=pad_id)[0]
         reports.append(ids)
     return reports
 
@@ -899,12 +913,15 @@ def write_in_slots(
     eos_id: int,
     draws: int | None = None,
     slots: int = 0,
+    apart: bool = False,
 ) -> Iterator[Written]:
     """Reports for batches of prompts, in order; see ``write``.
 
     With ``draws`` each study has its likeliest report and that many drawn ones, one after the other. ``slots`` is the
     number of reports that are written at once, if that is more than the first batch has that holds a study.
+    ``apart``: the draws of each study have numbers of their own.
     """
+    studies = itertools.count()
     running: SlotBatch | None = None
     unfinished: deque[list[Request]] = deque()
     more = True
@@ -914,7 +931,10 @@ def write_in_slots(
             if prompts is None:
                 more = False
                 break
-            requests = [Request(prompt, _jobs(decoding, draws)) for prompt in Prompt.each(prompts)]
+            requests = [
+                Request(prompt, _jobs(decoding, draws, next(studies) if apart else 0))
+                for prompt in Prompt.each(prompts)
+            ]
             for request in requests:
                 length = len(request.prompt.embeds) + decoding.max_new_tokens
                 refuse_too_long(model.config, length, "decoding.max_new_tokens")
@@ -935,10 +955,11 @@ def write_in_slots(
             running.step()
 
 
-def _jobs(decoding: DecodingConfig, draws: int | None) -> list[Job]:
-    """The reports that are written for one study."""
+def _jobs(decoding: DecodingConfig, draws: int | None, study: int) -> list[Job]:
+    """The reports that are written for one study, whose number chooses those to draw by."""
     if draws is not None:
-        return [TokenSequence(), *(TokenSequence.drawn(decoding, draw) for draw in range(draws))]
+        numbers = range(study * draws, (study + 1) * draws)
+        return [TokenSequence(), *(TokenSequence.drawn(decoding, number) for number in numbers)]
     if decoding.num_beams > 1:
         return [BeamSearch.of(decoding.num_beams)]
     return [TokenSequence.drawn(decoding, 0) if decoding.do_sample else TokenSequence()]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from radweave.core.config import Config, Heads, Layers, Tokens, Width
 from radweave.nn.decoding import DecodingConfig, Prefixes, Written, write, write_draws
-from radweave.nn.language_model import Decoder, LoraSetting, NoLoraConfig, mean_loss, next_token_logits
+from radweave.nn.language_model import Decoder, LoraSetting, NoLoraConfig, mean_loss
 from radweave.nn.pretrained import Precision, load_language_model
 from radweave.nn.prompt import left_pad
 
@@ -87,11 +87,7 @@ class CrossAttentionLanguageModel(Decoder):
             labels: the same, -100 where no loss is taken.
             weights: of each label; None: all count alike.
         """
-        text = self.embed_text(input_ids)
-        begin, mask = self._begin(prefix, prefix_mask, len(input_ids))
-        memory, memory_mask = never_empty(memory.to(self.dtype), memory_mask)
-        inputs = {"encoder_hidden_states": memory, "encoder_attention_mask": memory_mask.long()}
-        return next_token_logits(self.model, begin, mask, text, labels, inputs)
+        return self.logits_after(self.prompts(memory, memory_mask, prefix, prefix_mask), input_ids, labels)
 
     def generate(
         self,
@@ -126,9 +122,14 @@ class CrossAttentionLanguageModel(Decoder):
         """Reports for batches of prompts, in order: see ``radweave.nn.decoding.write``."""
         return write(self.model, batches, decoding, eos_id=self.eos_id, pad_id=self.pad_id)
 
-    def write_draws(self, prompts: Sequence[Prefixes], decoding: DecodingConfig, draws: int) -> list[list[list[int]]]:
-        """Token ids of the likeliest report of each study, and then of ``draws`` drawn ones. No end, no padding."""
-        return write_draws(self.model, prompts, decoding, draws, eos_id=self.eos_id, pad_id=self.pad_id)
+    def write_draws(
+        self, prompts: Sequence[Prefixes], decoding: DecodingConfig, draws: int, *, apart: bool = False
+    ) -> list[list[list[int]]]:
+        """Token ids of the likeliest report of each study, and then of ``draws`` drawn ones. No end, no padding.
+
+        ``apart``: each study has random numbers of its own.
+        """
+        return write_draws(self.model, prompts, decoding, draws, eos_id=self.eos_id, pad_id=self.pad_id, apart=apart)
 
     def _begin(self, prefix: Tensor | None, mask: Tensor | None, batch: int) -> tuple[Tensor, Tensor]:
         """Prompt, left-padded, and the begin token."""

@@ -238,6 +238,19 @@ class Decoder(nn.Module):
         text = self.embed(input_ids)
         return blank_tokens(text, self.token_dropout) if self.training and self.token_dropout else text
 
+    def logits_after(
+        self, prompts: Prefixes, input_ids: Int[Tensor, "batch text"], labels: Int[Tensor, "batch text"]
+    ) -> Float[Tensor, "batch text words"]:
+        """Logits of each report token after its prompt, and the memory that cross-attention reads, if any.
+
+        The last prompt position predicts the first report token, so ``labels`` are not shifted by the caller.
+        """
+        text, inputs = self.embed_text(input_ids), {}
+        if prompts.memory is not None and prompts.memory_mask is not None:
+            memory = prompts.memory.to(self.dtype)
+            inputs = {"encoder_hidden_states": memory, "encoder_attention_mask": prompts.memory_mask.long()}
+        return next_token_logits(self.model, prompts.embeds.to(self.dtype), prompts.mask, text, labels, inputs)
+
 
 class CausalLanguageModel(Decoder):
     """A transformers causal language model that reads a prefix of embeddings.
@@ -264,12 +277,8 @@ class CausalLanguageModel(Decoder):
         input_ids: Int[Tensor, "batch text"],
         labels: Int[Tensor, "batch text"],
     ) -> Float[Tensor, "batch text words"]:
-        """Logits of each report token.
-
-        The last prefix position predicts the first report token, so ``labels`` are not shifted by the caller.
-        """
-        text = self.embed_text(input_ids)
-        return next_token_logits(self.model, prefix.to(self.dtype), prefix_mask, text, labels)
+        """Logits of each report token."""
+        return self.logits_after(Prefixes(prefix, prefix_mask), input_ids, labels)
 
     def text_loss(
         self,
@@ -304,10 +313,15 @@ class CausalLanguageModel(Decoder):
         prompts = (replace(one, embeds=one.embeds.to(self.dtype)) for one in batches)
         return write(self.model, prompts, decoding, eos_id=self.eos_id, pad_id=self.pad_id)
 
-    def write_draws(self, prompts: Sequence[Prefixes], decoding: DecodingConfig, draws: int) -> list[list[list[int]]]:
-        """Token ids of the likeliest report of each study, and then of ``draws`` drawn ones. No end, no padding."""
+    def write_draws(
+        self, prompts: Sequence[Prefixes], decoding: DecodingConfig, draws: int, *, apart: bool = False
+    ) -> list[list[list[int]]]:
+        """Token ids of the likeliest report of each study, and then of ``draws`` drawn ones. No end, no padding.
+
+        ``apart``: each study has random numbers of its own.
+        """
         typed = [replace(one, embeds=one.embeds.to(self.dtype)) for one in prompts]
-        return write_draws(self.model, typed, decoding, draws, eos_id=self.eos_id, pad_id=self.pad_id)
+        return write_draws(self.model, typed, decoding, draws, eos_id=self.eos_id, pad_id=self.pad_id, apart=apart)
 
 
 class LlamaConfig(Config):
