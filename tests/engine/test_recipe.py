@@ -159,12 +159,20 @@ def test_inputs_are_withheld_by_their_own_shares_and_tokens_stay_as_they_are(slo
     assert reader("image", slots["image"])[0] is slots["image"][0]
 
 
-@pytest.mark.parametrize(("method", "differs"), [("diffrgennet", True), ("baseline", False)])
+@pytest.mark.parametrize(
+    ("method", "parts", "differs"),
+    [
+        ("diffrgennet", [], True),
+        ("baseline", [], False),
+        ("dast", ["model.fusion=none", "model.retrieval=none"], False),
+    ],
+)
 def test_single_inputs_change_what_a_stage_trains_unless_there_is_but_one(
-    method: str, differs: bool, toy_dataset: Dataset, tmp_path: Path
+    method: str, parts: list[str], differs: bool, toy_dataset: Dataset, tmp_path: Path
 ) -> None:
     def weights(share: float) -> dict[str, torch.Tensor]:
-        sizes = [*TOY_OVERRIDES, *TOY_SIZES[method], "stages.report.epochs=1", f"stages.report.single_input={share}"]
+        sizes = [*TOY_OVERRIDES, *TOY_SIZES[method], *parts]
+        sizes += ["stages.report.epochs=1", f"stages.report.single_input={share}"]
         return load_file(
             train(method, toy_dataset.path, tmp_path / f"{share}", overrides=sizes) / "weights.safetensors"
         )

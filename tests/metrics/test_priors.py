@@ -196,3 +196,13 @@ def test_a_dataset_folder_gives_priors_and_patients(tmp_path: Path, capsys: pyte
     shown = capsys.readouterr().out
     assert "With and without a prior" in shown
     assert "Change from the prior" in shown
+
+
+def test_results_with_other_priors_are_not_compared() -> None:
+    pairs = made()
+    fewer = [replace(pair, prior_report=None) if pair.study_id == "s0" else pair for pair in pairs]
+    without = [replace(pair, prior_report=None) for pair in pairs]
+    with pytest.raises(InputError, match=r"1 of 7 studies differ \(first: s0\)"):
+        compare(scored(pairs), scored(fewer), resamples=10)
+    assert "new_R" in [difference.metric for difference in compare(scored(pairs), scored(pairs[::-1]), resamples=10)]
+    assert "new_R" not in [difference.metric for difference in compare(scored(pairs), scored(without), resamples=10)]

@@ -305,8 +305,8 @@ class StageTrainer:
     @contextmanager
     def _withheld_inputs(self) -> Iterator[None]:
         model = self.replica.model
-        share, inputs = self.stage.single_input, tuple(model.inputs)
-        single = share if len(inputs) > 1 else 0.0
+        inputs = tuple(name for name in model.inputs if name not in model.absent_inputs)
+        single = self.stage.single_input if len(inputs) > 1 else 0.0
         if not self.stage.withheld and not single:
             yield
             return

@@ -100,6 +100,7 @@ class Withheld:
         self.shares = shares
         self.single = single
         self.inputs = tuple(inputs)
+        self.places = {name: place for place, name in enumerate(self.inputs)}
         self.drawn: Tensor | None = None
 
     def __call__(self, name: str, slot: Slot) -> Slot:
@@ -109,7 +110,7 @@ class Withheld:
             mask = mask & (torch.rand(len(mask), 1, device=mask.device) >= share)
         if self.single:
             only = self._only(mask)
-            mask = mask & ((only < 0) | (only == self.inputs.index(name)))
+            mask = mask & ((only < 0) | (only == self.places.get(name, len(self.inputs))))
         return tokens, mask
 
     def _only(self, mask: Bool[Tensor, "batch tokens"]) -> Int[Tensor, "batch 1"]:
@@ -162,6 +163,11 @@ class ReportModel(nn.Module, ABC):
         nn.Module.__init__(model)
         model.register_load_state_dict_pre_hook(rename_parts)  # type: ignore[no-untyped-call]
         return model
+
+    @property
+    def absent_inputs(self) -> frozenset[str]:
+        """Inputs without a single token, since the configuration leaves out the part that makes them."""
+        return frozenset()
 
     @property
     def encoder(self) -> nn.Module:

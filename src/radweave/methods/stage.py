@@ -62,7 +62,8 @@ class StageConfig(Config):
     power of minus ``balance`` (``data/loader.py``). Validation knows neither.
     ``withheld`` maps inputs of the decoder to the share of training studies that go without them
     (``radweave.methods.model.Withheld``): what stands beside them then has to be read. A share ``single_input`` of
-    training studies is written after one input alone, drawn evenly: each has to be read by itself.
+    training studies is written after one input alone, drawn evenly among those that the model has: each has to be read
+    by itself.
     """
 
     finetune: Annotated[dict[str, Trainability], Open()]

@@ -45,7 +45,7 @@ from radweave.metrics.pairs import (
 )
 from radweave.metrics.phrases import phrases_page
 from radweave.metrics.priors import with_priors
-from radweave.metrics.protocols import EvalProtocol, ProtocolRecord, get_protocol, published_protocol
+from radweave.metrics.protocols import EvalProtocol, get_protocol, published_protocol
 from radweave.metrics.records import ClinicalKey, number_or_none
 from radweave.metrics.result import Evaluation
 from radweave.metrics.result_tables import comparison_tables, result_tables
@@ -58,6 +58,7 @@ from radweave.metrics.significance import (
     compared_statistics,
     corrected,
     marked_rule,
+    refuse_other_priors,
 )
 from radweave.metrics.tables import TextTable, latex_tables, markdown_tables, print_tables, reliability_plot
 
@@ -448,7 +449,7 @@ def _over_seeds(request: CompareRequest) -> dict[str, Any]:
         raise InputError("--seeds compares two folders", got=len(request.runs))
     if request.judge:
         raise InputError("the judge compares two runs, not folders of seeds", field="judge")
-    protocol: ProtocolRecord | None = None
+    first: Evaluation | None = None
     scores: list[list[dict[str, float | None]]] = []
     reference: Sequence[Pair] = ()
     files = [seed_files(folder) for folder in request.runs]
@@ -461,15 +462,16 @@ def _over_seeds(request: CompareRequest) -> dict[str, Any]:
                 raise InputError("not about the same studies as the first file", file=path, field="study_id")
             same_references(str(path), reference, pairs)
             evaluation = _evaluation(pairs, request)
-            protocol = evaluation.protocol
+            first = evaluation if first is None else first
+            refuse_other_priors(first, evaluation)
             scores[-1].append(_corpus_values(evaluation))
     comparisons = compare_seeds(scores[0], scores[1])
-    assert protocol is not None, "a folder of seeds holds a file"
+    assert first is not None, "a folder of seeds holds a file"
     return {
         "format": FORMAT,
         "version": FORMAT_VERSION,
         "kind": "seeds",
-        "protocol": protocol.to_json(),
+        "protocol": first.protocol.to_json(),
         "studies": len(reference),
         "test": TEST,
         "std_ddof": DDOF,

@@ -189,12 +189,14 @@ class PriorScores:
 class PriorTable:
     """Scores beside the floors that copy the prior's report.
 
-    ``studies`` counts those with and without a prior, ``cells`` the cells of each change in the references.
+    ``studies`` counts those with and without a prior, ``cells`` the cells of each change in the references. ``before``
+    has the findings that each study's prior affirms; None for a study without one.
     """
 
     studies: Mapping[Part, int]
     cells: Mapping[Change, int]
     systems: Mapping[str, PriorScores]
+    before: Sequence[frozenset[str] | None]
 
     def to_json(self) -> Json:
         return {
@@ -254,4 +256,8 @@ def prior_table(
     own = systems[THIS_RUN]
     cells = {change: int(own[f"{change}_R"].sums()[[0, 2]].sum()) for change in CHANGES}
     number = int(before.has.sum())
-    return PriorTable({"with_prior": number, "without_prior": len(before.has) - number}, cells, made)
+    affirmed = [
+        frozenset(name for name, is_there in zip(before.findings, row, strict=True) if is_there) if has else None
+        for has, row in zip(before.has.tolist(), before.prior.tolist(), strict=True)
+    ]
+    return PriorTable({"with_prior": number, "without_prior": len(before.has) - number}, cells, made, affirmed)

@@ -103,7 +103,7 @@ def compare(a: Evaluation, b: Evaluation, *, resamples: int = RESAMPLES, seed: i
     """Test B against A on the studies they share, which must be all.
 
     Raises:
-        InputError: if the studies or the protocols differ.
+        InputError: if the studies, the protocols or the reports of prior studies differ.
     """
     _check_comparable(a, b)
     place = {study: i for i, study in enumerate(b.study_ids)}
@@ -132,6 +132,27 @@ def _check_comparable(a: Evaluation, b: Evaluation) -> None:
         )
     if dict(zip(a.study_ids, a.patients, strict=True)) != dict(zip(b.study_ids, b.patients, strict=True)):
         raise InputError("the two results assign the studies to different patients", field="patient_id")
+    refuse_other_priors(a, b)
+
+
+def refuse_other_priors(a: Evaluation, b: Evaluation) -> None:
+    """Refuse results whose scores beside priors are over other studies, or from other findings of the priors.
+
+    Raises:
+        InputError: if both have reports of prior studies, and these differ.
+    """
+    if a.priors is None or b.priors is None:
+        return
+    first = dict(zip(a.study_ids, a.priors.before, strict=True))
+    second = dict(zip(b.study_ids, b.priors.before, strict=True))
+    differing = [study for study in first if first[study] != second[study]]
+    if differing:
+        raise InputError(
+            "the two results have other reports of prior studies",
+            field="prior_report",
+            got=f"{len(differing)} of {len(first)} studies differ (first: {min(differing)})",
+            expected="the same in both, or none in one",
+        )
 
 
 @dataclass(frozen=True, slots=True)

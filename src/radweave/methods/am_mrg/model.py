@@ -211,6 +211,11 @@ class AmMrgModel(ReportModel):
     terms = TERMS
     inputs = INPUTS
 
+    @property
+    def absent_inputs(self) -> frozenset[str]:
+        parts = {"regions": self.visual_memory, "reports": self.report_memory}
+        return frozenset(name for name, memory in parts.items() if isinstance(memory, NoMemory))
+
     def loss(self, batch: Batch, terms: Sequence[str]) -> dict[str, Tensor]:
         """Losses of stage 1: ``disease`` (binary cross-entropy, Eq. 11), ``orthogonality`` of the diseases, and
         ``words`` for encoders that start from nothing. Of small language models: ``text`` and ``text_in_context``. Of

@@ -273,6 +273,11 @@ class DastModel(ReportModel):
     terms = TERMS
     inputs = INPUTS
 
+    @property
+    def absent_inputs(self) -> frozenset[str]:
+        parts = {"exemplar": isinstance(self.retrieval, NoRetrieval), "fusion": isinstance(self.fusion, NoFusion)}
+        return frozenset(name for name, is_absent in parts.items() if is_absent)
+
     def loss(self, batch: Batch, terms: Sequence[str]) -> dict[str, Tensor]:
         """Losses: ``disease`` (binary cross-entropy) and ``contrastive`` of stage 1, ``report`` of stage 2, and for
         small language models ``text`` (reports alone) and ``text_in_context`` (reports after a context of text).

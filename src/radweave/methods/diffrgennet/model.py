@@ -344,6 +344,12 @@ class DiffRGenNetModel(ReportModel):
     terms = TERMS
     inputs = INPUTS
 
+    @property
+    def absent_inputs(self) -> frozenset[str]:
+        if isinstance(self.retrieval, NoRetrieval):
+            return frozenset({"similar", "difference"})
+        return frozenset({"difference"}) if isinstance(self.difference, NoDifference) else frozenset()
+
     def loss(self, batch: Batch, terms: Sequence[str]) -> dict[str, Tensor]:
         """Losses: ``report`` per token, ``disease`` (Eq. 9), ``matching`` (Eq. 8), and ``words`` of the word head."""
         return losses(self.terms, Forward(self, batch), terms)

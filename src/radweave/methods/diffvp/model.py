@@ -25,6 +25,7 @@ from radweave.methods.diffvp.difference import (
     Difference,
     DifferenceConfig,
     DifferenceSetting,
+    NoDifference,
     NoDifferenceConfig,
     importance_weights,
     top_share,
@@ -397,6 +398,14 @@ class DiffvpModel(ReportModel):
     uncertain: UncertainPolicy
     terms = TERMS
     inputs = INPUTS
+
+    @property
+    def absent_inputs(self) -> frozenset[str]:
+        parts = {
+            "difference": isinstance(self.difference, NoDifference),
+            "diagnosis": isinstance(self.diagnosis, NoDiagnosis),
+        }
+        return frozenset(name for name, is_absent in parts.items() if is_absent)
 
     def loss(self, batch: Batch, terms: Sequence[str]) -> dict[str, Tensor]:
         """Losses of the encoder (``disease``, ``words``), of E (``diagnosis``), of a language model from nothing

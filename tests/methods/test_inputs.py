@@ -1,0 +1,67 @@
+"""Inputs of the decoder that a configuration of a method leaves without a token."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from method_toys import batch_of, example, toy_context, with_memory
+
+from radweave.core.batch import Batch
+from radweave.methods import resolve
+from radweave.methods.model import ReportModel
+from radweave.nn.prompt import Slot
+from toys import TOY_OVERRIDES, TOY_SIZES
+
+ABSENT = [
+    ("dast", (), set()),
+    ("dast", ("model.fusion=none",), {"fusion"}),
+    ("dast", ("model.fusion=none", "model.retrieval=none"), {"fusion", "exemplar"}),
+    ("am_mrg", ("model.visual_memory=none", "model.report_memory=none"), {"regions", "reports"}),
+    ("diffrgennet", (), set()),
+    ("diffrgennet", ("model.difference=none",), {"difference"}),
+    ("diffrgennet", ("model.retrieval=none",), {"similar", "difference"}),
+]
+
+
+def tokens_read(model: ReportModel, batch: Batch) -> dict[str, int]:
+    """Tokens of each input that the decoder reads while it learns reports."""
+    read: dict[str, int] = {}
+
+    def record(name: str, slot: Slot) -> Slot:
+        read[name] = int(slot[1].sum())
+        return slot
+
+    torch.manual_seed(0)
+    with model.reading_by(record):
+        model.loss(batch, ("report",))
+    return read
+
+
+@pytest.mark.parametrize(("method", "overrides", "expected"), ABSENT)
+def test_absent_inputs_are_those_without_a_token(method: str, overrides: tuple[str, ...], expected: set[str]) -> None:
+    context = toy_context(method)
+    model = resolve(method, "tiny", [*TOY_OVERRIDES, *TOY_SIZES[method], *overrides]).model.build(context)
+    examples = [example(context, number) for number in range(6)]
+    read = tokens_read(with_memory(model, context, examples), batch_of(context, *examples))
+    assert set(read) == set(model.inputs)
+    assert {name for name, tokens in read.items() if not tokens} == set(model.absent_inputs) == expected
+
+
+def test_diffvp_without_difference_and_diagnosis_reads_the_image_alone() -> None:
+    overrides = [*TOY_OVERRIDES, *TOY_SIZES["diffvp"], "model.difference=none", "model.diagnosis=none"]
+    model = resolve("diffvp", "tiny", overrides).model.build(replace(toy_context("diffvp"), volume_size=(8, 16, 16)))
+    scans = Batch(
+        study_ids=["a", "b"],
+        patient_ids=["a", "b"],
+        volume=torch.rand(2, 1, 8, 16, 16),
+        view_mask=torch.ones(2, 1, dtype=torch.bool),
+        view_ids=torch.zeros(2, 1, dtype=torch.long),
+        input_ids=torch.randint(5, 50, (2, 7)),
+        labels=torch.randint(5, 50, (2, 7)),
+        class_labels=torch.randint(0, 4, (2, 14)),
+    )
+    read = tokens_read(model, scans)
+    assert {name for name, tokens in read.items() if not tokens} == set(model.absent_inputs)
+    assert model.absent_inputs == {"difference", "diagnosis"}
