@@ -20,7 +20,7 @@ PACKAGE = re.compile(r"`([a-z_]+)/(?:NAME/)?`")
 LINK = re.compile(r"\]\(([^()\s]+)\)")
 ELSEWHERE = ("scripts/data.py", "modules/data_ct.py")
 """Files of other projects, from which we deviate."""
-ENTRY_POINTS = (".methods", ".losses")
+ENTRY_POINTS = (".methods", ".losses", ".rewards")
 """Groups of entry points of other packages."""
 
 

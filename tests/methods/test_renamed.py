@@ -32,7 +32,8 @@ def test_a_former_configuration_is_the_present_one(method: str) -> None:
     kind = type(load_method(method).PRESETS["tiny"]())
     experiment = from_yaml(kind, FORMER / f"{method}.yaml")
     # Fields that are newer than the file are the preset's.
-    newer = ["stages.report.abnormal_weight=1", "stages.report.patience=null"] if method == "weave" else []
+    own = {"abnormal_weight": "1", "patience": "null", "single_input": "0"} if method == "weave" else {}
+    newer = [f"stages.report.{field}={value}" for field, value in own.items()]
     repeated = resolve(method, "tiny", newer, FORMER / f"{method}.yaml")
     assert repeated == experiment
     if method == "weave":

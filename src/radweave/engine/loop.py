@@ -304,12 +304,12 @@ class StageTrainer:
 
     @contextmanager
     def _withheld_inputs(self) -> Iterator[None]:
+        if not self.stage.withheld and not self.stage.single_input:
+            yield
+            return
         model = self.replica.model
         inputs = tuple(name for name in model.inputs if name not in model.absent_inputs)
         single = self.stage.single_input if len(inputs) > 1 else 0.0
-        if not self.stage.withheld and not single:
-            yield
-            return
         with model.reading_by(Withheld(self.stage.withheld, single, inputs)):
             yield
 
