@@ -305,12 +305,12 @@ class StageTrainer:
     @contextmanager
     def _withheld_inputs(self) -> Iterator[None]:
         model = self.replica.model
-        share, inputs = self.stage.single_input, tuple(model.inputs)
-        single = share if len(inputs) > 1 else 0.0
+        share = self.stage.single_input
+        single = share if share and len(model.inputs) > 1 else 0.0
         if not self.stage.withheld and not single:
             yield
             return
-        with model.reading_by(Withheld(self.stage.withheld, single, inputs)):
+        with model.reading_by(Withheld(self.stage.withheld, single, tuple(model.inputs))):
             yield
 
     def _refuse_sharded(self) -> None:
