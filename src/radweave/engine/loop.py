@@ -305,12 +305,14 @@ class StageTrainer:
     @contextmanager
     def _withheld_inputs(self) -> Iterator[None]:
         model = self.replica.model
-        inputs = tuple(name for name in model.inputs if name not in model.absent_inputs)
-        single = self.stage.single_input if len(inputs) > 1 else 0.0
+        single, inputs = self.stage.single_input, tuple[str, ...]()
+        if single:
+            inputs = tuple(name for name in model.inputs if name not in model.absent_inputs)
+            single = single if len(inputs) > 1 else 0.0
         if not self.stage.withheld and not single:
             yield
             return
-        with model.reading_by(Withheld(self.stage.withheld, single, inputs)):
+        with model.reading_by(Withheld(self.stage.withheld, single, tuple(model.inputs))):
             yield
 
     def _refuse_sharded(self) -> None:
