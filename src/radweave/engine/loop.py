@@ -312,7 +312,7 @@ class StageTrainer:
         if not self.stage.withheld and not single:
             yield
             return
-        with model.reading_by(Withheld(self.stage.withheld, single, tuple(model.inputs))):
+        with model.reading_by(Withheld(self.stage.withheld, single, inputs)):
             yield
 
     def _refuse_sharded(self) -> None:
