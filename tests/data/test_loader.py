@@ -302,7 +302,8 @@ def test_weights_follow_their_study_in_any_batch_order_and_slice() -> None:
 
     alone = weights(batch_size=1)
     assert alone == weights(batch_size=5, shuffle=True) == weights(batch_size=12)
-    assert alone == weights(batch_size=12, rank=0, size=2) | weights(batch_size=12, rank=1, size=2)
+    for whole in (12, 10):  # halves of six are marked alike, halves of five are not
+        assert alone == weights(batch_size=whole, rank=0, size=2) | weights(batch_size=whole, rank=1, size=2)
     assert all(sorted(row)[-1] == 3 and row.count(3) == 1 for study, row in alone.items())
 
 

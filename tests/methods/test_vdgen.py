@@ -621,6 +621,19 @@ def test_kept_sentences_follow_a_language_model_that_has_trained_since() -> None
     assert earlier.states is states, "a bank of an earlier version has no tokens"
 
 
+def test_a_draft_shows_sentences_by_the_language_model_that_wrote_it() -> None:
+    where, model = context(), toy_model().eval()
+    model.set_memories(model.build_memories("report", training_view(where, [toy_example(where, 0)])))
+    memory = model.sentences.memory
+    assert memory is not None
+    tokens = [row["token_ids"] for row in memory.rows]
+    with torch.no_grad():
+        for parameter in model.language_model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    model.generate(toy_batch(where), resolve("vdgen", "tiny", TOY_OVERRIDES).decoding)
+    torch.testing.assert_close(memory.states, sentence_states(model.language_model, tokens), **CLOSE)
+
+
 def test_the_nearest_sentences_are_those_of_the_space_and_never_the_patients_own() -> None:
     where, model = context(), toy_model().eval()
     assert isinstance(model.did, DiseaseDistillation)

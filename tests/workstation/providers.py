@@ -29,6 +29,7 @@ class Provider:
         self.changed: Callable[[dict[str, Any]], dict[str, Any]] = dict
         self.token: Callable[[dict[str, Any]], str] | None = None
         self.is_down = False
+        self.shared: list[OctKey] = []
         self.requests: list[str] = []
         self._codes: dict[str, dict[str, str]] = {}
         self.rotate()
@@ -77,12 +78,18 @@ class Provider:
         shared = OctKey.import_key(json.dumps(self.key.as_dict(private=False)))
         return str(jwt.encode({"alg": "HS256", "kid": self.key.kid}, claims, shared, algorithms=["HS256"]))
 
+    def signed_with_a_shared_secret(self, claims: dict[str, Any]) -> str:
+        """A secret that the provider lists among its keys, as one that signs by the client's secret might."""
+        self.shared = [OctKey.import_key(SECRET, {"kid": "shared"})]
+        return str(jwt.encode({"alg": "HS256", "kid": "shared"}, claims, self.shared[0], algorithms=["HS256"]))
+
     def signed_by_another(self, claims: dict[str, Any]) -> str:
         other = ECKey.generate_key("P-256", {"kid": self.key.kid})
         return str(jwt.encode({"alg": "ES256", "kid": self.key.kid}, claims, other))
 
     def keys(self) -> Any:
-        return KeySet([self.key]).as_dict(private=False)
+        secrets = [key.as_dict(private=True) for key in self.shared]
+        return {"keys": [*KeySet([self.key]).as_dict(private=False)["keys"], *secrets]}
 
     def metadata(self) -> dict[str, Any]:
         return {

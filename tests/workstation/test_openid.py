@@ -138,6 +138,7 @@ FAULTS: dict[str, Callable[[Provider], None]] = {
     "another access token": changed(at_hash="x"),
     "no signature": otherwise("unsigned"),
     "the public key as a secret": otherwise("signed_with_the_public_key"),
+    "a shared secret": otherwise("signed_with_a_shared_secret"),
     "another's signature": otherwise("signed_by_another"),
     "no token": lambda made: setattr(made, "token", lambda claims: ""),
     "no text": lambda made: setattr(made, "token", lambda claims: 7),
