@@ -7,6 +7,7 @@ difference: Noisy-OR over what differs from normal studies of the same view (Dif
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -49,14 +50,14 @@ class NoSourceConfig(Config):
         return NoSource()
 
 
-class LearnedSource(nn.Module):
+class LearnedSource(nn.Module, ABC):
     """Heads on the members' tokens, one for each member."""
 
     each: nn.ModuleList
 
+    @abstractmethod
     def logits(self, number: int, views: ViewTokens) -> Float[Tensor, "batch classes"]:
         """Log-odds of each class by the head of one member."""
-        raise NotImplementedError
 
     def loss(self, number: int, views: ViewTokens, batch: Batch) -> Tensor:
         """Loss of the head of one member: of the classes."""
