@@ -409,8 +409,12 @@ def test_the_interval_is_that_of_the_mean_over_seeds(
 def test_tables_name_what_is_unequal(finished: tuple[BenchRequest, BenchResult, list[str]]) -> None:
     results = finished[1].sets["xray"]
     sentence = "NOT equal, drafts: own decoder: baseline; by utility: baseline, by utility"
-    for table in (short_table(results), *score_tables(results)):
-        assert table.title.startswith("METEOR") or sentence in table.notes
+    record = {"rows": [{"label": label, "metrics": {"METEOR": {"mean": 0.1, "std": None}}} for label in results.terms]}
+    with_meteor = replace(results, record=record)
+    differences = comparison_tables(results)
+    assert differences
+    for table in (short_table(results), *score_tables(with_meteor), *differences):
+        assert sentence in table.notes, table.title
         assert not any("encoders" in note for note in table.notes)
     record = read_json(finished[0].out / "results" / "benchmark.json")["sets"]["xray"]
     assert record["terms"]["baseline, by utility"]["thresholds"] == "pooled"

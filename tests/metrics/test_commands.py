@@ -183,6 +183,36 @@ def test_compare_over_seeds(tmp_path: Path) -> None:
     assert any(row["metric"] == "CE_micro_precision" for row in record["comparisons"])
 
 
+def test_seeds_that_cannot_be_compared_are_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    for seed in range(2):
+        write_pairs(tmp_path / "base" / f"{seed}.jsonl", drop=seed)
+        write_pairs(tmp_path / "ours" / f"{seed}.jsonl", drop=seed + 1)
+        write_pairs(tmp_path / "fewer" / f"{seed}.jsonl", drop=seed)
+        write_pairs(tmp_path / "other" / f"{seed}.jsonl", drop=seed)
+    lines = (tmp_path / "fewer" / "1.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "fewer" / "1.jsonl").write_text("".join(lines[:-1]))
+    changed = (tmp_path / "other" / "1.jsonl").read_text().replace('"ref": "Cardiomegaly', '"ref": "Mild cardiomegaly')
+    (tmp_path / "other" / "1.jsonl").write_text(changed)
+    (tmp_path / "empty").mkdir()
+    write_pairs(tmp_path / "one" / "0.jsonl")
+    base, plain = tmp_path / "base", ("--no-meteor", "--out", tmp_path / "out")
+    refused = {
+        "not about the same studies": ("fewer", ()),
+        "reference differs": ("other", ()),
+        "holds no pairs file": ("empty", ()),
+        "not a folder": ("nowhere", ()),
+        "needs several seeds": ("one", ()),
+        "not folders of seeds": ("ours", ("--judge", "http://127.0.0.1:1/v1", "--judge-model", "m")),
+        "floors have no seeds": ("ours", ("--floors",)),
+        "phrases are a page of single runs": ("ours", ("--phrases", 3)),
+        "two folders": ("ours", (tmp_path / "one",)),
+    }
+    for reason, (folder, options) in refused.items():
+        with pytest.raises(InputError, match=reason):
+            run("compare", "--seeds", base, tmp_path / folder, *options, *plain)
+    assert not (tmp_path / "out").exists()
+
+
 def test_compare_with_a_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = write_pairs(tmp_path / "a.jsonl", drop=5), write_pairs(tmp_path / "b.jsonl")
     monkeypatch.setenv("RADWEAVE_JUDGE_KEY", "k")

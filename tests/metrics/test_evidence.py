@@ -52,6 +52,15 @@ def test_missing_evidence_is_none_not_zero() -> None:
     assert result.draft == 1.0
 
 
+def test_null_in_a_file_is_an_absent_value() -> None:
+    without_thresholds = row(EFFUSION, EFFUSION, calibration={"thresholds": None}, recalled=None)
+    without_thresholds["evidence"]["class_probabilities"] = {"Pleural Effusion": 0.6, "Edema": None}
+    without_heads = row(EDEMA, EDEMA, class_probabilities=None, calibration=None)
+    result = evidence_agreement([without_thresholds, without_heads], get_labeler("chexpert14"))
+    assert result.heads == pytest.approx(2 * 1 / (1 + 2)), "0.6 reaches 0.5, and the second draft has no heads"
+    assert (result.heads_ap, result.recalled) == (None, None)
+
+
 @pytest.mark.parametrize(
     ("recalled", "expected"),
     [

@@ -115,7 +115,7 @@ def score_tables(results: SetResults) -> list[TextTable]:
         notes += [f"deviation: {text}" for text in rules.deviations if "vocabulary" not in text]
         notes += unequal_terms(results.terms, results.printed)
         tables.append(_scores(f"Language, protocol {name}", systems, floors, LANGUAGE, LANGUAGE, notes))
-    meteor = _meteor(results.record)
+    meteor = _meteor(results)
     if meteor is not None:
         tables.append(meteor)
     note = [
@@ -148,20 +148,24 @@ def _scores(
     return TextTable(title, ("method", *names), tuple(rows), tuple(notes))
 
 
-def _meteor(record: Mapping[str, Any]) -> TextTable | None:
+def _meteor(results: SetResults) -> TextTable | None:
     rows = []
-    for row in record["rows"]:
+    for row in results.record["rows"]:
         metric = row["metrics"]["METEOR"]
         if metric["mean"] is not None:
             spread = "" if metric["std"] is None else f" ± {metric['std']:.3f}"
             rows.append((row["label"], f"{metric['mean']:.3f}{spread}"))
-    return TextTable("METEOR 1.5, protocol full", ("method", "METEOR"), tuple(rows)) if rows else None
+    if not rows:
+        return None
+    notes = unequal_terms(results.terms, (label for label, _ in rows))
+    return TextTable("METEOR 1.5, protocol full", ("method", "METEOR"), tuple(rows), notes)
 
 
 def comparison_tables(results: SetResults) -> list[TextTable]:
     """Differences to the reference method and to the floors."""
     metrics = tested_metrics(results.full)
     methods = [name for name in results.full if name != results.reference]
+    unequal = unequal_terms(results.terms, results.full)
     tables = []
     if results.to_reference:
         rows = [
@@ -172,7 +176,7 @@ def comparison_tables(results: SetResults) -> list[TextTable]:
             f" Holm: over all {len(results.to_reference)} cells; p seeds: Welch's test between trainings",
             "* a difference is taken to hold where Holm and seeds are both below 0.05",
         )
-        notes += _untested(results)
+        notes += (*_untested(results), *unequal)
         tables.append(TextTable(f"Difference to {results.reference}", ("method", *metrics), tuple(rows), notes))
     if results.to_joining:
         cells = results.to_joining
@@ -183,11 +187,12 @@ def comparison_tables(results: SetResults) -> list[TextTable]:
         ]
         notes = (
             f"below zero {JOINING} is ahead; Holm: over all {len(cells)} cells; p seeds: Welch's between trainings",
+            *unequal,
         )
         tables.append(TextTable(f"Difference to {JOINING}", ("method", *metrics), tuple(rows), notes))
     for floor, tested in results.to_floors.items():
         rows = [(name, *(difference(tested.get((name, metric))) for metric in metrics)) for name in results.full]
-        notes = (f"a floor has no seeds; {FLOORS[floor]}",)
+        notes = (f"a floor has no seeds; {FLOORS[floor]}", *unequal)
         tables.append(TextTable(f"Difference to the {floor}", ("method", *metrics), tuple(rows), notes))
     return tables
 

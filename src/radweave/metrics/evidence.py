@@ -82,16 +82,18 @@ def stated(texts: Sequence[str], labeler: Labeler) -> list[frozenset[str]]:
 def probable(evidence: DraftEvidence, labeler: Labeler) -> frozenset[str]:
     """The findings that the heads hold probable."""
     known = frozenset(labeler.classes) - {NO_FINDING}
-    cuts = evidence["calibration"].get("thresholds", {}) if evidence.get("calibration") else {}
+    # Evidence is read from files, where null stands for an absent value.
+    calibration = evidence.get("calibration")
+    cuts = (calibration.get("thresholds") if calibration else None) or {}
     # In a calibrated run, a class without a threshold is never present.
     other = math.inf if cuts else PROBABLE
-    probabilities = evidence.get("class_probabilities", {}).items()
+    probabilities = (evidence.get("class_probabilities") or {}).items()
     return known & {name for name, value in probabilities if value is not None and value >= cuts.get(name, other)}
 
 
 def recalled_text(evidence: DraftEvidence) -> tuple[str | None, str]:
     """Kind and text of what was recalled: the first report, else all sentences."""
-    recalled = [case for case in evidence.get("recalled", ()) if case.get("text")]
+    recalled = [case for case in evidence.get("recalled") or () if case.get("text")]
     for case in recalled:
         if case["kind"] in ("report", "volume"):
             return "report", str(case["text"])
