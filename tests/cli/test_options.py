@@ -32,23 +32,23 @@ REQUESTS: dict[str, tuple[str, str, Any]] = {
         "radweave.metrics.commands.run_evaluate",
         "a b --protocol ws --beside dots --ontology ct18 --weights w --train t --train-labels l --priors q --no-meteor "
         "--radgraph g --skip-invalid --without-marks --second-opinion --resamples 7 --seed 3 --json --out o "
-        "--overwrite --study i --hyp h --ref r",
+        "--overwrite --study i --hyp h --ref r --suite vlm3d --all",
         EvaluateRequest(
             pairs=(P("a"), P("b")), protocol="ws", second="dots", ontology="ct18", weights=P("w"), train=P("t"),
             train_labels=P("l"), priors=P("q"), meteor=False, radgraph=P("g"), skip_invalid=True, second_opinions=True,
             resamples=7, without_marks=True, fields=Fields("i", "h", "r"), seed=3, as_json=True, out=P("o"),
-            overwrite=True,
+            overwrite=True, suite="vlm3d", show_all=True,
         ),
     ),
     "compare": (
         "radweave.metrics.commands.run_compare",
         "a b --protocol ws --ontology ct18 --weights w --floors --seeds --no-meteor --resamples 7 --seed 3 "
         "--judge http://x --judge-model m --judge-limit 5 --both-orders --phrases 3 --json --out o "
-        "--overwrite --study i --hyp h --ref r",
+        "--overwrite --study i --hyp h --ref r --suite rexrank --all",
         CompareRequest(
-            (P("a"), P("b")), "ws", "ct18", P("w"), Fields("i", "h", "r"), floors=True, seeds=True, meteor=False,
-            resamples=7, seed=3, judge="http://x", judge_model="m", judge_limit=5, both_orders=True, phrases=3,
-            as_json=True, out=P("o"), overwrite=True,
+            (P("a"), P("b")), "ws", "ct18", P("w"), Fields("i", "h", "r"), "rexrank", show_all=True, floors=True,
+            seeds=True, meteor=False, resamples=7, seed=3, judge="http://x", judge_model="m", judge_limit=5,
+            both_orders=True, phrases=3, as_json=True, out=P("o"), overwrite=True,
         ),
     ),
     "label": (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -413,6 +414,9 @@ def test_tables_name_what_is_unequal(finished: tuple[BenchRequest, BenchResult, 
     with_meteor = replace(results, record=record)
     differences = comparison_tables(results)
     assert differences
+    for table in (short_table(results), *score_tables(results)[:2]):
+        (note,) = [note for note in table.notes if note.startswith("CIDEr depends on the share of normal studies")]
+        assert re.search(r"CIDEr on these: baseline \d\.\d{3}, baseline, by utility \d\.\d{3}", note)
     for table in (short_table(results), *score_tables(with_meteor), *differences):
         assert sentence in table.notes, table.title
         assert not any("encoders" in note for note in table.notes)

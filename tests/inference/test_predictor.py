@@ -103,6 +103,9 @@ def test_notebooks_show_reports_and_predictors_with_what_they_hold_escaped(predi
         assert "<b>&quot;" not in html
     assert report._repr_html_().count("&lt;script&gt;") == 4
     assert "squares of 32 pixels" in predictor._repr_html_()
+    for printed in (repr(predictor), repr(report)):
+        assert len(printed.splitlines()) <= 30
+        assert len(printed) < 3000
 
 
 def test_context_is_cut_to_the_tokens_of_training(

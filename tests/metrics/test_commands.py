@@ -89,7 +89,9 @@ def test_labeler_is_chosen_by_modality(tmp_path: Path) -> None:
 def test_evaluate_prints_and_writes_tables_of_several_runs(tmp_path: Path) -> None:
     first, second = write_pairs(tmp_path / "first.jsonl", drop=1), write_pairs(tmp_path / "second_run.jsonl", drop=4)
     out = tmp_path / "out"
-    printed = run("evaluate", first, second, "--no-meteor", "--resamples", 20, "--out", out, "--second-opinion")
+    printed = run(
+        "evaluate", first, second, "--no-meteor", "--resamples", 20, "--out", out, "--second-opinion", "--all"
+    )
     assert "CIDEr (= CIDEr-D, as coco)" in printed
     assert "first: full" in printed
     record = json.loads((out / "evaluation.json").read_text(encoding="utf-8"))
@@ -97,6 +99,8 @@ def test_evaluate_prints_and_writes_tables_of_several_runs(tmp_path: Path) -> No
     for opinion in record["runs"]["first"]["second_opinions"].values():
         assert abs(opinion["difference"]) < 1e-9
     markdown = (out / "tables.md").read_text(encoding="utf-8")
+    assert "### Scores, suite papers" in markdown
+    assert "### On abnormal studies alone - first" in markdown
     assert "### Language" in markdown
     assert "| BLEU_4 |" in markdown
     latex = (out / "tables.tex").read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ from radweave.metrics.language import cider, language_and_floors, language_stati
 from radweave.metrics.ngrams import PairedTexts, ReportStatistics, count_pairs
 from radweave.metrics.prepare import PreparedTexts
 from radweave.metrics.protocols import get_protocol
-from radweave.metrics.statistics import resampled_weights
+from radweave.metrics.statistics import among, resampled_weights
 
 WORDS = ["the", "lungs", "are", "clear", ".", "no", "effusion", "small", "left", "", "opacity"]
 
@@ -58,11 +58,18 @@ def test_parts_know_the_words_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_floors_counted_beside_score_as_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     rules, paired, other = get_protocol("full"), texts(8), texts(8, seed=1).hyps
     monkeypatch.setattr(language, "STUDIES_AT_A_TIME", 3)
-    main, floors = language_and_floors(paired, {"other": other, "own": paired.hyps}, rules)
+    main, floors, none = language_and_floors(paired, {"other": other, "own": paired.hyps}, rules)
     alone = language_statistics(PreparedTexts(other, paired.refs), rules)
     assert floors["other"] == pytest.approx({name: one.corpus() for name, one in alone.items()}, abs=1e-12)
     assert floors["own"] == pytest.approx({name: one.corpus() for name, one in main.items()}, abs=1e-12)
     assert floors["other"]["BLEU_4"] != floors["own"]["BLEU_4"]
+    some = np.arange(8) % 3 != 1
+    assert none == {"other": {}, "own": {}}
+    _, _, floors = language_and_floors(paired, {"other": other}, rules, some)
+    kept = among(alone, some)
+    assert floors["other"] == pytest.approx({name: one.corpus() for name, one in kept.items()}, abs=1e-12)
+    assert kept["CIDEr"].corpus() == pytest.approx(alone["CIDEr"].per_study[some].mean())
+    assert kept["BLEU_1"].corpus() != pytest.approx(alone["BLEU_1"].corpus())
 
 
 def test_an_n_gram_counts_once_a_study(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,7 +91,9 @@ def test_floors_are_of_the_text_that_was_to_be_written(tmp_path: Path, capsys: p
     with pytest.raises(InputError, match="field 'target': no such text"):
         score(drafts, refs, target="conclusion")  # type: ignore[arg-type]
     path = pairs_file(tmp_path, ROWS)
-    run_evaluate(EvaluateRequest(pairs=(path,), train=tmp_path / "set", meteor=False, resamples=0, second="none"))
+    run_evaluate(
+        EvaluateRequest(pairs=(path,), train=tmp_path / "set", meteor=False, resamples=0, second="none", show_all=True)
+    )
     shown = capsys.readouterr().out
     assert "By section, headings left out" in shown
     mixed = pairs_file(tmp_path, [ROWS[0], {**ROWS[1], "target": None}])

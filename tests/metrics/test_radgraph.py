@@ -279,7 +279,7 @@ def test_the_command_says_unavailable(tmp_path: Path) -> None:
     pairs = tmp_path / "pairs.jsonl"
     pairs.write_text("".join(json.dumps({"study_id": f"s{i}", "hyp": t, "ref": t}) + "\n" for i, t in enumerate(TEXTS)))
     arguments = [str(pairs), "--no-meteor", "--resamples", "0", "--radgraph", str(tmp_path / "none")]
-    printed = CliRunner().invoke(app, arguments).stdout
+    printed = CliRunner().invoke(app, [*arguments, "--all"]).stdout
     assert "RadGraph_complete: unavailable: " in printed
     record = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)
     assert record["corpus"]["RadGraph_simple"]["value"] is None

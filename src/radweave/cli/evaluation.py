@@ -19,6 +19,8 @@ Weights = Annotated[Path | None, typer.Option(help="Local folder with a trained 
 StudyField = Annotated[str, typer.Option("--study", help="Field or column of the id; found by name if not options.")]
 HypField = Annotated[str, typer.Option("--hyp", help="Field of the generated report; found by name if not options.")]
 RefField = Annotated[str, typer.Option("--ref", help="Field of the reference report; found by name if not options.")]
+Suite = Annotated[str, typer.Option(help="Scores on the screen: papers, rexrank, vlm3d or all.")]
+ShowAll = Annotated[bool, typer.Option("--all", help="Print every table.")]
 _FIELDS = ("study", "hyp", "ref")
 
 
@@ -40,6 +42,8 @@ def evaluate(
     priors: Annotated[
         Path | None, typer.Option(help="Dataset folder that knows the patients' prior studies: floors, and change.")
     ] = None,
+    suite: Suite = "papers",
+    show_all: ShowAll = False,
     meteor: Annotated[bool, typer.Option("--meteor/--no-meteor", help="METEOR, if Java is there.")] = True,
     study: StudyField = "",
     hyp: HypField = "",
@@ -82,6 +86,8 @@ def compare(
     study: StudyField = "",
     hyp: HypField = "",
     ref: RefField = "",
+    suite: Suite = "papers",
+    show_all: ShowAll = False,
     floors: Annotated[
         bool, typer.Option("--floors", help="Against its floors too: those that come with the first run, shuffled.")
     ] = False,

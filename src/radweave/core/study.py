@@ -238,6 +238,11 @@ class Report:
     def __str__(self) -> str:
         return self.text
 
+    def __repr__(self) -> str:
+        """Text, warnings, and the names of the evidence, whose values fill pages."""
+        evidence = ", ".join(self.evidence)
+        return f"Report({self.study_id!r}, {self.text!r}, warnings={list(self.warnings)}, evidence=[{evidence}])"
+
     def _repr_html_(self) -> str:
         """HTML for notebooks: text, class probabilities and warnings."""
         classes = self.evidence.get("class_probabilities")

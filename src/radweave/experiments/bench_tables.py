@@ -72,9 +72,27 @@ def short_table(results: SetResults) -> TextTable:
         "findings F1: micro, uncertain is negative, No Finding left out; training: CPU time of all stages, one seed"
         " (wall: where that was not noted; updates: where no run trained all its stages in one go)",
     )
-    notes += unequal_terms(results.terms, results.printed)
+    notes += (
+        *_cider_on_abnormal(results.rows(results.full), results.floors),
+        *unequal_terms(results.terms, results.printed),
+    )
     title = results.suite.kind.title
     return TextTable(f"{title[0].upper()}{title[1:]}", (*head, "training"), tuple(rows), notes)
+
+
+def _cider_on_abnormal(*systems: Mapping[str, SystemScores]) -> tuple[str, ...]:
+    """A sentence to stand beside CIDEr: how many studies are normal, and CIDEr on the others alone, mean over seeds."""
+    means: dict[str, float] = {}
+    for name, system in (item for each in systems for item in each.items()):
+        values = [one.abnormal.corpus["CIDEr"].value for one in system.evaluations if one.abnormal is not None]
+        known = [value for value in values if value is not None]
+        if known and len(known) == len(values):
+            means[name] = fmean(known)
+    abnormal = next((one.abnormal for each in systems for system in each.values() for one in system.evaluations), None)
+    if abnormal is None or not means:
+        return ()
+    scores = ", ".join(f"{name} {value:.3f}" for name, value in means.items())
+    return (f"{abnormal.note}; CIDEr on these: {scores}",)
 
 
 def training_time(cost: MethodCost) -> str:
@@ -113,7 +131,7 @@ def score_tables(results: SetResults) -> list[TextTable]:
         rules = first.protocol.rules
         notes = [f"{rules.description}; protocol {name} {first.protocol.hash[:8]}"]
         notes += [f"deviation: {text}" for text in rules.deviations if "vocabulary" not in text]
-        notes += unequal_terms(results.terms, results.printed)
+        notes += (*_cider_on_abnormal(systems, floors), *unequal_terms(results.terms, results.printed))
         tables.append(_scores(f"Language, protocol {name}", systems, floors, LANGUAGE, LANGUAGE, notes))
     meteor = _meteor(results)
     if meteor is not None:

@@ -259,15 +259,26 @@ class Predictor:
         """Device of the model."""
         return device_of(self.model)
 
+    @property
+    def _use(self) -> str:
+        """A sentence on what it reads, where it runs and how it is called."""
+        squares = f"radiographs in squares of {self.image_size} pixels, up to {self.max_views} views of a study"
+        reads = squares if self.ct.size is None else f"a CT scan of {' x '.join(map(str, self.ct.size))} voxels"
+        return f'Reads {reads}. Runs on {self.device}. Use: predictor.report("chest.dcm")'
+
+    @property
+    def _cautions(self) -> tuple[str, ...]:
+        return (*(() if self.refusal is None else (self.refusal,)), *self.warnings)
+
+    def __repr__(self) -> str:
+        """A line on its use, and one for each warning."""
+        return "\n".join((f"Predictor of {type(self.model).__name__}. {self._use}", *self._cautions))
+
     def _repr_html_(self) -> str:
         """HTML for notebooks: modality, device, and the warnings of every report."""
         from radweave.core.study import html_box, html_paragraph
 
-        squares = f"radiographs in squares of {self.image_size} pixels, up to {self.max_views} views of a study"
-        reads = squares if self.ct.size is None else f"a CT scan of {' x '.join(map(str, self.ct.size))} voxels"
-        text = f'Reads {reads}. Runs on {self.device}. Use: predictor.report("chest.dcm")'
-        refusal = () if self.refusal is None else (self.refusal,)
-        return html_box("Predictor", html_paragraph(text), warnings=(*refusal, *self.warnings))
+        return html_box("Predictor", html_paragraph(self._use), warnings=self._cautions)
 
     def report(
         self,

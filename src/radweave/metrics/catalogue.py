@@ -6,14 +6,15 @@ new metric is one record here; a language score also needs its statistic in ``ra
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from radweave.metrics.records import ClassGroup, ClinicalAverage, ClinicalKey, Measure
 from radweave.metrics.statistics import Statistic
 
 Implementation = Literal["coco", "hf", "radgraph"]
+SuiteName = Literal["papers", "rexrank", "vlm3d", "all"]
 _DF_SOURCE = "references of the evaluated set"
 
 
@@ -76,11 +77,18 @@ class Metric:
         """
         if self.clinical is None:
             return language.get(self.key)
+        key = self.clinical_key(clinical)
+        return None if key is None else clinical[key]
+
+    def clinical_key(self, computed: Container[ClinicalKey]) -> ClinicalKey | None:
+        """The computed clinical score that this metric is; None for a language score, and where it was not computed."""
+        if self.clinical is None:
+            return None
         average, measure, group = self.clinical
         key = ClinicalKey("negative", group, average, measure)
-        if group == "without_no_finding" and key not in clinical:
+        if group == "without_no_finding" and key not in computed:
             key = key._replace(group="all")
-        return clinical.get(key)
+        return key if key in computed else None
 
 
 def _bleu(order: int, *, is_main: bool = False, is_short: bool = False) -> Metric:
@@ -106,13 +114,14 @@ def _clinical(
     column: str = "",
     is_main: bool = False,
     need: str = "",
+    in_tables: bool = True,
 ) -> Metric:
     return Metric(
         key,
         title,
         clinical=(average, measure, group),
         column=column,
-        in_tables=True,
+        in_tables=in_tables,
         in_benchmark=bool(column),
         is_main=is_main,
         need=need,
@@ -193,8 +202,8 @@ METRICS: Mapping[str, Metric] = {
             )
             for n in range(1, 5)
         ),
-        _clinical("CE_P", "micro", "precision", column="precision"),
-        _clinical("CE_R", "micro", "recall", column="recall"),
+        _clinical("CE_P", "micro", "precision", title="findings precision", column="precision"),
+        _clinical("CE_R", "micro", "recall", title="findings recall", column="recall"),
         _clinical(
             "CE_F1",
             "micro",
@@ -213,6 +222,8 @@ METRICS: Mapping[str, Metric] = {
             is_main=True,
             need="rare findings too (macro F1)",
         ),
+        _clinical("CE_P_macro", "macro", "precision", title="precision, macro", in_tables=False),
+        _clinical("CE_R_macro", "macro", "recall", title="recall, macro", in_tables=False),
         # Over the findings with five positives or more in the references.
         _clinical("CE_F1_macro_5", "macro", "f1", "frequent", column="macro F1 (5+)"),
         _clinical("CE_P_example", "example", "precision"),
@@ -227,6 +238,20 @@ TABLE_METRICS = tuple(metric.key for metric in METRICS.values() if metric.in_tab
 MAIN_METRICS = tuple(metric.key for metric in METRICS.values() if metric.is_main)
 MAIN_LANGUAGE_METRICS = tuple(key for key in MAIN_METRICS if METRICS[key].clinical is None)
 SHORT_METRICS = tuple(metric.key for metric in METRICS.values() if metric.is_short)
+
+_LANGUAGE = ("BLEU_1", "BLEU_2", "BLEU_3", "BLEU_4", "METEOR", "ROUGE_L", "CIDEr")
+SUITES: Mapping[SuiteName, tuple[str, ...]] = {
+    "papers": (*_LANGUAGE, "CE_P", "CE_R", "CE_F1", "CE_F1_macro"),
+    "rexrank": ("BLEU_2", "RadGraph_simple", "RadGraph_partial", "RadGraph_complete"),
+    "vlm3d": (*_LANGUAGE, "CE_P_macro", "CE_R_macro", "CE_F1_macro"),
+    "all": tuple(METRICS),
+}
+"""The scores that a table of papers or a leaderboard shows, by name.
+
+``papers``: the five papers' tables. ``rexrank``: Zhang et al., "ReXrank", arXiv:2411.15122. ``vlm3d``: the VLM3D
+challenge's task of report generation.
+"""
+assert tuple(SUITES) == get_args(SuiteName)
 
 
 def definitions(implementation: Implementation) -> dict[str, str]:

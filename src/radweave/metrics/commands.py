@@ -24,6 +24,7 @@ from radweave.data.tables import read_rows
 from radweave.labels import LABELER_OF, Labeler, get_labeler, label_set_of
 from radweave.labels.comparisons import without_marks
 from radweave.labels.labeler import Mention
+from radweave.metrics.catalogue import SuiteName
 from radweave.metrics.evaluate import Options, evaluate_pairs, floor_pairs, second_wording
 from radweave.metrics.floors import training_reports
 from radweave.metrics.judge import judge, judge_items, summarise
@@ -48,7 +49,7 @@ from radweave.metrics.priors import with_priors
 from radweave.metrics.protocols import EvalProtocol, get_protocol, published_protocol
 from radweave.metrics.records import ClinicalKey, number_or_none
 from radweave.metrics.result import Evaluation
-from radweave.metrics.result_tables import comparison_tables, result_tables
+from radweave.metrics.result_tables import comparison_summary, comparison_tables, result_tables, summary_tables
 from radweave.metrics.significance import (
     DDOF,
     TEST,
@@ -60,6 +61,7 @@ from radweave.metrics.significance import (
     marked_rule,
     refuse_other_priors,
 )
+from radweave.metrics.summary import suite_of
 from radweave.metrics.tables import TextTable, latex_tables, markdown_tables, print_tables, reliability_plot
 
 
@@ -71,6 +73,8 @@ def _evaluation_files(folder: Path) -> tuple[str, ...] | None:
         else None
     )
 
+
+MORE = "all tables: --all; files: --out FOLDER; for programs: --json"
 
 _EVALUATION_OUTPUT = FolderKind("an evaluation", "evaluation.json", _evaluation_files)
 
@@ -88,6 +92,8 @@ class EvaluateRequest(Options):
     train_labels: Path | None = None
     priors: Path | None = None
     fields: Fields = BY_NAME
+    suite: str = "papers"
+    show_all: bool = False
     skip_invalid: bool = False
     without_marks: bool = False
     as_json: bool = False
@@ -192,6 +198,7 @@ def run_evaluate(request: EvaluateRequest) -> None:
     if request.out is not None:
         refuse_existing(request.out, overwrite=request.overwrite, kind=_EVALUATION_OUTPUT)
     get_protocol(request.protocol)
+    suite = suite_of(request.suite)
     files = {name: _read(path, request) for name, path in run_names(request.pairs)}
     if request.priors is not None:
         files = {name: replace(file, pairs=beside_priors(file.pairs, request.priors)) for name, file in files.items()}
@@ -202,7 +209,8 @@ def run_evaluate(request: EvaluateRequest) -> None:
     train_texts = train_reports(request.train, {pair.study_id for pair in pairs}, target_of(pairs))
     frequencies = train_frequencies(request.train_labels, labeler)
     results = {
-        name: _evaluated(file, request, second, labeler, train_texts, frequencies) for name, file in files.items()
+        name: _evaluated(file, request, suite, second, labeler, train_texts, frequencies)
+        for name, file in files.items()
     }
     tables = result_tables(results)
     if request.out is not None:
@@ -210,7 +218,9 @@ def run_evaluate(request: EvaluateRequest) -> None:
     if request.as_json:
         print(json.dumps(_as_json(results), ensure_ascii=False, allow_nan=False))
         return
-    print_tables(tables)
+    print_tables(tables if request.show_all else summary_tables(results))
+    if not request.show_all:
+        print(MORE)
 
 
 def _read(path: Path, request: EvaluateRequest) -> PairsFile:
@@ -254,6 +264,7 @@ def second_protocol(request: EvaluateRequest, ontology: str, datasets: Iterable[
 def _evaluated(
     file: PairsFile,
     request: EvaluateRequest,
+    suite: SuiteName,
     second: str | None,
     labeler: Labeler | None,
     train_texts: Sequence[str] | None,
@@ -268,7 +279,7 @@ def _evaluated(
         options=request,
         left_out=file.left_out,
     )
-    result = evaluation.to_json()
+    result = evaluation.to_json(suite=suite)
     if second is not None and second != request.protocol:
         result["beside"] = second_wording(file.pairs, second, train_texts=train_texts, options=request)
     return result
@@ -310,6 +321,8 @@ class CompareRequest:
     ontology: str = "auto"
     weights: Path | None = None
     fields: Fields = BY_NAME
+    suite: str = "papers"
+    show_all: bool = False
     floors: bool = False
     seeds: bool = False
     meteor: bool = True
@@ -340,6 +353,7 @@ def run_compare(request: CompareRequest) -> None:
     if request.phrases and (request.out is None or request.seeds):
         raise InputError("phrases are a page of single runs in the output folder", field="phrases", expected="--out")
     get_protocol(request.protocol)
+    suite = suite_of(request.suite)
     record = _over_seeds(request) if request.seeds else _over_studies(request)
     tables = comparison_tables(record)
     if request.out is not None:
@@ -353,7 +367,9 @@ def run_compare(request: CompareRequest) -> None:
     if request.as_json:
         print(json.dumps(record, ensure_ascii=False, allow_nan=False))
         return
-    print_tables(tables)
+    print_tables(tables if request.show_all else comparison_summary(record, suite))
+    if not request.show_all:
+        print(MORE)
 
 
 def _evaluation(pairs: Sequence[Pair], request: CompareRequest) -> Evaluation:
@@ -475,6 +491,7 @@ def _over_seeds(request: CompareRequest) -> dict[str, Any]:
         "studies": len(reference),
         "test": TEST,
         "std_ddof": DDOF,
+        "tests": len(comparisons),
         "runs": [folder.name for folder in request.runs],
         "seeds": [
             [str(path.relative_to(folder)) for path in group] for folder, group in zip(request.runs, files, strict=True)

@@ -17,7 +17,14 @@ from pathlib import Path
 from radweave.core.errors import InputError
 from radweave.core.study import SECTIONS, without_headings
 from radweave.labels import Labeler
-from radweave.metrics.catalogue import MAIN_LANGUAGE_METRICS, definitions
+from radweave.metrics.abnormal import (
+    ABNORMAL_METRICS,
+    AbnormalScores,
+    abnormal_interval_name,
+    abnormal_statistics,
+    abnormal_studies,
+)
+from radweave.metrics.catalogue import MAIN_LANGUAGE_METRICS, METRICS, definitions
 from radweave.metrics.clinical import LabelledPairs, clinical_statistics, label_pairs, pooled_statistics, states_of
 from radweave.metrics.floors import FINDINGS, WORDING, Floor, best_candidate, build_floors, shuffled_pairing
 from radweave.metrics.heads import head_table
@@ -51,7 +58,16 @@ from radweave.metrics.priors import (
     read_priors,
 )
 from radweave.metrics.protocols import EvalProtocol, ProtocolRecord, Vocabulary, get_protocol
-from radweave.metrics.records import FINDING_F1, Estimate, FloorScores, Json, Resampling, Score, number_or_none
+from radweave.metrics.records import (
+    FINDING_F1,
+    ClinicalKey,
+    Estimate,
+    FloorScores,
+    Json,
+    Resampling,
+    Score,
+    number_or_none,
+)
 from radweave.metrics.result import Evaluation, draft_edits, stated_target
 from radweave.metrics.statistics import RESAMPLES, Interval, Statistic, Unavailable, bootstrap, cluster_index
 from radweave.metrics.tables import POLICY_NAMES, clinical_table, interval_name, sided_interval_name, sided_table
@@ -138,11 +154,14 @@ def _evaluate(
     """Scores of checked pairs, each a text without parts."""
     vocabulary, prepared = _prepared(checked, rules, train_texts)
     floors = build_floors(checked, rules, train_texts, options.seed, labeler) if options.floors else {}
-    statistics, floor_scores = language_and_floors(prepared, _prepared_floors(floors, rules), rules)
+    labelled = label_pairs(checked, labeler) if labeler else None
+    of_abnormal = abnormal_studies(labelled) if labelled else None
+    statistics, floor_scores, floors_on_abnormal = language_and_floors(
+        prepared, _prepared_floors(floors, rules), rules, of_abnormal
+    )
     unavailable, versions = _add_meteor(statistics, prepared, options)
     if options.radgraph is not None:
         _add_radgraph(statistics, unavailable, versions, checked, options.radgraph)
-    labelled = label_pairs(checked, labeler) if labeler else None
     clinical = clinical_statistics(labelled) if labelled else {}
     sides = read_sides(checked)
     sided = pooled_statistics(sides.rows)
@@ -150,6 +169,8 @@ def _evaluate(
     clusters = cluster_index(patients)
     named = {interval_name(key): statistic for key, statistic in clinical.items()}
     named.update({sided_interval_name(measure): statistic for measure, statistic in sided.items()})
+    on_abnormal = {} if of_abnormal is None else abnormal_statistics(statistics, of_abnormal)
+    named.update({abnormal_interval_name(key): statistic for key, statistic in on_abnormal.items()})
     before, beside_prior = _beside_priors(checked, labelled, labeler, copies=options.floors)
     for system, own in beside_prior.items():
         named.update({prior_interval_name(system, key): statistic for key, statistic in own.items()})
@@ -171,6 +192,15 @@ def _evaluate(
         prior_statistics=beside_prior.get(THIS_RUN, {}),
         corpus=_corpus(statistics, intervals, unavailable),
         floors=_floor_table(floors, floor_scores, labelled, labeler),
+        abnormal=None
+        if labelled is None or of_abnormal is None
+        else AbnormalScores(
+            int(of_abnormal.sum()),
+            len(checked),
+            labelled.reference_source,
+            _abnormal_corpus(on_abnormal, intervals, unavailable),
+            {name: _numbers(scores) for name, scores in floors_on_abnormal.items()},
+        ),
         honesty=honesty_rows(checked, prepared, labelled, sides),
         clinical=clinical_table(labelled, clinical, intervals, rules) if labelled else None,
         sided=sided_table(sided, intervals),
@@ -283,6 +313,23 @@ def _corpus(
     return dict(sorted(scores.items()))
 
 
+def _abnormal_corpus(
+    statistics: Mapping[str, Statistic], intervals: Mapping[str, Interval], unavailable: Mapping[str, str]
+) -> dict[str, Score]:
+    """The scores on abnormal studies; one that has no value among all studies has none here, for the same reason."""
+    named = {key: intervals[name] for key in statistics if (name := abnormal_interval_name(key)) in intervals}
+    scores = _corpus(statistics, named, {key: unavailable[key] for key in ABNORMAL_METRICS if key in unavailable})
+    none = "undefined: no reference is abnormal"
+    return {
+        key: replace(one, unavailable=none) if one.value is None and key in statistics else one
+        for key, one in scores.items()
+    }
+
+
+def _numbers(scores: Mapping[str, float]) -> dict[str, float | None]:
+    return {metric: number_or_none(value) for metric, value in scores.items()}
+
+
 def _prepared_floors(floors: Mapping[str, Floor], protocol: EvalProtocol) -> dict[str, list[str]]:
     """The texts of the available baselines by the protocol's rule."""
     return {
@@ -302,20 +349,24 @@ def _floor_table(
         if floor.texts is None:
             table[name] = FloorScores(floor.source)
             continue
+        clinical = {} if labelled is None or labeler is None else _clinical_of(floor.texts, labelled, labeler)
+        findings = clinical.get(FINDING_F1)
+        keys = {metric.key: metric.clinical_key(clinical) for metric in METRICS.values()}
         table[name] = FloorScores(
             floor.source,
             distinct_reports_share=len(set(floor.texts)) / len(floor.texts),
-            corpus={metric: number_or_none(value) for metric, value in scores[name].items()},
-            findings_f1=None if labelled is None or labeler is None else _f1(floor.texts, labelled, labeler),
+            corpus=_numbers(scores[name]),
+            findings_f1=None if findings is None else number_or_none(findings.corpus()),
+            clinical={
+                metric: number_or_none(clinical[key].corpus()) for metric, key in keys.items() if key is not None
+            },
         )
     return table
 
 
-def _f1(texts: Sequence[str], labelled: LabelledPairs, labeler: Labeler) -> float | None:
-    """Micro F1 of the findings in texts for the references."""
-    as_if = replace(labelled, hyp=states_of(texts, labeler))
-    statistic = clinical_statistics(as_if).get(FINDING_F1)
-    return None if statistic is None else number_or_none(statistic.corpus())
+def _clinical_of(texts: Sequence[str], labelled: LabelledPairs, labeler: Labeler) -> dict[ClinicalKey, Statistic]:
+    """The clinical scores of texts for the references."""
+    return clinical_statistics(replace(labelled, hyp=states_of(texts, labeler)))
 
 
 # The model and the floors that came with its predictions, scored by the same program, side by side.

@@ -265,16 +265,22 @@ def language_statistics(texts: PreparedTexts, protocol: EvalProtocol) -> dict[st
 
 
 def language_and_floors(
-    texts: PreparedTexts, floors: Mapping[str, Sequence[str]], protocol: EvalProtocol
-) -> tuple[dict[str, Statistic], dict[str, dict[str, float]]]:
+    texts: PreparedTexts,
+    floors: Mapping[str, Sequence[str]],
+    protocol: EvalProtocol,
+    some: NDArray[np.bool_] | None = None,
+) -> tuple[dict[str, Statistic], dict[str, dict[str, float]], dict[str, dict[str, float]]]:
     """The statistics of texts, and the corpus scores of floors, prepared hypotheses for the same references.
 
     Studies are counted a few at a time, so that memory is that of the texts; references are split once for all.
+
+    Returns:
+        The statistics; the scores of each floor over all studies; and over ``some`` of them (N,), empty without.
     """
     frequencies = ReportStatistics.of(
         (text.split() for group in texts.refs for text in group), MAX_ORDER, owners_of(texts.refs)
     )
-    parts, sums = [], {name: RunningSums() for name in floors}
+    parts, sums, some_sums = [], {name: RunningSums() for name in floors}, {name: RunningSums() for name in floors}
     for first in range(0, len(texts.hyps), STUDIES_AT_A_TIME):
         part = slice(first, min(first + STUDIES_AT_A_TIME, len(texts.hyps)))
         studies = _Part(texts.refs[part], [texts.hyps[part], *(floor[part] for floor in floors.values())], protocol)
@@ -282,7 +288,10 @@ def language_and_floors(
         parts.append(whole)
         for name, other in zip(floors, others, strict=True):
             sums[name].add(other)
-    return concatenated(parts), {name: total.corpus() for name, total in sums.items()}
+            if some is not None:
+                some_sums[name].add(other, some[part])
+    of_all, of_some = ({name: own.corpus() for name, own in each.items()} for each in (sums, some_sums))
+    return concatenated(parts), of_all, of_some
 
 
 class _Part:

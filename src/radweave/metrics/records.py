@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from radweave.metrics.protocols import UncertainPolicy
@@ -78,6 +78,12 @@ class Score:
     interval: Interval | None = None
     unavailable: str | None = None
 
+    @classmethod
+    def of_estimate(cls, estimate: Estimate, undefined: str) -> Score:
+        """The score of an estimate; ``undefined`` is the reason where that has no value."""
+        interval = Interval(*estimate.bounds) if estimate.bounds else None
+        return cls(estimate.value, interval, undefined if estimate.value is None else None)
+
     def __str__(self) -> str:
         """As a table has it: ``0.3415 [0.289, 0.401]``; without a value, why there is none."""
         if self.value is None:
@@ -102,13 +108,19 @@ class Score:
 class FloorScores:
     """Source and scores of a baseline's reports; ``corpus`` is None where there are no reports.
 
-    ``findings_f1`` is micro, uncertain as negative, No Finding left out; None without a label set.
+    ``clinical`` has the clinical scores by their keys in the catalogue, empty without a label set. ``findings_f1`` is
+    micro, uncertain as negative, No Finding left out; None without a label set.
     """
 
     source: str
     distinct_reports_share: float | None = None
     corpus: dict[str, float | None] | None = None
     findings_f1: float | None = None
+    clinical: Mapping[str, float | None] = field(default_factory=dict)
+
+    def score(self, metric: str) -> float | None:
+        """The score of a metric, by its key in the catalogue; None where it has none."""
+        return (self.corpus or {}).get(metric, self.clinical.get(metric))
 
     def to_json(self) -> Json:
         if self.corpus is None:
@@ -118,6 +130,7 @@ class FloorScores:
             "distinct_reports_share": self.distinct_reports_share,
             "corpus": self.corpus,
             "findings_f1": self.findings_f1,
+            "clinical": dict(self.clinical),
         }
 
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from radweave.core.study import TargetText
-from radweave.metrics.catalogue import MAIN_LANGUAGE_METRICS, METRICS
+from radweave.metrics.abnormal import AbnormalScores
+from radweave.metrics.catalogue import MAIN_LANGUAGE_METRICS, METRICS, SuiteName
 from radweave.metrics.heads import HeadTable
 from radweave.metrics.honesty import Honesty, InventedRow
 from radweave.metrics.language import Opinions
@@ -15,9 +16,19 @@ from radweave.metrics.pairs import Pair
 from radweave.metrics.prepare import TextEffects
 from radweave.metrics.priors import PriorTable
 from radweave.metrics.protocols import ProtocolRecord
-from radweave.metrics.records import ClinicalKey, FloorScores, Json, Measure, Resampling, Score, number_or_none
+from radweave.metrics.records import (
+    ClinicalKey,
+    Estimate,
+    FloorScores,
+    Json,
+    Measure,
+    Resampling,
+    Score,
+    number_or_none,
+)
 from radweave.metrics.statistics import Statistic
-from radweave.metrics.tables import ClinicalTable, SidedTable
+from radweave.metrics.summary import SummaryRow, summary_rows
+from radweave.metrics.tables import POLICY_NAMES, ClinicalTable, SidedTable
 
 # Thresholds of the warnings, set so that reports written by people cause none.
 _COLLAPSED_SHARE = 0.5
@@ -128,6 +139,7 @@ def stated_target(pairs: Sequence[Pair]) -> TargetText | None:
     return targets.pop() if len(targets) == 1 else None
 
 
+_SHOWN_LINES = 30
 FORMAT = "radweave-evaluation"
 FORMAT_VERSION = 1
 
@@ -137,10 +149,10 @@ class Evaluation:
     """The scores of one set of reports under one protocol.
 
     ``statistics``, ``clinical_statistics``, ``sided_statistics`` and ``prior_statistics`` are what comparisons
-    resample. ``clinical`` is None without a labeler, ``long_tail`` without the frequencies of the training split,
-    ``heads`` where drafts give no probabilities, ``priors`` where no study has a prior's report; ``floors`` and
-    ``second_opinions`` are empty where they were not asked for. ``sections`` has the same of findings and impression
-    alone, of reports that have both under headings.
+    resample. ``clinical`` and ``abnormal`` are None without a labeler, ``long_tail`` without the frequencies of the
+    training split, ``heads`` where drafts give no probabilities, ``priors`` where no study has a prior's report;
+    ``floors`` and ``second_opinions`` are empty where they were not asked for. ``sections`` has the same of findings
+    and impression alone, of reports that have both under headings.
     """
 
     protocol: ProtocolRecord
@@ -152,6 +164,7 @@ class Evaluation:
     prior_statistics: Mapping[str, Statistic]
     corpus: Mapping[str, Score]
     floors: Mapping[str, FloorScores]
+    abnormal: AbnormalScores | None
     honesty: Honesty
     clinical: ClinicalTable | None
     sided: SidedTable
@@ -172,6 +185,22 @@ class Evaluation:
         copied = [] if self.priors is None else self.priors.warnings()
         return [*warnings(self.corpus, self.floors, self.honesty), *copied]
 
+    def summary(self, suite: SuiteName = "papers") -> tuple[SummaryRow, ...]:
+        """The scores of a suite with their intervals, the best floor of each, and the verdict."""
+        clinical: dict[ClinicalKey, Estimate] = {}
+        for key in self.clinical_statistics:
+            assert self.clinical is not None
+            averages = self.clinical.policies[POLICY_NAMES[key.policy]].groups[key.group]
+            clinical[key] = getattr(averages[key.average], key.measure)
+        return summary_rows(suite, self.corpus, clinical, self.floors, self.abnormal)
+
+    def __repr__(self) -> str:
+        """The scores of the five papers, in at most 30 lines."""
+        from radweave.metrics.result_tables import summary_tables
+        from radweave.metrics.tables import plain_text
+
+        return plain_text(summary_tables({"": self.to_json(per_study=False)})[::-1], most_lines=_SHOWN_LINES)
+
     def per_study(self) -> dict[str, dict[str, float | None]]:
         """Study id -> metric -> score; None where a study by itself has none."""
         columns = {name: statistic.per_study.tolist() for name, statistic in self.statistics.items()}
@@ -181,7 +210,8 @@ class Evaluation:
             for i, study in enumerate(self.study_ids)
         }
 
-    def to_json(self, *, per_study: bool = True) -> Json:
+    def to_json(self, *, per_study: bool = True, suite: SuiteName = "papers") -> Json:
+        """The whole result as values of JSON; ``suite`` are the scores of its summary."""
         sections = {name: evaluation.to_json(per_study=False) for name, evaluation in self.sections.items()}
         opinions = {name: opinion.to_json() for name, opinion in self.second_opinions.items()}
         return {
@@ -190,9 +220,11 @@ class Evaluation:
             "protocol": self.protocol.to_json(),
             "target": self.target,
             "studies": len(self.study_ids),
+            "summary": {"suite": suite, "rows": [row.to_json() for row in self.summary(suite)]},
             "corpus": {name: score.to_json() for name, score in self.corpus.items()},
             "definitions": dict(self.definitions),
             "floors": {name: floor.to_json() for name, floor in self.floors.items()},
+            **({"abnormal": self.abnormal.to_json()} if self.abnormal is not None else {}),
             "honesty": self.honesty.to_json(),
             "clinical": self._clinical_json(),
             "texts": self.texts.to_json(),

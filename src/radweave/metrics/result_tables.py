@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from radweave.metrics.catalogue import METRICS, SHORT_METRICS
+from radweave.metrics.catalogue import METRICS, SHORT_METRICS, SUITES, SuiteName
+from radweave.metrics.summary import MEANING
 from radweave.metrics.tables import DASH, TextTable, heads_table, number, score_cell
 
 _GROUPS = {
@@ -23,11 +25,7 @@ Result = Mapping[str, Any]
 
 def result_tables(runs: Mapping[str, Result]) -> list[TextTable]:
     """All tables of one or several runs (name -> evaluation JSON, optionally with ``beside``)."""
-    tables = (
-        [_warnings(runs), language_table(runs)]
-        if any(result["warnings"] for result in runs.values())
-        else [language_table(runs)]
-    )
+    tables = [*summary_tables(runs), language_table(runs)]
     for name, result in runs.items():
         suffix = f" - {name}" if len(runs) > 1 else ""
         if result["floors"]:
@@ -37,6 +35,11 @@ def result_tables(runs: Mapping[str, Result]) -> list[TextTable]:
         if "sections" in result:
             tables.append(_by_section(result, suffix))
     tables.append(_honesty(runs))
+    tables.extend(
+        _abnormal(result, f" - {name}" if len(runs) > 1 else "")
+        for name, result in runs.items()
+        if "abnormal" in result
+    )
     for name, result in runs.items():
         suffix = f" - {name}" if len(runs) > 1 else ""
         if "policies" in result["clinical"]:
@@ -48,6 +51,49 @@ def result_tables(runs: Mapping[str, Result]) -> list[TextTable]:
         if "second_opinions" in result:
             tables.append(_second_opinions(result, suffix))
     return tables
+
+
+def summary_tables(runs: Mapping[str, Result]) -> list[TextTable]:
+    """What a reader must not overlook, and the scores of the suite with interval, verdict and best floor."""
+    return [*([_warnings(runs)] if any(result["warnings"] for result in runs.values()) else []), summary_table(runs)]
+
+
+def summary_table(runs: Mapping[str, Result]) -> TextTable:
+    """The scores of the suite: of one run in columns, of several with a column for each run."""
+    summaries = {name: result["summary"]["rows"] for name, result in runs.items()}
+    suite = next(iter(runs.values()))["summary"]["suite"]
+    notes: dict[str, None] = {}
+    for name, result in runs.items():
+        prefix = f"{name}: " if len(runs) > 1 else ""
+        notes[f"{prefix}{_studies(result)}"] = None
+        if "abnormal" in result and any(row["metric"] == "CIDEr" for row in summaries[name]):
+            notes[prefix + result["abnormal"]["note"]] = None
+        reasons: dict[str, list[str]] = {}
+        for row in summaries[name]:
+            if "unavailable" in row:
+                reasons.setdefault(row["unavailable"].removeprefix("unavailable: "), []).append(row["title"])
+        notes |= {f"{prefix}{', '.join(titles)}: {reason}": None for reason, titles in reasons.items()}
+    notes[MEANING] = None
+    if len(runs) > 1:
+        columns = tuple(f"{name}: {_label(result['protocol'])}" for name, result in runs.items())
+        cells = [[f"{score_cell(row)} {row['verdict'] or ''}".strip() for row in rows] for rows in summaries.values()]
+        titles = [row["title"] for row in next(iter(summaries.values()))]
+        # A run without labels or priors has fewer rows; all runs are scored with the same options.
+        rows = tuple(zip(titles, *cells, strict=True))
+        return TextTable(f"Scores, suite {suite}", ("score", *columns), rows, tuple(notes))
+    (result,) = runs.values()
+    rows = tuple(
+        (
+            row["title"],
+            number(row["value"]),
+            DASH if row["interval"] is None else f"[{row['interval'][0]:.3f}, {row['interval'][1]:.3f}]",
+            row["verdict"] or DASH,
+            DASH if row["floor"] is None else f"{number(row['floor'])} {row['floor_name']}",
+        )
+        for row in result["summary"]["rows"]
+    )
+    head = ("score", _label(result["protocol"]), "95 %", "verdict", "best floor")
+    return TextTable(f"Scores, suite {suite}", head, rows, tuple(notes))
 
 
 def _warnings(runs: Mapping[str, Result]) -> TextTable:
@@ -90,6 +136,8 @@ def language_table(runs: Mapping[str, Result]) -> TextTable:
             notes[f"{prefix}{scored}"] = None
         for protocol in (result["protocol"], result.get("beside", result)["protocol"]):
             notes |= {f"{protocol['name']}: {text}": None for text in protocol["deviations"]}
+        if "abnormal" in result:
+            notes[prefix + result["abnormal"]["note"]] = None
         for metric, score in result["corpus"].items():
             if "unavailable" in score:
                 notes[f"{prefix}{metric}: {score['unavailable']}"] = None
@@ -152,6 +200,8 @@ def floor_table(result: Result, suffix: str = "") -> TextTable:
         (name, *(number(corpus.get(metric)) for metric in SHORT_METRICS), number(findings[name], 3))
         for name, corpus in corpora.items()
     ]
+    if "abnormal" in result:
+        notes.append(result["abnormal"]["note"])
     title = f"Beside baselines that do not read the image{suffix}"
     return TextTable(title, (_label(result["protocol"]), *SHORT_METRICS, "findings F1"), tuple(rows), tuple(notes))
 
@@ -217,6 +267,24 @@ def _by_section(result: Result, suffix: str) -> TextTable:
     notes = tuple(f"{name}: {_studies(one)}" for name, one in result["sections"].items())
     title = f"By section, headings left out{suffix}"
     return TextTable(title, (_label(result["protocol"]), *results), tuple(rows), notes)
+
+
+def _abnormal(result: Result, suffix: str) -> TextTable:
+    """Language scores on the abnormal studies alone, beside those of all studies and of the floors."""
+    abnormal = result["abnormal"]
+    floors = {name: scores for name, scores in abnormal["floors"].items() if scores}
+    rows = [
+        (
+            _row_label(metric),
+            score_cell(result["corpus"][metric]),
+            score_cell(score),
+            *(number(scores.get(metric)) for scores in floors.values()),
+        )
+        for metric in _ordered(set(abnormal["corpus"]))
+        if (score := abnormal["corpus"][metric])["value"] is not None
+    ]
+    head = (_label(result["protocol"]), f"all {abnormal['of']}", f"abnormal {abnormal['studies']}", *floors)
+    return TextTable(f"On abnormal studies alone{suffix}", head, tuple(rows), (abnormal["note"],))
 
 
 def _findings_f1(clinical: Mapping[str, Any]) -> float | None:
@@ -350,8 +418,58 @@ def comparison_tables(record: Mapping[str, Any]) -> list[TextTable]:
     if record["kind"] == "seeds":
         return [_seeds(record)]
     runs = list(dict.fromkeys(row["run"] for row in record["comparisons"]))
-    tables = [_compared_studies(record, run) for run in runs]
-    return tables + [_judge(record, run, summary) for run, summary in record.get("judge", {}).items()]
+    return [*(_compared_studies(record, run) for run in runs), *_judges(record)]
+
+
+def comparison_summary(record: Mapping[str, Any], suite: SuiteName) -> list[TextTable]:
+    """A comparison by the scores of a suite; clinical scores and those beside priors stay. Several runs share a table.
+
+    Corrections are over all tests of the record, shown or not.
+    """
+    shown = [row for row in record["comparisons"] if row["metric"] in SUITES[suite] or row["metric"] not in METRICS]
+    short = {**record, "comparisons": shown}
+    runs = list(dict.fromkeys(row.get("run") for row in shown))
+    if record["kind"] == "seeds":
+        return comparison_tables(short)
+    if len(runs) < 2:
+        return [_with_short_heads(short, runs[0]), *_judges(record)]
+    cells = {(row["run"], row["metric"]): f"{_signed(row['difference'])} {_better(row)}" for row in shown}
+    values = {row["metric"]: number(row["a"]) for row in shown}
+    rows = [(metric, value, *(cells.get((run, metric), DASH) for run in runs)) for metric, value in values.items()]
+    notes = {note: None for run in runs for note in _compared_studies(short, run).notes}
+    title = f"Differences to {record['baseline']}"
+    return [
+        TextTable(title, ("metric", record["baseline"], *runs), tuple(rows), tuple(notes)),
+        *_judges(record),
+    ]
+
+
+def _with_short_heads(record: Mapping[str, Any], run: str) -> TextTable:
+    """The table of one run, whose columns fit a screen however long the names are."""
+    table = _compared_studies(record, run)
+    names = f"first: {record['baseline']}; second: {run}"
+    return replace(
+        table, columns=(table.columns[0], "first", "second", *table.columns[3:]), notes=(names, *table.notes)
+    )
+
+
+_SIGNIFICANT = 0.05
+VERDICTS = f"better, worse: Holm's p is below {_SIGNIFICANT}; level: no difference is shown"
+
+
+def _better(row: Mapping[str, Any]) -> str:
+    """The verdict on a difference; a dash where it was not tested."""
+    p, difference = row["p_holm"], row["difference"]
+    if p is None or difference is None:
+        return DASH
+    if p >= _SIGNIFICANT:
+        return "level"
+    metric = METRICS.get(row["metric"])
+    return "better" if (metric.rank(difference) if metric else difference) > 0 else "worse"
+
+
+def _signed(value: float | None) -> str:
+    return DASH if value is None else f"{value:+.4f}"
 
 
 def _p(value: float | None) -> str:
@@ -365,18 +483,18 @@ def _compared_studies(record: Mapping[str, Any], run: str) -> TextTable:
         if row["run"] != run:
             continue
         interval = DASH if row["low"] is None else f"[{row['low']:+.3f}, {row['high']:+.3f}]"
-        difference = DASH if row["difference"] is None else f"{row['difference']:+.4f}"
         p_values = (_p(row[name]) for name in ("p_randomisation", "p_holm"))
-        rows.append((row["metric"], number(row["a"]), number(row["b"]), difference, interval, *p_values))
+        values = (number(row["a"]), number(row["b"]), _signed(row["difference"]))
+        rows.append((row["metric"], *values, interval, *p_values, _better(row)))
         if row["note"]:
             notes[f"{row['metric']}: {row['note']}"] = None
     resampling = record["resampling"]
     notes[
         f"protocol {record['protocol']['name']} {record['protocol']['hash'][:8]}; {record['studies']} studies;"
         f" {resampling['resamples']} resamples, seed {resampling['seed']}; interval: paired bootstrap;"
-        f" p: approximate randomisation, two-sided; Holm over {resampling['tests']} tests"
+        f" p: approximate randomisation, two-sided; Holm over {resampling['tests']} tests; {VERDICTS}"
     ] = None
-    head = ("metric", record["baseline"], run, "difference", "95 % interval", "p", "p Holm")
+    head = ("metric", record["baseline"], run, "difference", "95 %", "p", "p Holm", "verdict")
     return TextTable(f"{run} against {record['baseline']}", head, tuple(rows), tuple(notes))
 
 
@@ -387,9 +505,10 @@ def _seeds(record: Mapping[str, Any]) -> TextTable:
             row["metric"],
             f"{row['a_mean']:.4f} ± {row['a_std']:.4f}",
             f"{row['b_mean']:.4f} ± {row['b_std']:.4f}",
-            f"{row['difference']:+.4f}",
+            _signed(row["difference"]),
             _p(row["p"]),
             _p(row["p_holm"]),
+            _better(row),
         )
         for row in record["comparisons"]
     ]
@@ -397,16 +516,20 @@ def _seeds(record: Mapping[str, Any]) -> TextTable:
     notes = [
         f"protocol {record['protocol']['name']} {record['protocol']['hash'][:8]}; {record['studies']} studies;"
         f" {counts} seeds; {record['test']}; standard deviation with ddof {record['std_ddof']};"
-        f" Holm over {len(rows)} tests",
+        f" Holm over {record['tests']} tests; {VERDICTS}",
         "a test over seeds says nothing about other studies; compare two runs for that",
     ]
     notes.extend(f"{row['metric']}: {row['note']}" for row in record["comparisons"] if row["note"])
     return TextTable(
         f"{second} against {first} over seeds",
-        ("metric", first, second, "difference", "p", "p Holm"),
+        ("metric", first, second, "difference", "p", "p Holm", "verdict"),
         tuple(rows),
         tuple(notes),
     )
+
+
+def _judges(record: Mapping[str, Any]) -> list[TextTable]:
+    return [_judge(record, run, summary) for run, summary in record.get("judge", {}).items()]
 
 
 def _judge(record: Mapping[str, Any], run: str, summary: Mapping[str, Any]) -> TextTable:

@@ -81,17 +81,28 @@ def concatenated(parts: Sequence[Mapping[str, Statistic]]) -> dict[str, Statisti
     return whole
 
 
+def among(statistics: Mapping[str, Statistic], studies: NDArray[np.bool_]) -> dict[str, Statistic]:
+    """The statistics of some of the studies (N,): the others stay in place and add nothing, so that resamples agree."""
+    rows = {id(statistic.rows): statistic.rows for statistic in statistics.values()}
+    kept = {key: np.where(studies[:, None], own, np.zeros((), own.dtype)) for key, own in rows.items()}
+    return {
+        name: Statistic(kept[id(one.rows)], one.value, np.where(studies, one.per_study, np.nan))
+        for name, one in statistics.items()
+    }
+
+
 class RunningSums:
     """The corpus scores of a set of studies that is seen in parts; nothing is kept of a study."""
 
     def __init__(self) -> None:
         self._sums: dict[str, tuple[Callable[[Floats], Floats], Floats]] = {}
 
-    def add(self, part: Mapping[str, Statistic]) -> None:
-        """Count the studies of a part."""
+    def add(self, part: Mapping[str, Statistic], among: NDArray[np.bool_] | None = None) -> None:
+        """Count the studies of a part, or those ``among`` them (N,)."""
         for name, statistic in part.items():
             so_far = self._sums[name][1] if name in self._sums else 0.0
-            self._sums[name] = statistic.value, np.asarray(so_far + statistic.sums())
+            sums = statistic.sums() if among is None else statistic.rows[among].sum(axis=0, dtype=np.float64)
+            self._sums[name] = statistic.value, np.asarray(so_far + sums)
 
     def corpus(self) -> dict[str, float]:
         """Metric -> score of all studies."""

@@ -5,6 +5,7 @@ Runs stand side by side only where they were scored by the same protocol hash; a
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -42,6 +43,7 @@ from radweave.metrics.statistics import Interval, Statistic, wilson_interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from rich.console import Console
 
 DASH = "-"
 
@@ -73,12 +75,28 @@ _MOST_COLUMNS = 100
 
 def print_tables(tables: Sequence[TextTable]) -> None:
     """Print to standard output, as wide as the terminal but within 100 columns: a wider table comes in parts."""
+    console = plain_console()
+    width = min(console.width, _MOST_COLUMNS) if console.is_terminal else _MOST_COLUMNS
+    _print(tables, plain_console(width=width), width)
+
+
+def plain_text(tables: Sequence[TextTable], *, most_lines: int) -> str:
+    """The tables as they are printed, without colours, in at most so many lines."""
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), width=_MOST_COLUMNS, markup=False, emoji=False, highlight=False)
+    with console.capture() as capture:
+        _print(tables, console, _MOST_COLUMNS)
+    lines = [line.rstrip() for line in capture.get().strip("\n").splitlines()]
+    if len(lines) > most_lines:
+        lines = [*lines[: most_lines - 1], f"... {len(lines) - most_lines + 1} more lines"]
+    return "\n".join(lines)
+
+
+def _print(tables: Sequence[TextTable], console: Console, width: int) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    console = plain_console()
-    width = min(console.width, _MOST_COLUMNS) if console.is_terminal else _MOST_COLUMNS
-    console = plain_console(width=width)
     for table in (part for whole in tables for part in in_parts(whole, width)):
         if table.columns:
             shown = Table(title=table.title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
