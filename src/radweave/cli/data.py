@@ -110,7 +110,8 @@ def import_verb(
     kind: Annotated[
         str,
         typer.Argument(
-            help="iu-xray, mimic-cxr, chexpert-plus, rexrank, ct-rate, radgenome-chestct, ctrg-chest or folder."
+            help="iu-xray, mimic-cxr, chexpert-plus, rexrank, rexgradient, padchest-gr, ms-cxr, ct-rate, "
+            "radgenome-chestct, ctrg-chest or folder."
         ),
     ],
     source: Annotated[Path, typer.Argument(help="What you downloaded: a folder or a file.")],

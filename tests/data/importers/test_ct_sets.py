@@ -95,6 +95,17 @@ def test_the_corrected_volumes_go_before_the_first_release(ct_rate: Path, tmp_pa
     assert dataset.image_path("images/train_2_a_1.nii.gz").read_bytes() == fixed.read_bytes()
 
 
+def test_a_segmentation_never_takes_the_place_of_a_volume_that_is_not_here(ct_rate: Path, tmp_path: Path) -> None:
+    """The newest release has segmentations under the volumes' names, in folders of the same shape."""
+    next(ct_rate.rglob("train_2_a_1.nii.gz")).unlink()
+    for name in ("train_2_a_1", "train_1_a_1"):
+        patient, scan = "_".join(name.split("_")[:2]), scan_of(name)
+        write_volume(ct_rate / "ts_seg" / "ts_total" / "train_fixed" / patient / scan / f"{name}.nii.gz")
+    dataset = imported("ct-rate", ct_rate, tmp_path / "out")
+    assert dataset.card.left_out["no image"] == 1
+    assert b"ts_seg" not in dataset.image_path("images/train_1_a_1.nii.gz").read_bytes()
+
+
 def test_ct_rate_valid_as_test(ct_rate: Path, tmp_path: Path) -> None:
     dataset = imported("ct-rate", ct_rate, tmp_path / "out", split="valid-as-test")
     assert [study.study_id for study in dataset.studies("test")] == ["valid_1_a_1"]

@@ -6,6 +6,7 @@
     metadata/no_chest_{train,valid}.txt                       volumes that show another part of the body
     multi_abnormality_labels/{train,valid}_predicted_labels.csv   VolumeName and the 18 abnormalities
     {train,valid}[_fixed]/train_1/train_1_a/train_1_a_1.nii.gz    patient, scan, reconstruction
+    ts_seg/ts_total/{train,valid}_fixed/train_1/train_1_a/train_1_a_1.nii.gz   segmentations of the same names, not read
 
 RadGenome-ChestCT adds ``radgenome_files/{train,validation}_region_report.csv`` (Volumename, Anatomy, Sentence) and
 keeps its volumes under ``{train,valid}_preprocessed``. Tables and volumes are found below the source by their names.
@@ -45,6 +46,8 @@ _VOLUME = re.compile(r"^((train|valid)_\d+)_[a-z]+_\d+$")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 # The corrected volumes before the first release, those before RadGenome's resampled copies.
 _FOLDER_RANK = ("_fixed", "")
+# Folders of segmentations, whose files have the names of the volumes.
+_SEGMENTATIONS = ("mask", "seg")
 _SUFFIX = ".nii.gz"
 
 
@@ -57,7 +60,7 @@ def open_source(source: Path, options: ImportOptions) -> Source:
     if not source.is_dir():
         raise InputError("not a folder", file=source)
     tables = {path.name: path for path in sorted(source.rglob("*.csv"))}
-    reports = [tables[f"{part}_reports.csv"] for part in ("train", "validation") if f"{part}_reports.csv" in tables]
+    reports = [tables[n] for part in ("train", "validation", "valid") if (n := f"{part}_reports.csv") in tables]
     regions = [tables[n] for part in ("train", "validation") if (n := f"{part}_region_report.csv") in tables]
     if not (reports or regions):
         raise InputError("no report table here", file=source, expected="train_reports.csv or train_region_report.csv")
@@ -160,11 +163,11 @@ def _find_volumes(root: Path, *, radgenome: bool) -> dict[str, Path]:
     ranks = ("_preprocessed", *_FOLDER_RANK) if radgenome else (*_FOLDER_RANK, "_preprocessed")
     best: dict[str, tuple[int, str, Path]] = {}
     for folder, subfolders, names in os.walk(root):
-        subfolders.sort()
+        subfolders[:] = sorted(name for name in subfolders if not any(mark in name.lower() for mark in _SEGMENTATIONS))
         top = Path(folder).relative_to(root).as_posix()
         rank = next((r for r, mark in enumerate(ranks) if mark and f"{mark}/" in f"{top}/"), ranks.index(""))
         for name in names:
-            if name.endswith(_SUFFIX) and "mask" not in top:
+            if name.endswith(_SUFFIX):
                 candidate = (rank, top, Path(folder, name))
                 best[name] = min(best.get(name, candidate), candidate)
     return {name: path for name, (_, _, path) in best.items()}

@@ -22,6 +22,7 @@ from radweave.data.importers.source import (
     RawStudy,
     Source,
     split_of,
+    stated_or_none,
     text_or_none,
     view_of,
 )
@@ -110,7 +111,7 @@ def _context(text: str) -> dict[str, str | None]:
     """Split ``Indication: ... Comparison: ...`` into sections; ReXrank writes None for a missing one."""
     parts = _CONTEXT.split(text)
     pairs = zip(parts[1::2], parts[2::2], strict=True)
-    return {name.lower(): None if value.strip() == "None" else text_or_none(value.strip()) for name, value in pairs}
+    return {name.lower(): stated_or_none(value.strip()) for name, value in pairs}
 
 
 def _patient(study_id: str, paths: list[str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -190,6 +190,19 @@ def split_of(text: str | None) -> Split | None:
     return _SPLITS.get((text or "").strip().lower())
 
 
+OTHER_SPLIT = "a training study of a patient of another split"
+
+
+def splits_by_patient(rows: Iterable[tuple[str, Split | None]]) -> dict[str, set[Split]]:
+    """Patient -> the splits that the patient's studies are in: with two, none of the studies may be trained on."""
+    splits: dict[str, set[Split]] = {}
+    for patient, split in rows:
+        own = splits.setdefault(patient, set())
+        if split is not None:
+            own.add(split)
+    return splits
+
+
 _STATES = {1.0: LabelState.POSITIVE, 0.0: LabelState.NEGATIVE, -1.0: LabelState.UNCERTAIN}
 
 
@@ -216,6 +229,11 @@ def states_of(
                 "not a label", file=file, line=line, field=name, got=text[:20], expected="1, 0, -1 or empty"
             ) from None
     return states
+
+
+def stated_or_none(value: str | None) -> str | None:
+    """``text_or_none``, with None also for the word that ReXrank's files have for a missing section."""
+    return None if value is not None and value.strip().lower() in ("none", "none.") else text_or_none(value)
 
 
 def text_or_none(value: str | None) -> str | None:

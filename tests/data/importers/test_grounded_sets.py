@@ -1,0 +1,251 @@
+"""ReXGradient-160K, PadChest-GR and MS-CXR in the layouts they are published in, as small made-up copies."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from radweave.core.errors import InputError
+from radweave.core.study import LabelState, View
+from radweave.data.check import check_dataset
+from radweave.data.dataset import Dataset
+from radweave.data.importers import ImportOptions, import_dataset
+
+
+def write_image(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(list(path.name.encode())).integers(0, 255, (16, 16), dtype=np.uint8)
+    Image.fromarray(pixels).save(path)
+
+
+def imported(kind: str, source: Path, out: Path, **options: object) -> Dataset:
+    return import_dataset(kind, source, out, options=ImportOptions.model_validate(options))
+
+
+def left_out(dataset: Dataset) -> dict[str, str]:
+    lines = (dataset.path / "left_out.jsonl").read_text().splitlines()
+    return {row["study_id"]: row["reason"] for row in map(json.loads, lines)}
+
+
+def gradient_entry(
+    root: Path, patient: str, study: str, date: str, views: list[str | None], **more: Any
+) -> dict[str, Any]:
+    paths = []
+    for number, _ in enumerate(views):
+        inside = f"deid_png/{patient}/A{study}/studies/{study}/series/1/instances/{study}-{number}.png"
+        write_image(root / inside)
+        paths.append(f"../{inside}")
+    return {
+        "PatientID": patient,
+        "StudyInstanceUid": study,
+        "AccessionNumber": f"A{study}",
+        "StudyDate": date,
+        "Indication": "Cough.",
+        "Comparison": "None",
+        "Findings": f"Findings of {study}.",
+        "Impression": "None.",
+        "ImagePath": paths,
+        "ImageViewPosition": views,
+        **more,
+    }
+
+
+@pytest.fixture
+def rexgradient(tmp_path: Path) -> Path:
+    root = tmp_path / "ReXGradient-160K"
+    parts = {
+        "train": {
+            "pG1_s2": gradient_entry(root, "G1", "2", "20200301", ["PA", "LATERAL"]),
+            "pG1_s1": gradient_entry(root, "G1", "1", "20190101", ["AP"]),
+            "pG2_s3": gradient_entry(root, "G2", "3", "", [None]),
+            "pG3_s4": gradient_entry(root, "G3", "4", "20200101", ["PA"]),
+            "bad1": {"PatientID": "", "ImagePath": []},
+            "bad2": gradient_entry(root, "G5", "5", "20200101", ["PA"], Findings=["no", "text"]),
+            "bad3": gradient_entry(root, "G5", "6", "20200101", ["PA"], ImagePath="one.png"),
+            "escape": gradient_entry(root, "G5", "7", "20200101", ["PA"], ImagePath=["/etc/hostname"]),
+        },
+        "valid": {"pG4_s8": gradient_entry(root, "G4", "8", "20200101", ["PA"])},
+        "test": {"pG3_s9": gradient_entry(root, "G3", "9", "20210101", ["PA"])},
+    }
+    (root / "metadata").mkdir()
+    for part, entries in parts.items():
+        (root / "metadata" / f"{part}_metadata_view_position.json").write_text(json.dumps(entries))
+    return root
+
+
+@pytest.mark.parametrize("below", ["", "metadata"])
+def test_rexgradient_studies_sections_and_priors(rexgradient: Path, tmp_path: Path, below: str) -> None:
+    dataset = imported("rexgradient", rexgradient / below, tmp_path / "out")
+    studies = {study.study_id: study for study in dataset.studies()}
+    assert {name: study.split for name, study in studies.items()} == {
+        "pG1_s1": "train",
+        "pG1_s2": "train",
+        "pG2_s3": "train",
+        "pG4_s8": "val",
+        "pG3_s9": "test",
+    }
+    later = studies["pG1_s2"]
+    assert (later.patient_id, later.prior, later.report) == ("G1", "pG1_s1", "Findings of 2.")
+    assert (later.indication, later.comparison, later.impression) == ("Cough.", None, None)
+    assert [image.view for image in later.images] == [View.PA, View.LATERAL]
+    assert later.images[0].path == "images/G1/A2/studies/2/series/1/instances/2-0.png"
+    assert studies["pG2_s3"].images[0].view is View.UNKNOWN
+
+
+def test_rexgradient_trains_on_no_patient_of_another_split_and_counts_bad_entries(
+    rexgradient: Path, tmp_path: Path
+) -> None:
+    dataset = imported("rexgradient", rexgradient, tmp_path / "out")
+    reasons = left_out(dataset)
+    assert reasons["pG3_s4"] == "a training study of a patient of another split"
+    assert reasons["bad1"] == "no PatientID"
+    assert reasons["bad2"] == "Findings is no text"
+    assert reasons["bad3"] == "ImagePath is no list of paths"
+    assert reasons["escape"] == "no image"
+    assert not check_dataset(dataset.path).leaks
+
+
+def padchest_finding(sentence: object, labels: object, *, abnormal: bool = True) -> dict[str, Any]:
+    return {
+        "sentence_en": sentence,
+        "sentence_es": "Una frase.",
+        "abnormal": abnormal,
+        "labels": labels,
+        "locations": ["pleural"],
+        "boxes": [[0.1, 0.2, 0.3, 0.4]],
+        "extra_boxes": [],
+        "progression": None,
+    }
+
+
+@pytest.fixture
+def padchest_gr(tmp_path: Path) -> Path:
+    root = tmp_path / "PadChest-GR"
+    studies = {
+        "11": ("P1", "train", "20150101"),
+        "12": ("P1", "train", "20140101"),
+        "21": ("P2", "validation", "20150101"),
+        "31": ("P3", "test", "20150101"),
+        "32": ("P3", "train", "20150101"),
+        "41": ("P4", "train", "20150101"),
+    }
+    entries: list[object] = []
+    for study in studies:
+        write_image(root / "Padchest_GR_files" / "PadChest_GR" / f"{study}_a.png")
+        findings = [
+            padchest_finding(f"Nodule of {study}.", ["nodule", "granuloma"]),
+            padchest_finding("No pleural effusion.", ["pleural effusion"], abnormal=False),
+        ]
+        entries.append({"StudyID": study, "ImageID": f"{study}_a.png", "PreviousStudyID": None, "findings": findings})
+    entries[-1] = {"StudyID": "41", "ImageID": "41_a.png", "findings": [padchest_finding(None, ["nodule"])]}
+    entries += [entries[0], {"ImageID": "x.png"}, "no entry", {"StudyID": "99", "ImageID": "y.png", "findings": []}]
+    (root / "grounded_reports_20240819.json").write_text(json.dumps(entries))
+    head = "StudyID,ImageID,label,split,PatientID,StudyDate_DICOM"
+    rows = [f"{study},{study}_a.png,nodule,{split},{p},{date}" for study, (p, split, date) in studies.items()]
+    (root / "master_table.csv").write_text("\r\n".join([head, *rows, *rows]))
+    return root
+
+
+def test_padchest_gr_sentences_labels_and_splits(padchest_gr: Path, tmp_path: Path) -> None:
+    dataset = imported("padchest-gr", padchest_gr, tmp_path / "out")
+    studies = {study.study_id: study for study in dataset.studies()}
+    assert {name: study.split for name, study in studies.items()} == {
+        "11": "train",
+        "12": "train",
+        "21": "val",
+        "31": "test",
+    }
+    study = studies["11"]
+    assert study.report == "Nodule of 11. No pleural effusion."
+    assert study.labels["padchest-gr"] == {"nodule": LabelState.POSITIVE, "granuloma": LabelState.POSITIVE}
+    assert (study.patient_id, study.prior) == ("P1", "12")
+    assert (study.images[0].path, study.images[0].view) == ("images/11_a.png", View.FRONTAL)
+    reasons = left_out(dataset)
+    assert reasons["32"] == "a training study of a patient of another split"
+    assert reasons["41"].startswith("a finding without a sentence")
+    assert reasons["11"] == "a study of this id is there already"
+    assert reasons["99"] == "not in the master table"
+    assert dataset.card.left_out["an entry without StudyID"] == 2
+    assert any("boxes" in note for note in dataset.card.notes)
+    assert not check_dataset(dataset.path).leaks
+
+
+MS_HEAD = "category_name,label_text,path,x,y,w,h,image_width,image_height,dicom_id,subject_id,study_id"
+MS_ROWS = [
+    ("Pneumonia", "left lower lobe opacity", "p10/p10000032/s51/d-1", "train"),
+    ("Pneumonia", "left lower lobe opacity", "p10/p10000032/s51/d-1", "train"),
+    ("Pleural Effusion", "Small left effusion.", "p10/p10000032/s51/d-2", "train"),
+    ("Edema", "mild edema", "p11/p11000000/s61/d-3", "val"),
+    ("Edema", "moderate edema", "p12/p12000000/s71/d-4", "test"),
+    ("Edema", "severe edema", "p12/p12000000/s72/d-5", "train"),
+    ("Edema", "", "p13/p13000000/s81/d-6", "train"),
+]
+
+
+@pytest.fixture
+def ms_cxr(tmp_path: Path) -> Path:
+    root = tmp_path / "ms-cxr"
+    lines = [f"{MS_HEAD},split"]
+    for category, phrase, place, split in MS_ROWS:
+        write_image(root / "files" / f"{place}.jpg")
+        lines.append(f"{category},{phrase},files/{place}.jpg,1,2,3,4,16,16,{place[-3:]},1,2,{split}")
+    lines.append("Edema,edema,somewhere/else.jpg,1,2,3,4,16,16,d,1,2,train")
+    (root / "MS_CXR_Local_Alignment_v1.1.0.csv").write_text("\n".join(lines))
+    return root
+
+
+def test_ms_cxr_phrases_categories_and_splits(ms_cxr: Path, tmp_path: Path) -> None:
+    dataset = imported("ms-cxr", ms_cxr, tmp_path / "out")
+    studies = {study.study_id: study for study in dataset.studies()}
+    assert {name: study.split for name, study in studies.items()} == {"s51": "train", "s61": "val", "s71": "test"}
+    study = studies["s51"]
+    assert study.patient_id == "p10000032", "as an import of MIMIC-CXR names it"
+    assert study.report == "Left lower lobe opacity. Small left effusion."
+    assert study.labels["ms-cxr"] == {"Pneumonia": LabelState.POSITIVE, "Pleural Effusion": LabelState.POSITIVE}
+    assert [image.path for image in study.images] == [
+        "images/p10/p10000032/s51/d-1.jpg",
+        "images/p10/p10000032/s51/d-2.jpg",
+    ]
+    reasons = left_out(dataset)
+    assert reasons["s72"] == "a training study of a patient of another split"
+    assert reasons["line 8"] == "no phrase"
+    assert reasons["line 9"] == "not a path of MIMIC-CXR"
+    assert not check_dataset(dataset.path).leaks
+
+
+def test_the_first_version_of_ms_cxr_has_no_split(ms_cxr: Path, tmp_path: Path) -> None:
+    table = ms_cxr / "MS_CXR_Local_Alignment_v1.1.0.csv"
+    lines = [line.rpartition(",")[0] for line in table.read_text().splitlines()]
+    table.unlink()
+    (ms_cxr / "MS_CXR_Local_Alignment_v1.0.0.csv").write_text("\n".join(lines))
+    dataset = imported("ms-cxr", ms_cxr, tmp_path / "out")
+    assert {study.split for study in dataset.studies()} == {None}
+    cut = imported("ms-cxr", ms_cxr, tmp_path / "cut", split="1:0:1")
+    assert {study.split for study in cut.studies()} == {"train", "test"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "content", "message"),
+    [
+        ("rexgradient", "other.json", "{}", "no ReXGradient metadata here"),
+        ("rexgradient", "train_metadata_view_position.json", "[]", "not a ReXGradient file"),
+        ("padchest-gr", "grounded_reports_20240819.json", "[]", r"expected master_table\.csv"),
+        ("padchest-gr", "master_table.csv", "StudyID,PatientID,split\n", "expected grounded_reports"),
+        ("ms-cxr", "other.csv", "a,b\n", "no MS-CXR table here"),
+        ("ms-cxr", "MS_CXR_Local_Alignment_v1.1.0.csv", "path,split\nx,y\n", "category_name"),
+    ],
+)
+def test_what_is_not_the_set_is_refused_and_nothing_is_written(
+    tmp_path: Path, kind: str, name: str, content: str, message: str
+) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / name).write_text(content)
+    with pytest.raises(InputError, match=message):
+        imported(kind, source, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
