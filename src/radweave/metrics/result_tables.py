@@ -54,7 +54,7 @@ def result_tables(runs: Mapping[str, Result]) -> list[TextTable]:
 
 
 def summary_tables(runs: Mapping[str, Result]) -> list[TextTable]:
-    """What a reader must not overlook, and the scores of the suite with interval, verdict and best floor."""
+    """Warnings, and the scores of the suite with interval, verdict and best floor."""
     return [*([_warnings(runs)] if any(result["warnings"] for result in runs.values()) else []), summary_table(runs)]
 
 

@@ -84,9 +84,9 @@ def concatenated(parts: Sequence[Mapping[str, Statistic]]) -> dict[str, Statisti
 def among(statistics: Mapping[str, Statistic], studies: NDArray[np.bool_]) -> dict[str, Statistic]:
     """The statistics of some of the studies (N,): the others stay in place and add nothing, so that resamples agree."""
     rows = {id(statistic.rows): statistic.rows for statistic in statistics.values()}
-    kept = {key: np.where(studies[:, None], own, np.zeros((), own.dtype)) for key, own in rows.items()}
+    masked = {key: np.where(studies[:, None], own, np.zeros((), own.dtype)) for key, own in rows.items()}
     return {
-        name: Statistic(kept[id(one.rows)], one.value, np.where(studies, one.per_study, np.nan))
+        name: Statistic(masked[id(one.rows)], one.value, np.where(studies, one.per_study, np.nan))
         for name, one in statistics.items()
     }
 

@@ -127,5 +127,5 @@ def _sentence(phrase: str) -> str:
 
 def _image(root: Path, folder: str, name: str) -> RawImage:
     names = [f"{top}{folder}/{name}{suffix}" for top in ("files/", "") for suffix in IMAGE_SUFFIXES]
-    found = next((each for each in names if (root / each).is_file()), names[0])
-    return RawImage(root / found, f"images/{found.removeprefix('files/')}")
+    path = next((each for each in names if (root / each).is_file()), names[0])
+    return RawImage(root / path, f"images/{path.removeprefix('files/')}")
