@@ -23,6 +23,7 @@ from radweave.experiments.ablate import AblationRequest
 from radweave.experiments.bench_suite import BenchRequest
 from radweave.metrics.commands import CompareRequest, EvaluateRequest, LabelRequest
 from radweave.metrics.pairs import Fields
+from radweave.metrics.submissions import SubmissionRequest
 from toys import TOY_OVERRIDES, TOY_SIZES
 
 P = Path
@@ -50,6 +51,11 @@ REQUESTS: dict[str, tuple[str, str, Any]] = {
             seeds=True, meteor=False, resamples=7, seed=3, judge="http://x", judge_model="m", judge_limit=5,
             both_orders=True, phrases=3, as_json=True, out=P("o"), overwrite=True,
         ),
+    ),
+    "submission": (
+        "radweave.metrics.submissions.run_submission",
+        "rexrank a.jsonl --out o --studies s --overwrite",
+        SubmissionRequest("rexrank", P("a.jsonl"), P("o"), P("s"), overwrite=True),
     ),
     "label": (
         "radweave.metrics.commands.run_label",

@@ -58,6 +58,7 @@ app.command("bench")(bench.bench)
 app.command("evaluate")(evaluation.evaluate)
 app.command("compare")(evaluation.compare)
 app.command("label")(evaluation.label)
+app.command("submission")(evaluation.submission)
 
 
 def main() -> None:

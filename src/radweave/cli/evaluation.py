@@ -1,4 +1,4 @@
-"""``radweave evaluate``, ``compare`` and ``label``.
+"""``radweave evaluate``, ``compare``, ``label`` and ``submission``.
 
 The parameters of each verb have the names of its request's fields, so that all of them pass on together.
 """
@@ -137,3 +137,21 @@ def label(
     refused = run_label(LabelRequest(**options))
     if refused:
         raise typer.Exit(2)
+
+
+def submission(
+    leaderboard: Annotated[str, typer.Argument(help="rexrank or vlm3d.")],
+    predictions: Annotated[Path, typer.Argument(help="Drafts: .jsonl, .json or .csv with study_id and hyp.")],
+    out: Annotated[Path, typer.Option(help="The file to write.")],
+    studies: Annotated[
+        Path | None, typer.Option(help="What is reported on: ReXrank's JSON file; for VLM3D the folder of volumes.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
+) -> None:
+    """Write drafts in the form that a leaderboard reads."""
+    options = dict(locals())
+    from radweave.metrics.submissions import SubmissionRequest, run_submission
+
+    reports = run_submission(SubmissionRequest(**options))
+    empty = sum(not text.strip() for text in reports.values())
+    print(f"{out}: {len(reports)} reports" + (f", {empty} of them empty" if empty else ""))

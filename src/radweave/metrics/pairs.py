@@ -27,7 +27,16 @@ from radweave.data.tables import ID, read_rows
 
 # Names of the fields in the files of other programs.
 STUDY_FIELDS = (ID, "id", "uid", "image_id", "Study", "VolumeName")
-HYP_FIELDS = ("hyp", "hypothesis", "prediction", "generated", "generated_report", "draft", "candidate")
+HYP_FIELDS = (
+    "hyp",
+    "hypothesis",
+    "prediction",
+    "model_prediction",
+    "generated",
+    "generated_report",
+    "draft",
+    "candidate",
+)
 REF_FIELDS = ("ref", "refs", "reference", "references", "reference_report", "ground_truth", "gt")
 TEXT_FIELDS = ("report", "text", "hyp", "findings", "Report Impression", "Reports", "Report", "impression")
 # Characters that a cell of a CSV file cannot hold.

@@ -82,11 +82,11 @@ def _study(study_id: str, entry: dict[str, Any], folder: ImageFolder, is_iu: boo
     views = [view_of(view) for view in entry.get("frontal_lateral") or []]
     views = views if len(views) == len(paths) else [View.UNKNOWN] * len(paths)
     context = _context(entry.get("context") or "")
+    name = study_name(study_id)
     if is_iu:
-        name = canonical_id(study_id, "ReXrank")
         patient, images = name, named_or_all(name, paths, views, folder, {})
     else:
-        name, patient = study_id.replace("/", "_"), _patient(study_id, paths)
+        patient = _patient(study_id, paths)
         images = tuple(
             RawImage(folder.root / path, f"images/{path.lstrip('/')}", view)
             for path, view in zip(paths, views, strict=True)
@@ -96,15 +96,25 @@ def _study(study_id: str, entry: dict[str, Any], folder: ImageFolder, is_iu: boo
         patient_id=patient,
         split=split_of(entry.get("split")),
         images=images,
-        report=text_or_none(entry.get("report")),
+        report=_section(entry.get("report")),
         sections=Sections(
-            text_or_none(entry.get("section_findings")),
-            text_or_none(entry.get("section_impression")),
+            _section(entry.get("section_findings")),
+            _section(entry.get("section_impression")),
             context.get("indication") or context.get("history"),
             context.get("comparison"),
             context.get("technique"),
         ),
     )
+
+
+def study_name(study_id: str) -> str:
+    """The id of a study in a dataset folder, from its key in ReXrank's file."""
+    return canonical_id(study_id, "ReXrank") if study_id.startswith("CXR") else study_id.replace("/", "_")
+
+
+def _section(value: Any) -> str | None:
+    """The text of a section; a missing one is NaN in some files."""
+    return text_or_none(value) if isinstance(value, str) else None
 
 
 def _context(text: str) -> dict[str, str | None]:
