@@ -52,8 +52,8 @@ def run_submission(request: SubmissionRequest) -> dict[str, str]:
     refuse_existing(request.out, overwrite=request.overwrite, kind=_SUBMISSION)
     drafts = dict(read_texts(request.predictions, known=(*HYP_FIELDS, *TEXT_FIELDS)))
     content, wanted = _WRITERS[request.leaderboard](drafts, request.studies)
-    if (found := submitted_reports(content, request.out)) != wanted:
-        raise InputError("the leaderboard would read other reports than these", got=len(found), expected=len(wanted))
+    if (read := submitted_reports(content, request.out)) != wanted:
+        raise InputError("the leaderboard would read other reports than these", got=len(read), expected=len(wanted))
     write_json(request.out, content)
     return wanted
 
