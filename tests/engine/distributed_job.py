@@ -41,6 +41,17 @@ OVERRIDES = [
     "stages.report.epochs=2",
     "stages.report.select=CIDEr",
 ]
+# Reports are drawn by the place of a study in the whole batch, which no slice changes.
+REWARDED = [
+    *OVERRIDES,
+    "stages.report.epochs=1",
+    "stages.report.select=last",
+    "stages.reward.epochs=2",
+    "stages.reward.batch_size=5",
+    "stages.reward.select=last",
+    "stages.reward.optimizer.warmup_steps=0",
+    "decoding.max_new_tokens=12",
+]
 # With dropout: a resumed job must draw the same numbers again.
 WITH_DROPOUT = [*TOY_OVERRIDES, *TOY_SIZES["baseline"], "stages.report.epochs=6", "stages.report.checkpoint_every=3"]
 # Terms whose input is made of random numbers inside the model: the ranks draw their own, as with dropout.
@@ -196,12 +207,23 @@ def refused(dataset: Path, folder: Path) -> str:
     return "nothing"
 
 
+def sharded_rewards(dataset: Path, folder: Path) -> str:
+    """The error of a stage that would draw reports from sharded weights."""
+    try:
+        train("baseline", dataset, folder, overrides=REWARDED, parallel="fsdp")
+    except InputError as error:
+        return str(error)
+    return "nothing"
+
+
 def main(out: Path, dataset: Path) -> None:
     results: dict[str, Any] = {}
     with joined_ranks() as ranks:
         for parallel in ("ddp", "fsdp"):
             results[f"fit {parallel}"] = fit(out / "fit" / parallel, ranks, parallel)  # type: ignore[arg-type]
             train("baseline", dataset, out / parallel, overrides=OVERRIDES, parallel=parallel)  # type: ignore[arg-type]
+        train("baseline", dataset, out / "rewarded", overrides=REWARDED)
+        results["sharded"] = ranks.gather(sharded_rewards(dataset, out / "sharded"))
         results["parts"] = ranks.gather(gradients_of_parts(ranks))
         train("baseline", dataset, out / "whole", overrides=WITH_DROPOUT)
         results["gradients"] = gradient_errors(ranks, dataset)

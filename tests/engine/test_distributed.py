@@ -128,6 +128,22 @@ def test_a_run_of_two_processes_equals_that_of_one(two_processes: Path, one_proc
     assert restore(run).card.is_trained
 
 
+def test_rewards_of_two_processes_equal_those_of_one(two_processes: Path, odd_dataset: Dataset, tmp_path: Path) -> None:
+    one = train("baseline", odd_dataset.path, tmp_path / "run", overrides=job.REWARDED)
+    two, single = metrics(two_processes / "rewarded"), metrics(one)
+    assert sum(row["stage"] == "reward" and "loss" in row for row in single) == 6
+    for left, right in zip(two, single, strict=True):
+        assert left.keys() == right.keys()
+        assert left.pop("drafts", None) == right.pop("drafts", None)
+        validated = left.pop("validation", {}), right.pop("validation", {})
+        assert validated[0] == pytest.approx(validated[1], rel=LOSS_TOLERANCE)
+        assert left.pop("stage") == right.pop("stage")
+        assert left == pytest.approx(right, rel=LOSS_TOLERANCE, abs=LOSS_TOLERANCE)
+    assert largest_difference(two_processes / "rewarded", one) < WEIGHT_TOLERANCE
+    sharded = read_json(two_processes / "results.json")["sharded"]
+    assert all("spread over processes draws no reports" in text and "--parallel ddp" in text for text in sharded)
+
+
 def test_gradients_of_every_method_equal_those_of_the_whole_batch(two_processes: Path) -> None:
     errors = read_json(two_processes / "results.json")["gradients"]
     assert {name.split()[0] for name in errors} == set(TOY_SIZES) - {"kernels"}, "kernels has nothing to train"

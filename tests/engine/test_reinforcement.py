@@ -13,24 +13,29 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from markupsafe import escape
 from torch import Tensor, nn
 
+from radweave.cli.data import run_lines
 from radweave.core.batch import Batch, Generation
 from radweave.core.config import to_yaml
 from radweave.core.errors import InputError
 from radweave.data.dataset import Dataset
+from radweave.engine.drafts import Draft, Drafter
 from radweave.engine.estimate import build_on_meta
 from radweave.engine.loop import StageTrainer, Watch
-from radweave.engine.plan import refuse_impossible_stages
+from radweave.engine.plan import refuse_impossible_stages, refuse_no_priors
 from radweave.engine.reinforcement import Drawn, Editor, Policy, RewardObjective, SameReading, advantages
+from radweave.engine.run_folder import read_card
+from radweave.engine.stages import TrainingWatch
 from radweave.engine.train import train
 from radweave.labels import get_labeler
 from radweave.methods import resolve
 from radweave.methods.model import ReportModel, ToWrite, Withheld, written
 from radweave.methods.stage import RewardStageConfig
 from radweave.nn.decoding import DecodingConfig, Prefixes
-from radweave.nn.language_model import CausalLanguageModel, LlamaConfig
-from toys import TOY_OVERRIDES, TOY_SIZES
+from radweave.nn.language_model import CausalLanguageModel, LlamaConfig, LoraConfig, NoLoraConfig
+from toys import TOY_CT_OVERRIDES, TOY_OVERRIDES, TOY_SIZES, write_followed_dataset
 
 WORDS, PAD, EOS, MOST = 4, 0, 1, 2
 EVERY = [[], *[[a] for a in (0, 2, 3)], *[[a, b] for a in (0, 2, 3) for b in (0, 2, 3)]]
@@ -50,7 +55,7 @@ class Letters:
 class LetterRewards:
     """A number for every report: its place among all, a little more for one that begins like its reference."""
 
-    def parts(self, texts: Sequence[str], references: Sequence[str]) -> Mapping[str, Any]:
+    def parts(self, texts: Sequence[str], references: Sequence[str], priors: Any = None) -> Mapping[str, Any]:
         names = [Letters().decode(ids) for ids in EVERY]
         values = [
             (names.index(text) * 5 % 13 + 2 * (text[:1] == reference[:1])) / 16
@@ -83,9 +88,10 @@ class Writer(ReportModel):
         return ToWrite(Prefixes(tokens, mask), written)
 
 
-def writer() -> Writer:
+def writer(*, lora: bool = False) -> Writer:
     torch.manual_seed(4)
-    shape = LlamaConfig(hidden_size=16, num_layers=1, num_heads=2, dropout=0.3, token_dropout=0.4)
+    adapters = LoraConfig(rank=2) if lora else NoLoraConfig()
+    shape = LlamaConfig(hidden_size=16, num_layers=1, num_heads=2, dropout=0.3, token_dropout=0.4, lora=adapters)
     language_model = shape.build(vocab_size=WORDS, bos_id=None, eos_id=EOS, pad_id=PAD)
     return Writer(seen=nn.Embedding(3, 16), language_model=language_model).train()
 
@@ -104,10 +110,10 @@ def objective(**changes: Any) -> RewardObjective:
 
 
 def gradient(loss: Tensor, model: nn.Module) -> Tensor:
-    parts = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True, retain_graph=True)
+    trained = [value for value in model.parameters() if value.requires_grad]
+    parts = torch.autograd.grad(loss, trained, allow_unused=True, retain_graph=True)
     return torch.cat([
-        (torch.zeros_like(value) if one is None else one).flatten()
-        for one, value in zip(parts, model.parameters(), strict=True)
+        (torch.zeros_like(value) if one is None else one).flatten() for one, value in zip(parts, trained, strict=True)
     ])  # fmt: skip
 
 
@@ -134,7 +140,7 @@ def given(monkeypatch: pytest.MonkeyPatch, model: Writer, reports: Sequence[Sequ
 def test_the_probabilities_of_all_reports_sum_to_one(temperature: float) -> None:
     model = writer().eval()
     drawn = Drawn.of(EVERY, [1] * len(EVERY), model.language_model, MOST)
-    log_probs, _ = Policy(model, temperature)(studies(0, 1), drawn)
+    log_probs = drawn.chosen(Policy(model, temperature)(studies(0, 1), drawn))
     total = (log_probs * drawn.mask).sum(1)
     assert float(total.detach().exp().sum()) == pytest.approx(1.0, abs=1e-5)
     own = [float(sum(log_prob(model, 1, ids, temperature), torch.zeros(()))) for ids in EVERY]
@@ -165,19 +171,25 @@ def test_self_critical_gradients_are_those_of_the_expected_reward(monkeypatch: p
     assert torch.allclose(expected_gradient, wanted, atol=1e-5)
 
 
-@pytest.mark.parametrize("algorithm", ["scst", "grpo"])
-def test_gradients_of_given_samples_are_those_of_plain_loops(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("algorithm", "trained"), [("scst", "all"), ("grpo", "all"), ("grpo", "language_model")])
+def test_gradients_of_given_samples_are_those_of_plain_loops(
+    algorithm: str, trained: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Eq. 3 of the source as it is written: ratios to the weights that drew, clipped, and its divergence."""
     model = writer()
     rewarding = objective(algorithm=algorithm, samples=3, kl=0.3, temperature=0.8)
-    for value in model.parameters():
-        value.requires_grad_(True)
+    model.seen.requires_grad_(trained == "all")
     rewarding.begin(model)
+    passes: list[Batch] = []
+    monkeypatch.setattr(
+        Writer, "to_write", lambda self, batch, own=Writer.to_write: passes.append(batch) or own(self, batch)
+    )
     before = writer().eval()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for value in model.parameters():
-            value.add_(torch.randn(value.shape, generator=generator), alpha=0.2)
+            if value.requires_grad:
+                value.add_(torch.randn(value.shape, generator=generator), alpha=0.2)
     samples = [[[2], [3, 3], [], [2, 3]], [[3], [2, 2], [0, 3], [2]]]
     given(monkeypatch, model, samples)
     loss, figures = rewarding(model, studies(0, 1))
@@ -199,6 +211,7 @@ def test_gradients_of_given_samples_are_those_of_plain_loops(algorithm: str, mon
                 gain = gain + (term - 0.3 * (other.exp() - other - 1)) / len(now)
             total = total - gain / 6
     assert torch.allclose(found, gradient(total, model), atol=1e-5)
+    assert len(passes) == (2 if trained == "all" else 1), "prefixes that do not train are read once"
     assert float(figures["kl"]) > 1e-3
     assert float(found.abs().max()) > 0.01
 
@@ -239,7 +252,7 @@ def test_studies_that_are_drawn_apart_have_their_own_numbers() -> None:
     decoding = DecodingConfig(max_new_tokens=12, min_new_tokens=8, seed=3)
     alike = model.language_model.write_draws([prompts], decoding, 2)
     assert alike[0] == alike[1] == alike[2]
-    apart = model.language_model.write_draws([prompts], decoding, 2, apart=True)
+    apart = model.language_model.write_draws([prompts], decoding, 2, numbered_from=0)
     assert apart[0] == alike[0]
     assert len({str(own[1:]) for own in apart}) == 3
     assert len({str(own[0]) for own in apart}) == 1, "the likeliest one is not drawn"
@@ -254,6 +267,29 @@ def test_the_same_seed_draws_the_same_update_and_another_seed_another_one() -> N
     writer_now = writer()
     assert update(1) == update(1)
     assert update(1) != update(2)
+
+
+def test_equal_studies_of_a_batch_have_samples_of_their_own() -> None:
+    seen: list[str] = []
+    told: list[str | None] = []
+
+    class Recorded(LetterRewards):
+        def parts(self, texts: Sequence[str], references: Sequence[str], priors: Any = None) -> Mapping[str, Any]:
+            seen[:], told[:] = texts, priors
+            return super().parts(texts, references)
+
+    rewarding = objective(samples=8)
+    recorded: Any = Recorded()
+    rewarding.rewards = recorded
+    torch.manual_seed(0)
+    rewarding(writer(), studies(1, 1))
+    assert len(seen) == 18
+    assert seen[:8] != seen[8:16]
+    assert seen[16] == seen[17], "the likeliest one is not drawn"
+    assert told == [None] * 18
+    rewarding.priors = {"2": "before"}
+    rewarding(writer(), studies(1, 2))
+    assert told == [None] * 8 + ["before"] * 8 + [None, "before"]
 
 
 def test_both_passes_over_a_batch_withhold_the_same_inputs() -> None:
@@ -317,8 +353,8 @@ class Numbers:
             yield studies(step, (step + 1) % 3)
 
 
-def rewarded_stage(folder: Path, watch: Watch | None = None, **changes: Any) -> StageTrainer:
-    parts = {"seen": "full", "language_model": "full"}
+def rewarded_stage(folder: Path, watch: Watch | None = None, *, lora: bool = False, **changes: Any) -> StageTrainer:
+    parts = {"language_model": "lora"} if lora else {"seen": "full", "language_model": "full"}
     options = {
         "epochs": 2, "samples": 3, "kl": 0.1, "finetune": parts, "select": "last", "checkpoint_every": 1,
         "optimizer": {"learning_rate": 0.05, "warmup_steps": 0},
@@ -327,7 +363,7 @@ def rewarded_stage(folder: Path, watch: Watch | None = None, **changes: Any) -> 
     batches: Any = Numbers()
     folder.mkdir(exist_ok=True)
     return StageTrainer(
-        model=writer(), stage=rewarding.stage, batches=batches, name="reward", seed=3, folder=folder,
+        model=writer(lora=lora), stage=rewarding.stage, batches=batches, name="reward", seed=3, folder=folder,
         validate=lambda: {"reward": 0.0}, fingerprint="f", watch=watch or Watch(), objective=rewarding,
     )  # fmt: skip
 
@@ -336,9 +372,9 @@ class Killed(BaseException):
     """Stands for a SIGKILL between two updates."""
 
 
-@pytest.mark.parametrize("algorithm", ["scst", "grpo"])
-def test_a_stage_killed_at_any_step_resumes_to_the_same_weights(tmp_path: Path, algorithm: str) -> None:
-    whole = rewarded_stage(tmp_path / "whole", algorithm=algorithm)
+@pytest.mark.parametrize(("algorithm", "lora"), [("scst", False), ("grpo", False), ("grpo", True)])
+def test_a_stage_killed_at_any_step_resumes_to_the_same_weights(tmp_path: Path, algorithm: str, lora: bool) -> None:
+    whole = rewarded_stage(tmp_path / "whole", algorithm=algorithm, lora=lora)
     start = {name: value.clone() for name, value in whole.model.state_dict().items()}
     whole.run()
 
@@ -347,12 +383,14 @@ def test_a_stage_killed_at_any_step_resumes_to_the_same_weights(tmp_path: Path, 
             raise Killed
 
     with pytest.raises(Killed):
-        rewarded_stage(tmp_path / "cut", Watch(step=killed), algorithm=algorithm).run()
-    cut = rewarded_stage(tmp_path / "cut", algorithm=algorithm)
+        rewarded_stage(tmp_path / "cut", Watch(step=killed), algorithm=algorithm, lora=lora).run()
+    cut = rewarded_stage(tmp_path / "cut", algorithm=algorithm, lora=lora)
     cut.run()
     for (name, value), other in zip(whole.model.state_dict().items(), cut.model.state_dict().values(), strict=True):
         assert torch.equal(value, other), name
-    assert any(not torch.equal(value, start[name]) for name, value in whole.model.state_dict().items())
+    changed = {name for name, value in whole.model.state_dict().items() if not torch.equal(value, start[name])}
+    assert changed
+    assert not lora or all("lora_" in name for name in changed), "adapters alone"
 
     def rows(folder: str) -> list[dict[str, float]]:
         lines = (tmp_path / folder / "metrics.jsonl").read_text().splitlines()
@@ -391,7 +429,9 @@ def test_without_epochs_a_configuration_is_the_one_of_before() -> None:
 @pytest.mark.parametrize(
     ("method", "overrides", "reason"),
     [
-        ("baseline", ["stages.reward.rewards.radgraph=1"], "no such reward"),
+        ("baseline", ["stages.reward.rewards.clarity=1"], "no such reward"),
+        ("baseline", ["stages.reward.rewards.radgraph=1"], "needs a local folder with RadGraph's weights"),
+        ("baseline", ["stages.reward.rewards.radgraph=1", "stages.reward.radgraph=/nowhere"], "no folder with"),
         ("baseline", ["stages.reward.samples=1"], "samples must be 2 or more"),
         ("baseline", ["stages.reward.rewards={findings: 0}"], "no reward has a weight above 0"),
         ("baseline", ["stages.reward.rewards.cider=-1"], "greater than or equal to 0"),
@@ -415,23 +455,75 @@ def test_a_stage_that_cannot_be_is_refused_before_anything_trains(
         refuse_impossible_stages(experiment, build_on_meta(experiment))
 
 
+def test_changes_are_rewarded_only_where_there_are_priors(toy_dataset: Dataset, tmp_path: Path) -> None:
+    experiment = resolve("baseline", "tiny", ["stages.reward.epochs=1", "stages.reward.rewards.change=1"])
+    with pytest.raises(InputError, match=r"stages\.reward\.rewards.*no change to reward"):
+        refuse_no_priors(experiment, toy_dataset)
+    refuse_no_priors(experiment, write_followed_dataset(tmp_path / "followed"))
+    refuse_no_priors(resolve("baseline", "tiny", ["stages.reward.epochs=1"]), toy_dataset)
+
+
 @pytest.mark.parametrize(("method", "algorithm"), [("baseline", "grpo"), ("diffrgennet", "scst")])
 def test_a_method_trains_on_rewards_after_its_reports(
-    method: str, algorithm: str, toy_dataset: Dataset, tmp_path: Path
+    method: str, algorithm: str, toy_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    collapsed, notes = method == "diffrgennet", list[str]()
+    if collapsed:
+        monkeypatch.setattr(
+            Drafter, "drafts", lambda self, examples, **options: (Draft(one, "Clear.", {}) for one in examples)
+        )
     options = [
         "stages.report.epochs=1", "stages.reward.epochs=1", "stages.reward.batch_size=8", "stages.reward.samples=3",
         "stages.reward.optimizer.warmup_steps=1", f"stages.reward.algorithm={algorithm}",
         "stages.reward.rewards.length=1", "stages.reward.select=last", "decoding.max_new_tokens=8",
     ]  # fmt: skip
-    run = train(method, toy_dataset.path, tmp_path / "run", overrides=[*TOY_OVERRIDES, *TOY_SIZES[method], *options])
+    watch = TrainingWatch(note=notes.append)
+    overrides = [*TOY_OVERRIDES, *TOY_SIZES[method], *options]
+    run = train(method, toy_dataset.path, tmp_path / "run", overrides=overrides, watch=watch)
     card = json.loads((run / "run.json").read_text())
     assert list(card["trained_steps"].items())[-2:] == [("report", 3), ("reward", 2)]
     assert any("barely trained: 3 updates" in caution for caution in card["cautions"])
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     own = [row for row in rows if row["stage"] == "reward"]
-    updates, (validated,) = own[:-1], [row["validation"] for row in own if "validation" in row]
+    updates, (validated,) = own[:-1], [row for row in own if "validation" in row]
     named = {"reward", "reward_findings", "reward_cider", "reward_length", "reward_repetition", "distinct"}
     assert all(named <= row.keys() for row in updates)
-    assert {*named, "report", "BLEU_4", "CIDEr"} <= validated.keys()
+    assert {*named, "report", "BLEU_4", "CIDEr"} <= validated["validation"].keys()
     assert updates[0]["kl"] == pytest.approx(0.0, abs=1e-6)
+    reports = [study.report for study in toy_dataset.studies("val")]
+    assert [report for _, report in validated["drafts"]] == [reports[0], reports[1], reports[2]]
+    page = (run / "reward.html").read_text()
+    assert all(str(escape(draft or "(empty)")) in page for draft, _ in validated["drafts"])
+    if collapsed:
+        assert validated["validation"]["distinct"] == 1 / 4
+        assert "the rewarded decoder writes one and the same report for every validation study" in notes
+    assert f"course of the rewards: {run / 'reward.html'}" in "\n".join(run_lines(run, read_card(run)))
+
+
+@pytest.mark.long
+def test_scans_are_rewarded_through_adapters_and_a_killed_run_resumes_to_the_same_bits(
+    toy_ct_dataset: Dataset, tmp_path: Path
+) -> None:
+    options = [
+        *TOY_CT_OVERRIDES, "model.language_model.lora=lora", "stages.vision.epochs=1", "stages.report.max_steps=1",
+        "stages.reward.epochs=2", "stages.reward.batch_size=4", "stages.reward.samples=3", "stages.reward.max_steps=4",
+        "stages.reward.checkpoint_every=1", "stages.reward.finetune.language_model=lora", "stages.reward.select=last",
+    ]  # fmt: skip
+
+    def run(name: str, **more: Any) -> Path:
+        return train("baseline", toy_ct_dataset.path, tmp_path / name, preset="tiny-ct", overrides=options, **more)
+
+    def killed(number: int, total: int, figures: dict[str, float]) -> None:
+        if number == 2:
+            raise Killed
+
+    watch = TrainingWatch(stage=lambda name: Watch(step=killed) if name == "reward" else Watch())
+    whole = run("whole")
+    with pytest.raises(Killed):
+        run("cut", watch=watch)
+    cut = run("cut", resume=True)
+    assert (cut / "weights.safetensors").read_bytes() == (whole / "weights.safetensors").read_bytes()
+    rows = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
+    updates = [row for row in rows if row["stage"] == "reward" and "loss" in row]
+    assert len(updates) == 4
+    assert all(row["reward"] > 0 and row["entropy"] > 0 for row in updates)

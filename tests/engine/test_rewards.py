@@ -6,20 +6,23 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from radgraph_weights import write_radgraph
 from radweave.core.errors import InputError
 from radweave.core.study import LabelState
 from radweave.drafting.choice import prepared
 from radweave.engine import rewards as module
-from radweave.engine.rewards import REWARDS, Rewards, TrainingTexts, refuse_unknown_rewards
+from radweave.engine.rewards import REWARDS, Rewards, TrainingTexts, refuse_unusable_rewards
 from radweave.labels import NO_FINDING, get_labeler
 from radweave.labels.contradictions import contradictions
 from radweave.labels.text import split_sentences
 from radweave.methods.model import TrainingView
+from radweave.metrics.radgraph import RadGraphReader, radgraph_f1
 
 LABELER = get_labeler("chexpert14")
 TRAINING = (
@@ -141,8 +144,48 @@ def test_contradictions_are_the_share_of_sentences_that_take_another_one_back() 
     assert expected[2] == 0.5
 
 
+EFFUSION, PNEUMOTHORAX, EDEMA = "There is a pleural effusion.", "There is a pneumothorax.", "There is pulmonary edema."
+NORMAL = "The heart is normal. The lungs are clear."
+WORSE, BETTER = "The pleural effusion is larger than before.", "The pleural effusion has decreased."
+
+
+@pytest.mark.parametrize(
+    ("prior", "reference", "text", "expected"),
+    [
+        (EFFUSION, EFFUSION, EFFUSION, 1.0),  # neither states a change
+        (EFFUSION, NORMAL, EFFUSION, 0.0),  # resolved, and not told
+        (EFFUSION, f"{EFFUSION} {PNEUMOTHORAX}", PNEUMOTHORAX, 2 / 3),  # new, and one that did not resolve
+        (f"{EFFUSION} {EDEMA}", PNEUMOTHORAX, EDEMA, 2 / 4),  # one of three changes
+        (EFFUSION, WORSE, WORSE, 1.0),
+        (EFFUSION, WORSE, BETTER, 0.0),
+        (EFFUSION, EFFUSION, WORSE, 1.0),  # the reference leaves open how it changed
+        (None, PNEUMOTHORAX, NORMAL, 1.0),  # no prior: nothing to say
+    ],
+)
+def test_changes_are_rewarded_beside_the_prior(prior: str | None, reference: str, text: str, expected: float) -> None:
+    changes = Rewards({"change": 1.0}, TrainingTexts(TRAINING, LABELER))
+    others = ([NORMAL, EDEMA], [EDEMA, EDEMA], [NORMAL, None])
+    values = changes.parts([*others[0], text], [*others[1], reference], [*others[2], prior])["change"]
+    assert values.tolist() == pytest.approx([0.0, 1.0, expected])
+
+
+def test_radgraph_is_read_from_the_folder_of_the_user(tmp_path: Path) -> None:
+    folder = write_radgraph(tmp_path / "radgraph")
+    training, reader = TrainingTexts(TRAINING, LABELER, folder), RadGraphReader(folder)
+    texts = ["the heart is normal . no effusion", "the lungs are clear", ""]
+    references = ["the heart is normal . left effusion", "the lungs are clear", "the lungs are clear"]
+    found = Rewards({"radgraph": 1.0}, training).parts(texts, references)["radgraph"].tolist()
+    graphs = [radgraph_f1(reader.graph(one), reader.graph(other)) for one, other in zip(texts, references, strict=True)]
+    assert found == [partial for _, partial, _ in graphs]
+    assert found[1:] == [1.0, 0.0]
+    assert 0 < found[0] < 1
+    (folder / "weights.th").unlink()
+    with pytest.raises(InputError, match=r"field 'radgraph': RadGraph needs files that are missing"):
+        refuse_unusable_rewards(["radgraph"], folder)
+
+
 def test_every_reward_is_between_0_and_1_and_does_not_depend_on_the_other_texts() -> None:
-    for name in REWARDS:
+    for name in REWARDS.keys() - {"change", "radgraph"}:
         together = reward(name)
         assert all(0 <= value <= 1 for value in together), name
         alone = [reward(name, [text], [other])[0] for text, other in zip(TEXTS, REFERENCES, strict=True)]
@@ -165,7 +208,7 @@ def test_rewards_of_another_split_are_refused() -> None:
 
 def test_an_unknown_reward_is_refused_with_the_names_that_there_are() -> None:
     with pytest.raises(InputError, match=r"no such reward.*findings"):
-        refuse_unknown_rewards(["findings", "radgraph"])
+        refuse_unusable_rewards(["findings", "clarity"], None)
 
 
 class _Own(EntryPoint):
@@ -173,7 +216,28 @@ class _Own(EntryPoint):
 
     def load(self) -> Any:
         return {"nan": lambda t, r: [math.nan] * len(t), "above": lambda t, r: [2.0] * len(t),
-                "few": lambda t, r: [0.5], "half": lambda t, r: [0.5] * len(t), "none": 3}[self.name]  # fmt: skip
+                "few": lambda t, r: [0.5], "half": lambda t, r: [0.5] * len(t), "none": 3,
+                "fails": lambda t, r: [t[99]],
+                "told": lambda t, r, priors: [0.25 if one is None else 0.75 for one in priors]}[self.name]  # fmt: skip
+
+
+def bring(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("nan", "above", "few", "half", "none", "fails", "told")
+    monkeypatch.setattr(module, "outside_rewards", lambda: {one: _Own(one, "x", "radweave.rewards") for one in names})
+
+
+def test_a_reward_of_another_package_gets_the_reports_of_priors_if_it_asks_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bring(monkeypatch)
+    both = Rewards({"told": 1.0, "half": 1.0}, TrainingTexts(TRAINING, LABELER))
+    priors = ["The lungs are clear.", None, "The lungs are clear.", None, None, None]
+    parts = both.parts(TEXTS, REFERENCES, priors)
+    assert parts["told"].tolist() == [0.75, 0.25, 0.75, 0.25, 0.25, 0.25]
+    assert parts["half"].tolist() == [0.5] * 6
+    same = both.parts([TEXTS[0]] * 2, [REFERENCES[0]] * 2, priors[:2])["told"]
+    assert same.tolist() == [0.75, 0.25], "equal texts of studies with other priors are not one"
+    assert both.parts(TEXTS, REFERENCES)["told"].tolist() == [0.25] * 6
 
 
 @pytest.mark.parametrize(
@@ -183,13 +247,13 @@ class _Own(EntryPoint):
         ("above", "no finite number in"),
         ("few", "not one reward for each text"),
         ("none", "is no function"),
+        ("fails", "the reward failed .IndexError"),
     ],
 )
 def test_a_reward_of_another_package_that_is_no_reward_is_refused(
     name: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entries = {one: _Own(one, "x", "radweave.rewards") for one in ("nan", "above", "few", "half", "none")}
-    monkeypatch.setattr(module, "outside_rewards", lambda: entries)
+    bring(monkeypatch)
     training = TrainingTexts(TRAINING, LABELER)
     assert Rewards({"half": 1.0}, training).parts(TEXTS, REFERENCES)["half"].tolist() == [0.5] * 6
     with pytest.raises(InputError, match=reason):

@@ -365,6 +365,7 @@ def inspect(
 
 def run_lines(path: Path, card: RunCard) -> list[str]:
     """A run as text: origin, training, memories, sources of evidence, cautions."""
+    from radweave.engine.reward_page import REWARD_PAGE
     from radweave.inference.explain.support import added_text
 
     name = printable(path.name)
@@ -375,6 +376,8 @@ def run_lines(path: Path, card: RunCard) -> list[str]:
     text += [f"  source {source}: {added_text(figures) or 'not known'}" for source, figures in card.sources.items()]
     if card.sources:
         text.append("  (what out-of-fold average precision falls by without the source: all findings together, mean)")
+    if (path / REWARD_PAGE).is_file():
+        text.append(f"  course of the rewards: {printable(path / REWARD_PAGE)}")
     return [*text, *(f"  caution: {caution}" for caution in card.cautions)]
 
 

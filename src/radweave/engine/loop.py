@@ -212,6 +212,7 @@ class StageTrainer:
     that the stage selects by. ``fingerprint`` is a hash of configuration and data; other checkpoints are refused. With
     several ``ranks`` each trains on its slice of every batch, all hold the same weights, and the first one writes.
     ``validate`` is called on all ranks and returns the same on all. An ``objective`` adds its loss to the terms.
+    ``drafts`` returns [draft, report] of a few studies, which are logged with the figures of each epoch.
     """
 
     model: ReportModel
@@ -226,6 +227,7 @@ class StageTrainer:
     ranks: Ranks = field(default_factory=Ranks)
     parallel: Parallel = "ddp"
     objective: Objective | None = None
+    drafts: Callable[[], list[tuple[str, str]]] | None = None
     progress: Progress = field(default_factory=Progress)
     replica: Replica = field(init=False)
     optimizer: torch.optim.Optimizer = field(init=False)
@@ -410,7 +412,8 @@ class StageTrainer:
         self.model.eval()
         figures = _finite(self.validate())
         self.progress.history.append({"epoch": epoch, "step": self.progress.step, **figures})
-        self._append({"step": self.progress.step, "epoch": epoch, "validation": figures})
+        shown = {} if self.drafts is None or not self.ranks.is_first else {"drafts": self.drafts()}
+        self._append({"step": self.progress.step, "epoch": epoch, "validation": figures, **shown})
         if self.stage.selected_by is not None:
             value = figures[self.stage.selected_by]
             value = -value if self.stage.lower_is_better and value is not None else value

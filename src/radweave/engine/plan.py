@@ -28,11 +28,12 @@ from radweave.data.tokenizer import built_tokenizer
 from radweave.engine.estimate import Estimate, PartSize, build_on_meta, estimate_of, part_sizes
 from radweave.engine.loop import Writers, refuse_no_compiler
 from radweave.engine.reinforcement import refuse_wordless
-from radweave.engine.rewards import refuse_unknown_rewards
+from radweave.engine.rewards import CHANGE, refuse_unusable_rewards
 from radweave.methods.descriptors import DescriptorExtractor
 from radweave.methods.experiment import Experiment
 from radweave.methods.model import ReportModel, device_of, named_parts, refuse_unknown
 from radweave.methods.stage import RewardStageConfig, StageConfig, apply_finetune
+from radweave.metrics.priors import prior_reports
 from radweave.nn.decoding import DecodingConfig, refuse_too_long, refuse_uncompilable
 from radweave.nn.vision import encoders_for
 from radweave.nn.vision.weights import find_weights
@@ -124,6 +125,7 @@ def refuse_unfit(experiment: Experiment, dataset: Dataset) -> None:
     refuse_missing_sections(experiment, dataset)
     refuse_empty_splits(dataset)
     refuse_unknown_sets(experiment, dataset)
+    refuse_no_priors(experiment, dataset)
     refuse_missing_checkpoints(experiment)
 
 
@@ -219,6 +221,22 @@ def refuse_unknown_sets(experiment: Experiment, dataset: Dataset) -> None:
                 )
 
 
+def refuse_no_priors(experiment: Experiment, dataset: Dataset) -> None:
+    """Refuse to reward changes where no training study has the report of its prior.
+
+    Raises:
+        InputError: naming the field of the reward.
+    """
+    rewarded = [
+        name
+        for name, stage in experiment.named_stages().items()
+        if isinstance(stage, RewardStageConfig) and CHANGE in stage.rewards
+    ]
+    if rewarded and not prior_reports(dataset.studies("train")):
+        reason = "no training study has a prior study with a report: there is no change to reward"
+        raise InputError(reason, file=dataset.path, field=f"stages.{rewarded[0]}.rewards", got=CHANGE)
+
+
 def _named(field: str) -> str:
     """The part of a field in words: "a language model"."""
     return f"a {field.rpartition('.')[2].replace('_', ' ')}"
@@ -262,7 +280,7 @@ def refuse_impossible_stages(experiment: Experiment, model: ReportModel) -> None
         try:
             if isinstance(stage, RewardStageConfig):
                 refuse_wordless(model)
-                refuse_unknown_rewards(tuple(stage.rewards))
+                refuse_unusable_rewards(tuple(stage.rewards), stage.radgraph_folder)
             if stage.trained and not stage.learns:
                 raise InputError("there is no loss to train by", field="losses", got="none")
             refuse_unknown("losses", stage.validated, model.terms)
@@ -272,7 +290,9 @@ def refuse_impossible_stages(experiment: Experiment, model: ReportModel) -> None
                 refuse_no_compiler(computes_on(model))
         except InputError as error:
             field = f"stages.{name}.{error.field}"
-            raise InputError(error.reason, field=field, got=error.got, expected=error.expected) from None
+            raise InputError(
+                error.reason, file=error.file, field=field, got=error.got, expected=error.expected
+            ) from None
     for parameter, before in trained.items():
         parameter.requires_grad_(before)
 

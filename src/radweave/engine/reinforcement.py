@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -40,6 +40,7 @@ from radweave.labels.text import sentences_by_part
 from radweave.methods.model import InputReader, ReportModel, required, writes_own
 from radweave.methods.stage import RewardStageConfig
 from radweave.nn.decoding import DecodingConfig, Prefixes
+from radweave.nn.global_batch import current_slice, mean_over_batch, of_first_rank
 from radweave.nn.language_model import Decoder
 from radweave.nn.prompt import Slot
 
@@ -196,9 +197,13 @@ class Drawn:
     def mask(self) -> Bool[Tensor, "rows tokens"]:
         return self.labels != -100
 
+    def chosen(self, log_probs: Float[Tensor, "rows tokens words"]) -> Float[Tensor, "rows tokens"]:
+        """The log-probability of each token."""
+        return log_probs.gather(2, self.ids[:, :, None])[:, :, 0]
+
 
 class Policy(nn.Module):
-    """A model as what writes: the log-probability and the entropy of each token of reports, in evaluation mode."""
+    """A model as what writes: the log-probabilities of all words at each token of reports, in evaluation mode."""
 
     def __init__(self, model: ReportModel, temperature: float) -> None:
         super().__init__()
@@ -207,14 +212,13 @@ class Policy(nn.Module):
 
     def forward(
         self, batch: Batch, drawn: Drawn, prefixes: Prefixes | None = None
-    ) -> tuple[Float[Tensor, "rows tokens"], Float[Tensor, "rows tokens"]]:
+    ) -> Float[Tensor, "rows tokens words"]:
         """``prefixes`` are those of the batch where they were computed before."""
         model: Any = self.model
         prompts = model.to_write(batch).prefixes if prefixes is None else prefixes
         logits = model.language_model.logits_after(prompts.only(drawn.row), drawn.ids, drawn.labels)
-        log_probs = (logits / self.temperature).log_softmax(-1)
-        entropy = -(log_probs.detach().exp() * log_probs.detach()).sum(-1)
-        return log_probs.gather(2, drawn.ids[:, :, None])[:, :, 0], entropy
+        log_probs: Tensor = (logits / self.temperature).log_softmax(-1)
+        return log_probs
 
 
 @contextmanager
@@ -233,7 +237,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 class RewardObjective:
     """The loss of a stage that rewards drafts, beside the terms that it weighs.
 
-    Random numbers come from torch's generator, which the loop seeds at every update.
+    ``priors`` has the report of the prior by study id. Random numbers come from torch's generator, which the loop seeds
+    at every update; those of a study depend on its place in the global batch, whichever process draws them.
     """
 
     stage: RewardStageConfig
@@ -241,6 +246,7 @@ class RewardObjective:
     tokenizer: PreTrainedTokenizerBase
     decoding: DecodingConfig
     editor: Editor
+    priors: Mapping[str, str] = field(default_factory=dict)
     before: dict[str, Tensor] = field(default_factory=dict)
 
     def begin(self, model: ReportModel) -> None:
@@ -263,7 +269,7 @@ class RewardObjective:
         policy = Policy(model, stage.temperature)
         prefixes = model.to_write(batch).prefixes
         likeliest, samples, edited = self._draw(model.language_model, prefixes, required(batch.reports))
-        parts, scores, baseline = self._reward(likeliest, samples, required(batch.reports))
+        parts, scores, baseline = self._reward(likeliest, samples, batch)
         device = prefixes.embeds.device
         compared, constant = advantages(
             torch.from_numpy(scores.reshape(studies, -1)), torch.from_numpy(baseline), stage.algorithm
@@ -272,14 +278,16 @@ class RewardObjective:
             LOGGER.warning("an update learns nothing: all samples of each of its studies have one reward")
         row = [study for study in range(studies) for _ in range(stage.samples)]
         drawn = Drawn.of([ids for ids, _ in samples], row, model.language_model, self.decoding.max_new_tokens)
-        log_probs, entropy = policy(batch, drawn, prefixes)
-        mask = drawn.mask
+        all_words = policy(batch, drawn, prefixes)
+        log_probs, entropy, mask = drawn.chosen(all_words), _entropy(all_words.detach()), drawn.mask
         loss = surrogate(log_probs, mask, compared.flatten().to(device, log_probs.dtype), stage.algorithm)
         own = torch.tensor([not one for one in edited], device=device)
         kl = log_probs.new_zeros(())
         if self.before:
             with torch.no_grad():
-                reference, _ = functional_call(policy, self.before, (batch, drawn))
+                # Prefixes that nothing which trains has made are those of before.
+                same = None if _has_gradient(prefixes) else prefixes
+                reference = drawn.chosen(functional_call(policy, self.before, (batch, drawn, same)))
             kl = divergence(log_probs[own], reference[own], mask[own])
             loss = loss + stage.kl * kl
         drawn_only = np.array([not one for one in edited])
@@ -291,7 +299,7 @@ class RewardObjective:
             **{f"reward_{name}": float(values[drawn_only].mean()) for name, values in parts.items()},
             "reward_likeliest": float(baseline.mean()),
             "kl": kl.detach(),
-            "entropy": (entropy[own] * mask[own]).sum() / mask[own].sum(),
+            "entropy": mean_over_batch((entropy[own] * mask[own]).sum(), mask[own].sum()),
             "length": mask[own].sum(1).double().mean(),
             "distinct": float(np.mean(distinct)),
             "constant": constant.double().mean(),
@@ -308,14 +316,15 @@ class RewardObjective:
         stage = self.stage
         plain: dict[str, Any] = {"num_beams": 1, "top_p": 1.0, "repetition_penalty": 1.0, "no_repeat_ngram_size": 0}
         plain |= {"min_new_tokens": 0, "temperature": stage.temperature, "compile": "none"}
-        seed, edits = torch.randint(1 << 31, (2,)).tolist()
+        seed, edits = of_first_rank(torch.randint(1 << 31, (2,))).tolist()
+        part = current_slice()
+        begin = 0 if part is None else part.first
+        decoding = self.decoding.model_copy(update=plain | {"seed": seed})
         with torch.random.fork_rng(devices=[]):
-            drawn = decoder.write_draws(
-                [prefixes], self.decoding.model_copy(update=plain | {"seed": seed}), stage.samples, apart=True
-            )
-        draws = random.Random(edits)
+            drawn = decoder.write_draws([prefixes], decoding, stage.samples, numbered_from=begin)
         likeliest, samples, edited = [], [], []
-        for reports, reference in zip(drawn, references, strict=True):
+        for study, (reports, reference) in enumerate(zip(drawn, references, strict=True), start=begin):
+            draws = random.Random(edits + study)
             first, *others = [(ids, decode(self.tokenizer, ids)) for ids in reports]
             likeliest.append(first[1])
             for number, (ids, text) in enumerate(others):
@@ -328,14 +337,23 @@ class RewardObjective:
         return likeliest, samples, edited
 
     def _reward(
-        self, likeliest: Sequence[str], samples: Sequence[tuple[list[int], str]], references: Sequence[str]
+        self, likeliest: Sequence[str], samples: Sequence[tuple[list[int], str]], batch: Batch
     ) -> tuple[dict[str, Floats], Floats, Floats]:
         """Rewards by name and in all of the samples, and in all of the likeliest reports."""
         texts = [*(text for _, text in samples), *likeliest]
-        wanted = [*(reference for reference in references for _ in range(self.stage.samples)), *references]
-        parts = self.rewards.parts(texts, wanted)
+        rows = [*(row for row in range(len(batch)) for _ in range(self.stage.samples)), *range(len(batch))]
+        references, priors = required(batch.reports), [self.priors.get(name) for name in batch.study_ids]
+        parts = self.rewards.parts(texts, [references[row] for row in rows], [priors[row] for row in rows])
         total, num = self.rewards.total(parts), len(samples)
         return {name: values[:num] for name, values in parts.items()}, total[:num], total[num:]
+
+
+def _entropy(log_probs: Float[Tensor, "rows tokens words"]) -> Float[Tensor, "rows tokens"]:
+    return -(log_probs.exp() * log_probs).sum(-1)
+
+
+def _has_gradient(prefixes: Prefixes) -> bool:
+    return prefixes.embeds.requires_grad or (prefixes.memory is not None and prefixes.memory.requires_grad)
 
 
 @contextmanager

@@ -1,12 +1,15 @@
-"""Rewards of reports for training: numbers in [0, 1] from a text and its reference.
+"""Rewards of reports for training: numbers in [0, 1] from a text, its reference and the report of the prior study.
 
-Whatever a reward knows beside the two texts is of the training split: class weights, document frequencies.
+Whatever a reward knows beside these texts is of the training split: class weights, document frequencies.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
@@ -19,30 +22,48 @@ from radweave.labels import NO_FINDING, Labeler
 from radweave.labels.contradictions import contradictions
 from radweave.labels.text import sentences_by_part
 from radweave.methods.model import TrainingView
-from radweave.methods.outside import load_reward, outside_rewards
-from radweave.metrics.clinical import is_positive, states_of
+from radweave.methods.outside import load_reward, outside_rewards, package_of
+from radweave.metrics.clinical import is_positive, label_pairs, states_of
 from radweave.metrics.language import MAX_ORDER, cider, hf_bleu
 from radweave.metrics.ngrams import PairedTexts, ReportStatistics, count_ngrams, count_pairs, pair_counts
+from radweave.metrics.pairs import Pair
+from radweave.metrics.priors import Change, change_rows, read_priors
+from radweave.metrics.radgraph import LEVELS, RadGraphReader, radgraph_f1
 
 Floats = NDArray[np.float64]
-Reward = Callable[[Sequence[str], Sequence[str]], Floats]
-"""N texts and their N references to N numbers in [0, 1]."""
+Priors = Sequence[str | None]
+"""The reports of N prior studies; None for a study without one."""
+Reward = Callable[..., Floats]
+"""N texts and their N references to N numbers in [0, 1]; one with a parameter ``priors`` gets ``Priors`` as well."""
+PRIORS: Final = "priors"
+CHANGE, RADGRAPH = "change", "radgraph"
+"""Rewards that need a prior study's report, and a folder of the user's."""
 
 RARITY: Final = 0.5
 """A class weighs its share of the training reports to the power of minus this."""
 REPEATED: Final = 3
 """Words of a sequence that is repeated."""
+REWARDED_CHANGES: Final[tuple[Change, ...]] = ("changed", "worse", "better")
+RADGRAPH_LEVEL: Final = LEVELS.index("RadGraph_partial")
+CACHED_GRAPHS: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingTexts:
-    """The reports of the training split, and the labeler of the run."""
+    """The reports of the training split, and the labeler of the run.
+
+    ``radgraph`` is the folder with RadGraph's weights, which are read onto ``device``.
+    """
 
     texts: tuple[str, ...]
     labeler: Labeler
+    radgraph: Path | None = None
+    device: str = "cpu"
 
     @classmethod
-    def of(cls, view: TrainingView, labeler: Labeler) -> TrainingTexts:
+    def of(
+        cls, view: TrainingView, labeler: Labeler, radgraph: Path | None = None, device: str = "cpu"
+    ) -> TrainingTexts:
         """The reports of a view.
 
         Raises:
@@ -51,7 +72,7 @@ class TrainingTexts:
         if view.split != "train":
             reason = "class weights and document frequencies of rewards are of the training split alone"
             raise InputError(reason, field="rewards", got=view.split, expected="train")
-        return cls(tuple(view.reports), labeler)
+        return cls(tuple(view.reports), labeler, radgraph, device)
 
 
 class FindingsReward:
@@ -78,6 +99,69 @@ class FindingsReward:
         own, wanted = both[: len(texts)], both[len(texts) :]
         common, total = (own & wanted) @ self.weights, own @ self.weights + wanted @ self.weights
         return np.where(total > 0, 2 * common / np.where(total > 0, total, 1), 1.0)
+
+
+class ChangeReward:
+    """F1 of the changes since the prior study that a text and its reference state, over the findings of the labeler.
+
+    A finding changes that is new or resolved beside the prior's report, or that a sentence calls worse or better
+    (``radweave.metrics.priors``); all of these cells count alike. Two texts without a change agree: 1. A study without
+    a prior has 1 whatever the text says, which teaches nothing.
+    """
+
+    def __init__(self, training: TrainingTexts) -> None:
+        self.labeler = training.labeler
+
+    def __call__(self, texts: Sequence[str], references: Sequence[str], priors: Priors) -> Floats:
+        values = np.ones(len(texts))
+        rows = [row for row, prior in enumerate(priors) if prior is not None]
+        pairs = [Pair(str(row), texts[row], (references[row],), prior_report=priors[row]) for row in rows]
+        if not pairs:
+            return values
+        labelled = label_pairs(pairs, self.labeler)
+        before = read_priors(pairs, labelled, self.labeler)
+        assert before is not None, "all of these have a prior"
+        counted = change_rows([pair.hyp for pair in pairs], labelled.hyp, before)
+        cells = np.stack([counted[name] for name in REWARDED_CHANGES]).astype(np.int64)
+        common, false, missed = cells.sum(axis=0).T
+        total = 2 * common + false + missed
+        values[rows] = np.where(total > 0, 2 * common / np.maximum(total, 1), 1.0)
+        return values
+
+
+class RadGraphReward:
+    """RadGraph F1 of entities and whether they are related, by the weights in a folder of the user's.
+
+    Source: Delbrouck et al., Findings of EMNLP 2022, Sec. 3 (RG_ER).
+
+    Raises:
+        InputError: if the folder or a file of it cannot be used.
+    """
+
+    def __init__(self, training: TrainingTexts) -> None:
+        reader = radgraph_reader(training.radgraph, training.device)
+        self.graph = lru_cache(maxsize=CACHED_GRAPHS)(reader.graph)
+
+    def __call__(self, texts: Sequence[str], references: Sequence[str]) -> Floats:
+        pairs = zip(texts, references, strict=True)
+        return np.array([radgraph_f1(self.graph(text), self.graph(other))[RADGRAPH_LEVEL] for text, other in pairs])
+
+
+def radgraph_reader(folder: Path | None, device: str = "cpu") -> RadGraphReader:
+    """Read the weights of RadGraph.
+
+    Raises:
+        InputError: for the field ``radgraph``, naming the file that is missing or damaged.
+    """
+    if folder is None:
+        reason = "the reward needs a local folder with RadGraph's weights"
+        raise InputError(reason, field=RADGRAPH, got="none", expected="stages.reward.radgraph=FOLDER")
+    try:
+        return RadGraphReader(folder, device=device)
+    except InputError as error:
+        raise InputError(
+            error.reason, file=error.file, field=RADGRAPH, got=error.got, expected=error.expected
+        ) from None
 
 
 class CiderReward:
@@ -129,6 +213,8 @@ def _consistent_share(sentences: Sequence[str]) -> float:
 REWARDS: Final[Mapping[str, Callable[[TrainingTexts], Reward]]] = MappingProxyType(
     {
         "findings": FindingsReward,
+        CHANGE: ChangeReward,
+        RADGRAPH: RadGraphReward,
         "cider": CiderReward,
         "bleu": lambda training: bleu_reward,
         "length": lambda training: length_reward,
@@ -139,16 +225,29 @@ REWARDS: Final[Mapping[str, Callable[[TrainingTexts], Reward]]] = MappingProxyTy
 """Rewards of this package; others come by the entry point ``radweave.rewards``."""
 
 
-def refuse_unknown_rewards(names: Sequence[str]) -> None:
-    """Refuse a reward that neither this package nor another one has.
+def refuse_unusable_rewards(names: Sequence[str], radgraph: Path | None) -> None:
+    """Refuse a reward that does not exist, that another package brings and cannot be used, or whose weights are not
+    there.
 
     Raises:
-        InputError: naming those that exist.
+        InputError: naming the field, and the rewards that exist.
     """
     known = [*REWARDS, *(name for name in outside_rewards() if name not in REWARDS)]
     for name in names:
         if name not in known:
             raise InputError("there is no such reward", field="rewards", got=name, expected=f"of {', '.join(known)}")
+        if name == RADGRAPH:
+            radgraph_reader(radgraph)
+        if name not in REWARDS:
+            load_reward(outside_rewards()[name])
+
+
+def takes_priors(reward: Reward) -> bool:
+    """True for a reward with a parameter ``priors``."""
+    try:
+        return PRIORS in inspect.signature(reward).parameters
+    except (TypeError, ValueError):  # some functions of C say nothing of their parameters
+        return False
 
 
 class Rewards:
@@ -159,39 +258,48 @@ class Rewards:
         training: what rewards may know of other reports.
 
     Raises:
-        InputError: for an unknown reward, or one of another package that cannot be used.
+        InputError: for an unknown reward, or one that cannot be used.
     """
 
     def __init__(self, weights: Mapping[str, float], training: TrainingTexts) -> None:
-        refuse_unknown_rewards(tuple(weights))
+        refuse_unusable_rewards([name for name in weights if name != RADGRAPH], training.radgraph)
         self.weights = dict(weights)
-        self.functions = {
-            name: REWARDS[name](training) if name in REWARDS else load_reward(outside_rewards()[name])
+        self.outside = {name: outside_rewards()[name] for name in weights if name not in REWARDS}
+        self.functions: dict[str, Reward] = {
+            name: load_reward(self.outside[name]) if name in self.outside else REWARDS[name](training)
             for name in weights
         }
+        self.with_priors = frozenset(name for name, reward in self.functions.items() if takes_priors(reward))
 
-    def parts(self, texts: Sequence[str], references: Sequence[str]) -> dict[str, Floats]:
-        """Each reward (N,) of N texts; equal pairs of text and reference are read once.
+    def parts(self, texts: Sequence[str], references: Sequence[str], priors: Priors | None = None) -> dict[str, Floats]:
+        """Each reward (N,) of N texts, whose equals are read once. Without ``priors`` no study has one.
 
         Raises:
-            InputError: if a reward is no finite number in [0, 1].
+            InputError: if a reward is no finite number in [0, 1], or fails.
         """
-        numbers: dict[tuple[str, str], int] = {}
-        row = [numbers.setdefault(pair, len(numbers)) for pair in zip(texts, references, strict=True)]
-        own, wanted = [text for text, _ in numbers], [reference for _, reference in numbers]
-        return {name: self._checked(name, own, wanted)[row] for name in self.functions}
+        before = [None] * len(texts) if priors is None or not self.with_priors else priors
+        numbers: dict[tuple[str, str, str | None], int] = {}
+        row = [numbers.setdefault(read, len(numbers)) for read in zip(texts, references, before, strict=True)]
+        return {name: self._checked(name, list(numbers))[row] for name in self.functions}
 
-    def _checked(self, name: str, texts: Sequence[str], references: Sequence[str]) -> Floats:
-        values = np.asarray(self.functions[name](texts, references), dtype=np.float64)
-        expected = f"{len(texts)} finite numbers in [0, 1]"
+    def _checked(self, name: str, read: Sequence[tuple[str, str, str | None]]) -> Floats:
+        texts, references, priors = ([one[place] for one in read] for place in range(3))
+        field, expected = f"rewards.{name}", f"{len(texts)} finite numbers in [0, 1]"
+        more = {PRIORS: priors} if name in self.with_priors else {}
+        try:
+            values = np.asarray(self.functions[name](texts, references, **more), dtype=np.float64)
+        except Exception as error:
+            if name not in self.outside:
+                raise
+            fault = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            reason = f"{package_of(self.outside[name])}: the reward failed ({fault})"
+            raise InputError(reason, field=field, expected=expected) from None
         if values.shape != (len(texts),):
-            raise InputError(
-                "not one reward for each text", field=f"rewards.{name}", got=values.shape, expected=expected
-            )
+            raise InputError("not one reward for each text", field=field, got=values.shape, expected=expected)
         wrong = values[~((values >= 0) & (values <= 1 + 1e-9))]
         if len(wrong):
             reason = "a reward is no finite number in [0, 1]"
-            raise InputError(reason, field=f"rewards.{name}", got=float(wrong[0]), expected=expected)
+            raise InputError(reason, field=field, got=float(wrong[0]), expected=expected)
         return np.minimum(values, 1.0)
 
     def total(self, parts: Mapping[str, Floats]) -> Floats:

@@ -113,7 +113,7 @@ def claimed(out: Path, *, overwrite: bool, resume: bool) -> Iterator[RunPlace]:
 
 # Files of trainings and of ablations.
 _MADE = (
-    *("config.yaml", "started.json", "weights.safetensors", "metrics.jsonl"),
+    *("config.yaml", "started.json", "weights.safetensors", "metrics.jsonl", "reward.html"),
     *("checkpoints/*", "tensorboard/*", "wandb/*", _MARK),
 )
 _MODEL = ("calibration.json", "tokenizer/*", "parts/*", "memories/*", "familiarity/*", "drafting/*", "licences/*")

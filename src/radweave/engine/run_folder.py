@@ -7,6 +7,7 @@ familiarity/         out-of-distribution test of images
 calibration.json     calibration of class scores to probabilities
 drafting/            training reports, to draft by expected utility
 metrics.jsonl
+reward.html          course of the stage that rewards drafts, where there is one
 checkpoints/         for resuming; not part of the restored model
 
 The hashes show damage, and added or exchanged files. They are no signature against deliberate changes, so a card is

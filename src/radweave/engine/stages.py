@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -35,11 +36,13 @@ from radweave.engine.plan import is_skipped
 from radweave.engine.prepare import split_view
 from radweave.engine.reinforcement import Editor, RewardObjective
 from radweave.engine.restore import set_memories
+from radweave.engine.reward_page import write_reward_page
 from radweave.engine.rewards import Rewards, TrainingTexts
 from radweave.labels import get_labeler
 from radweave.methods.experiment import Experiment
 from radweave.methods.model import LearnsTargets, ReportModel, TrainingView, device_of, encoder_name, named_parts
 from radweave.methods.stage import REWARD, RewardStageConfig, StageConfig, total_loss
+from radweave.metrics.priors import prior_reports
 from radweave.nn.memory.backends import stated_recalls
 from radweave.nn.memory.bank import save_bank
 
@@ -216,6 +219,30 @@ def with_samples(training: Training, name: str, watch: Watch) -> Watch:
     return replace(watch, epoch=epoch)
 
 
+SHOWN = 3
+"""Validation studies with drafts on the page of rewards."""
+
+
+def shown_drafts(training: Training, stage: StageConfig) -> list[tuple[str, str]]:
+    """Draft and report of a few validation studies, spread evenly over the split."""
+    examples = [one for one in training.splits["val"].of(stage.mixture).examples if one.report]
+    places = dict.fromkeys(place * len(examples) // SHOWN for place in range(SHOWN if examples else 0))
+    chosen = [examples[place] for place in places]
+    return [(draft.text, draft.example.report or "") for draft in training.drafter.drafts(chosen)]
+
+
+def with_page(training: Training, name: str, watch: Watch) -> Watch:
+    """The watch, with the page of rewards written after each epoch."""
+    if not training.ranks.is_first:
+        return watch
+
+    def epoch(number: int, figures: dict[str, float | None]) -> None:
+        watch.epoch(number, figures)
+        write_reward_page(training.folder, name, training.experiment.method)
+
+    return replace(watch, epoch=epoch)
+
+
 Item = TypeVar("Item")
 
 
@@ -354,6 +381,7 @@ def _trainer(training: Training, name: str, stage: StageConfig, features: Featur
         workers=data.workers,
     )
     objective = _objective(training, stage) if isinstance(stage, RewardStageConfig) else None
+    watch = with_samples(training, name, training.watch.stage(name))
     return StageTrainer(
         model=training.model,
         stage=stage,
@@ -363,10 +391,11 @@ def _trainer(training: Training, name: str, stage: StageConfig, features: Featur
         folder=training.folder,
         validate=lambda: validate(training, stage, features, None if objective is None else objective.rewards),
         fingerprint=training.fingerprint,
-        watch=with_samples(training, name, training.watch.stage(name)),
+        watch=watch if objective is None else with_page(training, name, watch),
         ranks=training.ranks,
         parallel=training.parallel,
         objective=objective,
+        drafts=None if objective is None else partial(shown_drafts, training, stage),
     )
 
 
@@ -374,8 +403,10 @@ def _objective(training: Training, stage: RewardStageConfig) -> RewardObjective:
     """The rewards of a stage, and how reports are drawn for them."""
     view = training.view(training.dataset, training.splits["train"].of(stage.mixture))
     labeler = get_labeler(training.experiment.data.label_set)
-    rewards = Rewards(stage.rewards, TrainingTexts.of(view, labeler))
-    return RewardObjective(stage, rewards, training.tokenizer, training.experiment.decoding, Editor(labeler))
+    texts = TrainingTexts.of(view, labeler, stage.radgraph_folder, str(device_of(training.model)))
+    rewards, editor = Rewards(stage.rewards, texts), Editor(labeler)
+    priors = prior_reports(view.studies) if rewards.with_priors else {}
+    return RewardObjective(stage, rewards, training.tokenizer, training.experiment.decoding, editor, priors)
 
 
 def _features(training: Training, stage: StageConfig) -> Features | None:
@@ -517,14 +548,21 @@ def validate(
         texts = interleaved(ranks.gather([(draft.example.study_id, draft.text) for draft in some]))
         figures |= ranks.from_first(corpus_scores(dict(texts), prepared.references) if ranks.is_first else {})
         if rewards is not None:
-            figures |= _rewarded(rewards, dict(texts), prepared.references)
+            priors = prior_reports(training.dataset.studies("val")) if rewards.with_priors else {}
+            figures |= _rewarded(rewards, dict(texts), prepared.references, priors)
+            if len(prepared.references) > 1 and figures["distinct"] * len(prepared.references) < 2:
+                training.watch.note("the rewarded decoder writes one and the same report for every validation study")
     return figures
 
 
-def _rewarded(rewards: Rewards, drafts: Mapping[str, str], references: Mapping[str, str]) -> dict[str, float]:
-    """Mean rewards of drafts, and the share of drafts that are distinct."""
+def _rewarded(
+    rewards: Rewards, drafts: Mapping[str, str], references: Mapping[str, str], priors: Mapping[str, str]
+) -> dict[str, float]:
+    """Mean rewards of drafts, and the share of drafts that are distinct; ``priors`` are reports of prior studies."""
     own = list(references)
-    parts = rewards.parts([drafts[name] for name in own], [references[name] for name in own])
+    parts = rewards.parts(
+        [drafts[name] for name in own], [references[name] for name in own], [priors.get(name) for name in own]
+    )
     by_name = {f"{REWARD}_{name}": float(values.mean()) for name, values in parts.items()}
     distinct = len({drafts[name] for name in own}) / len(own)
     return {REWARD: float(rewards.total(parts).mean()), **by_name, "distinct": distinct}

@@ -613,7 +613,7 @@ class Draws(Writes, Protocol):
     """A language model that writes the likeliest report of each study, and draws others."""
 
     def write_draws(
-        self, prompts: Sequence[Prefixes], decoding: DecodingConfig, draws: int, *, apart: bool = False
+        self, prompts: Sequence[Prefixes], decoding: DecodingConfig, draws: int, *, numbered_from: int | None = None
     ) -> list[list[list[int]]]: ...
 
 

@@ -11,7 +11,8 @@
 
 A method is a module as ``radweave.methods`` describes it. A loss is a ``Term`` of one method, which a stage weighs:
 ``stages.report.losses.entropy=0.1``. A reward is a function of N texts and their N references that returns N numbers in
-[0, 1]; ``stages.reward.rewards.brevity=0.2`` weighs it. A package that cannot be used costs one line, and nothing else.
+[0, 1]; with a parameter ``priors`` it also gets the reports of the prior studies, None where there is none.
+``stages.reward.rewards.brevity=0.2`` weighs it. A package that cannot be used costs one line, and nothing else.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
@@ -135,6 +136,7 @@ class RewardStageConfig(StageConfig):
     weighs the divergence from the model as it was before the stage. A share ``edited`` of a study's samples is edited
     towards the reference: a sentence of it is put in, or one that it contradicts is taken out. ``rewards`` maps names
     (``radweave.engine.rewards``) to weights; their weighted mean is the reward, and one of weight 0 is only measured.
+    ``radgraph`` is a local folder with the weights that the reward of that name reads.
     ``losses`` may name terms that are weighed beside it, such as the likelihood of the reference. An empty
     ``finetune`` trains what the stage before trains. Dropout is off: the policy that is trained is the one that is
     drawn from.
@@ -157,6 +159,12 @@ class RewardStageConfig(StageConfig):
     rewards: Annotated[dict[str, Annotated[float, Field(ge=0)]], Open()] = Field(
         default_factory=lambda: {"findings": 1.0, "cider": 0.5, "repetition": 0.1, "contradictions": 0.1}
     )
+    radgraph: str | None = None
+
+    @property
+    def radgraph_folder(self) -> Path | None:
+        """``radgraph`` as a path."""
+        return None if self.radgraph is None else Path(self.radgraph)
 
     @model_validator(mode="after")
     def _can_be_rewarded(self) -> RewardStageConfig:

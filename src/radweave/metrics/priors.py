@@ -143,6 +143,25 @@ def prior_statistics(texts: Sequence[str], states: States, before: Before) -> di
     counted: dict[str, NDArray[np.int8]] = {
         "CE_with_prior": _rows(draft, before.reference, before.has[:, None]),
         "CE_without_prior": _rows(draft, before.reference, ~before.has[:, None]),
+        **change_rows(texts, states, before),
+    }
+    return {
+        f"{name}_{_LETTERS[measure]}": statistic
+        for name, own in counted.items()
+        for measure, statistic in pooled_statistics(own).items()
+    }
+
+
+def change_rows(texts: Sequence[str], states: States, before: Before) -> dict[str, NDArray[np.int8]]:
+    """True positives, false positives and false negatives of each study (N, 3), by change; 0 without a prior.
+
+    Args:
+        texts: the N drafts.
+        states: their label states (N, K).
+        before: the same studies beside their priors.
+    """
+    draft = is_positive(states[:, before.columns], "negative")
+    counted: dict[str, NDArray[np.int8]] = {
         "new": _rows(draft, before.reference, before.has[:, None] & ~before.prior),
         "resolved": _rows(~draft, ~before.reference, before.has[:, None] & before.prior),
         "changed": _rows(draft != before.prior, before.reference != before.prior, before.has[:, None]),
@@ -158,11 +177,7 @@ def prior_statistics(texts: Sequence[str], states: States, before: Before) -> di
                 true[row, place] = left == {state}
                 closed[row, place] = state not in left or len(left) == 1
         counted[change] = _rows(claimed, true, closed)
-    return {
-        f"{name}_{_LETTERS[measure]}": statistic
-        for name, own in counted.items()
-        for measure, statistic in pooled_statistics(own).items()
-    }
+    return counted
 
 
 def _rows(draft: Mask, true: Mask, counted: Mask) -> NDArray[np.int8]:

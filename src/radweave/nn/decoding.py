@@ -230,24 +230,27 @@ def write_draws(
     *,
     eos_id: int,
     pad_id: int,
-    apart: bool = False,
+    numbered_from: int | None = None,
 ) -> list[list[list[int]]]:
     """The likeliest report of each study and then ``draws`` drawn ones, each prompt read once.
 
-    All studies are drawn by the same numbers, so that none depends on the others; ``apart``: each by its own.
+    All studies are drawn by the same random numbers, so that none depends on the others. With ``numbered_from``, the
+    number of the first study, each has its own.
     """
     sampling = decoding.model_copy(update={"num_beams": 1, "do_sample": True})
     if _uses_slots(model, sampling):
         written = write_in_slots(
-            model, iter(prompts), sampling, eos_id=eos_id, draws=draws, slots=len(prompts), apart=apart
+            model, iter(prompts), sampling, eos_id=eos_id, draws=draws, slots=len(prompts), numbered_from=numbered_from
         )
         return [ids[at : at + 1 + draws] for ids, _ in written for at in range(0, len(ids), 1 + draws)]
     greedy = sampling.model_copy(update={"do_sample": False})
     reports = []
-    for number, study in enumerate(batch.only([row]) for batch in prompts for row in range(len(batch))):
+    studies = (batch.only([row]) for batch in prompts for row in range(len(batch)))
+    for number, study in enumerate(studies, start=numbered_from or 0):
         ids, _ = generate_ids(model, study, greedy, eos_id=eos_id, pad_id=pad_id)
         if draws:
-            own = sampling.model_copy(update={"seed": (sampling.seed + number * apart) % (1 << 32)})
+            seed = sampling.seed if numbered_from is None else (sampling.seed + number) % (1 << 32)
+            own = sampling.model_copy(update={"seed": seed})
             ids += generate_ids(model, study.only([0] * draws), own, eos_id=eos_id, pad_id=pad_id)[0]
         reports.append(ids)
     return reports
@@ -913,15 +916,15 @@ def write_in_slots(
     eos_id: int,
     draws: int | None = None,
     slots: int = 0,
-    apart: bool = False,
+    numbered_from: int | None = None,
 ) -> Iterator[Written]:
     """Reports for batches of prompts, in order; see ``write``.
 
     With ``draws`` each study has its likeliest report and that many drawn ones, one after the other. ``slots`` is the
     number of reports that are written at once, if that is more than the first batch has that holds a study.
-    ``apart``: the draws of each study have numbers of their own.
+    With ``numbered_from``, the number of the first study, the draws of each have random numbers of their own.
     """
-    studies = itertools.count()
+    numbers = itertools.repeat(0) if numbered_from is None else itertools.count(numbered_from)
     running: SlotBatch | None = None
     unfinished: deque[list[Request]] = deque()
     more = True
@@ -931,10 +934,7 @@ def write_in_slots(
             if prompts is None:
                 more = False
                 break
-            requests = [
-                Request(prompt, _jobs(decoding, draws, next(studies) if apart else 0))
-                for prompt in Prompt.each(prompts)
-            ]
+            requests = [Request(prompt, _jobs(decoding, draws, next(numbers))) for prompt in Prompt.each(prompts)]
             for request in requests:
                 length = len(request.prompt.embeds) + decoding.max_new_tokens
                 refuse_too_long(model.config, length, "decoding.max_new_tokens")

@@ -123,13 +123,15 @@ class CrossAttentionLanguageModel(Decoder):
         return write(self.model, batches, decoding, eos_id=self.eos_id, pad_id=self.pad_id)
 
     def write_draws(
-        self, prompts: Sequence[Prefixes], decoding: DecodingConfig, draws: int, *, apart: bool = False
+        self, prompts: Sequence[Prefixes], decoding: DecodingConfig, draws: int, *, numbered_from: int | None = None
     ) -> list[list[list[int]]]:
         """Token ids of the likeliest report of each study, and then of ``draws`` drawn ones. No end, no padding.
 
-        ``apart``: each study has random numbers of its own.
+        With ``numbered_from``, the number of the first study, each has random numbers of its own.
         """
-        return write_draws(self.model, prompts, decoding, draws, eos_id=self.eos_id, pad_id=self.pad_id, apart=apart)
+        return write_draws(
+            self.model, prompts, decoding, draws, eos_id=self.eos_id, pad_id=self.pad_id, numbered_from=numbered_from
+        )
 
     def _begin(self, prefix: Tensor | None, mask: Tensor | None, batch: int) -> tuple[Tensor, Tensor]:
         """Prompt, left-padded, and the begin token."""

@@ -66,6 +66,13 @@ def count_over_batch(count: int) -> int:
     return int(number)
 
 
+def of_first_rank(values: Shaped[Tensor, "*shape"]) -> Shaped[Tensor, "*shape"]:
+    """The first rank's values, on all ranks: random numbers that one process would have drawn."""
+    if _current is not None:
+        dist.broadcast(values, src=0)
+    return values
+
+
 def sum_over_ranks(values: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """Sum over the ranks; so is the gradient, because every rank's loss depends on every rank's values."""
     return values if _current is None else _SumOverRanks.apply(values)  # type: ignore[no-untyped-call]

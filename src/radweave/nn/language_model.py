@@ -314,14 +314,16 @@ class CausalLanguageModel(Decoder):
         return write(self.model, prompts, decoding, eos_id=self.eos_id, pad_id=self.pad_id)
 
     def write_draws(
-        self, prompts: Sequence[Prefixes], decoding: DecodingConfig, draws: int, *, apart: bool = False
+        self, prompts: Sequence[Prefixes], decoding: DecodingConfig, draws: int, *, numbered_from: int | None = None
     ) -> list[list[list[int]]]:
         """Token ids of the likeliest report of each study, and then of ``draws`` drawn ones. No end, no padding.
 
-        ``apart``: each study has random numbers of its own.
+        With ``numbered_from``, the number of the first study, each has random numbers of its own.
         """
         typed = [replace(one, embeds=one.embeds.to(self.dtype)) for one in prompts]
-        return write_draws(self.model, typed, decoding, draws, eos_id=self.eos_id, pad_id=self.pad_id, apart=apart)
+        return write_draws(
+            self.model, typed, decoding, draws, eos_id=self.eos_id, pad_id=self.pad_id, numbered_from=numbered_from
+        )
 
 
 class LlamaConfig(Config):
