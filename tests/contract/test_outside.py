@@ -17,7 +17,7 @@ from radweave.core.errors import InputError
 from radweave.core.json_files import read_json
 from radweave.data.dataset import Dataset
 from radweave.engine.restore import restore
-from radweave.engine.rewards import Rewards, TrainingTexts, refuse_unknown_rewards
+from radweave.engine.rewards import Rewards, TrainingTexts, refuse_unusable_rewards
 from radweave.labels import get_labeler
 from radweave.methods import load_method, method_names, method_summary, outside, resolve, usable_methods
 from radweave.methods.baseline import PRESETS
@@ -114,7 +114,7 @@ def test_a_new_process_lists_it(installed: Path) -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_a_reward_of_another_package_is_found_and_its_code_is_part_of_the_run() -> None:
-    refuse_unknown_rewards(["findings", "brevity"])
+    refuse_unusable_rewards(["findings", "brevity"], None)
     rewards = Rewards({"brevity": 1.0}, TrainingTexts((), get_labeler("chexpert14")))
     assert rewards.parts(["a b c", ""], ["", ""])["brevity"].tolist() == [0.25, 1.0]
     changed = ["stages.reward.rewards.brevity=1"]

@@ -11,7 +11,7 @@ from radweave.engine.reward_page import POINTS, panels, write_reward_page
 
 UPDATE = {"loss": 0.1, "reward": 0.5, "reward_findings": 0.25, "reward_likeliest": 0.4, "reward_edited": 0.7,
           "kl": 0.01, "entropy": 1.5, "length": 20.0, "distinct": 0.75, "constant": 0.0}  # fmt: skip
-VALIDATION = {"report": 0.6, "CIDEr": 0.9, "reward": 0.45, "reward_findings": 0.3, "distinct": 0.2}
+VALIDATION = {"loss": 0.0, "report": 0.6, "CIDEr": 0.9, "reward": 0.45, "reward_findings": 0.3, "distinct": 0.2}
 
 
 def epoch(number: int, *drafts: str) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def write_reward_page(folder: Path, stage: str, method: str) -> Path:
         updates=max((row["step"] for row in rows), default=0),
         panels=panels(updates, epochs),
         epochs=epochs,
-        columns=[name for name, value in epochs[-1]["validation"].items() if value is not None] if epochs else [],
+        columns=[name for name in epochs[-1]["validation"] if name != "loss"] if epochs else [],
         followed=followed(epochs),
         width=WIDTH,
         height=HEIGHT,

@@ -87,7 +87,9 @@ class FindingsReward:
     def __init__(self, training: TrainingTexts) -> None:
         self.labeler = training.labeler
         self.columns = [k for k, name in enumerate(self.labeler.classes) if name != NO_FINDING]
-        counts = self.stated(training.texts).sum(axis=0)
+        stated = self.stated(training.texts)
+        self.known = dict(zip(training.texts, stated, strict=True))
+        counts = stated.sum(axis=0)
         self.weights = (np.maximum(counts, 1) / max(len(training.texts), 1)) ** -RARITY
 
     def stated(self, texts: Sequence[str]) -> NDArray[np.bool_]:
@@ -95,10 +97,15 @@ class FindingsReward:
         return is_positive(states_of(texts, self.labeler), "negative")[:, self.columns]
 
     def __call__(self, texts: Sequence[str], references: Sequence[str]) -> Floats:
-        both = self.stated([*texts, *references])
-        own, wanted = both[: len(texts)], both[len(texts) :]
+        own, wanted = self._read(texts), self._read(references)
         common, total = (own & wanted) @ self.weights, own @ self.weights + wanted @ self.weights
         return np.where(total > 0, 2 * common / np.where(total > 0, total, 1), 1.0)
+
+    def _read(self, texts: Sequence[str]) -> NDArray[np.bool_]:
+        """``stated``, which is known of training reports."""
+        new = list(dict.fromkeys(text for text in texts if text not in self.known))
+        read = dict(zip(new, self.stated(new), strict=True))
+        return np.stack([self.known[text] if text in self.known else read[text] for text in texts])
 
 
 class ChangeReward:

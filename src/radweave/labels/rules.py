@@ -28,7 +28,7 @@ from radweave.labels.phrases import Lexicon, Match, PhraseBook, Structure, longe
 from radweave.labels.text import Sentence, fold, sentences, tokenize
 
 _OTHER = "other findings"
-_CACHED_SENTENCES = 8192
+_CACHED_SENTENCES = 32_768
 _LONGEST_CACHED = 400
 _REACH = 12  # tokens between a quality and the structure behind it
 
