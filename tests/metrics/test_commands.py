@@ -100,6 +100,7 @@ def test_evaluate_prints_and_writes_tables_of_several_runs(tmp_path: Path) -> No
         assert abs(opinion["difference"]) < 1e-9
     markdown = (out / "tables.md").read_text(encoding="utf-8")
     assert "### Scores, suite papers" in markdown
+    assert "first: full " in markdown
     assert "### On abnormal studies alone - first" in markdown
     assert "### Language" in markdown
     assert "| BLEU_4 |" in markdown
@@ -150,6 +151,9 @@ def test_compare_with_floors(tmp_path: Path) -> None:
     }
     with pytest.raises(InputError, match="two runs"):
         run("compare", tmp_path / "a.jsonl")
+    (tmp_path / "one.jsonl").write_text(json.dumps({"study_id": "1", "hyp": "Clear.", "ref": "Clear."}) + "\n")
+    with pytest.raises(InputError, match="has no floor"):
+        run("compare", tmp_path / "one.jsonl", "--floors", "--no-meteor")
 
 
 def test_same_command_same_bytes(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def test_evaluate_prints_one_screen_and_all_tables_on_request(tmp_path: Path) ->
     short, whole = run(*plain), run(*plain, "--all")
     assert len(short.splitlines()) <= 40
     assert "\x1b" not in short
-    assert "CIDEr, abnormal" in short
+    assert "CIDEr (abnormal)" in short
     assert "METEOR: not asked for" in short
     assert len(whole.splitlines()) > 100
     assert "Findings by class" in whole

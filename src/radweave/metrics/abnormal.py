@@ -53,10 +53,11 @@ class AbnormalScores:
     @property
     def note(self) -> str:
         """A sentence to stand beside every CIDEr."""
-        return (
-            f"CIDEr depends on the share of normal studies: {self.of - self.studies} of {self.of} references are normal"
-            f" ({self.labels}); scores on the other {self.studies} keep the document frequencies of all"
+        normal = self.of - self.studies
+        text = (
+            f"CIDEr depends on the share of normal studies: {normal} of {self.of} references are normal ({self.labels})"
         )
+        return text + (f"; scores on the other {self.studies} keep the document frequencies of all" if normal else "")
 
     def to_json(self) -> Json:
         return {

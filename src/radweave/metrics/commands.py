@@ -401,6 +401,8 @@ def _over_studies(request: CompareRequest) -> dict[str, Any]:
     baseline = names[0][0]
     if request.floors:
         pairs |= floor_pairs(pairs[baseline], request.seed)
+        if len(pairs) < 2:
+            raise InputError("has no floor: the predictions carry none, and it has one study", file=names[0][1])
     for name in list(pairs)[1:]:
         same_references(name, pairs[baseline], pairs[name])
     evaluations = {name: _evaluation(own, request) for name, own in pairs.items()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from radweave.metrics.catalogue import METRICS, SHORT_METRICS, SUITES, SuiteName
@@ -38,7 +37,7 @@ def result_tables(runs: Mapping[str, Result]) -> list[TextTable]:
     tables.extend(
         _abnormal(result, f" - {name}" if len(runs) > 1 else "")
         for name, result in runs.items()
-        if "abnormal" in result
+        if "abnormal" in result and result["abnormal"]["studies"]
     )
     for name, result in runs.items():
         suffix = f" - {name}" if len(runs) > 1 else ""
@@ -92,8 +91,8 @@ def summary_table(runs: Mapping[str, Result]) -> TextTable:
         )
         for row in result["summary"]["rows"]
     )
-    head = ("score", _label(result["protocol"]), "95 %", "verdict", "best floor")
-    return TextTable(f"Scores, suite {suite}", head, rows, tuple(notes))
+    head = ("score", "value", "95 %", "verdict", "best floor")
+    return TextTable(f"Scores, suite {suite}, protocol {_label(result['protocol'])}", head, rows, tuple(notes))
 
 
 def _warnings(runs: Mapping[str, Result]) -> TextTable:
@@ -445,12 +444,13 @@ def comparison_summary(record: Mapping[str, Any], suite: SuiteName) -> list[Text
 
 
 def _with_short_heads(record: Mapping[str, Any], run: str) -> TextTable:
-    """The table of one run, whose columns fit a screen however long the names are."""
+    """The table of one run, whose columns fit a screen however long the names are; without the uncorrected p."""
     table = _compared_studies(record, run)
     names = f"first: {record['baseline']}; second: {run}"
-    return replace(
-        table, columns=(table.columns[0], "first", "second", *table.columns[3:]), notes=(names, *table.notes)
-    )
+    columns = ("metric", "first", "second", *table.columns[3:])
+    uncorrected = columns.index("p")
+    rows = tuple((*row[:uncorrected], *row[uncorrected + 1 :]) for row in table.rows)
+    return TextTable(table.title, (*columns[:uncorrected], *columns[uncorrected + 1 :]), rows, (names, *table.notes))
 
 
 _SIGNIFICANT = 0.05

@@ -66,7 +66,7 @@ def summary_rows(
         rows.append(_row(key, metric.title or key, _score(metric, corpus, clinical), metric, of_floors))
         if key == "CIDEr" and abnormal is not None:
             of_floors = {name: scores.get(key) for name, scores in abnormal.floors.items()}
-            rows.append(_row(ABNORMAL, "CIDEr, abnormal", abnormal.corpus[key], metric, of_floors))
+            rows.append(_row(ABNORMAL, "CIDEr (abnormal)", abnormal.corpus[key], metric, of_floors))
     return tuple(rows)
 
 
@@ -78,7 +78,7 @@ def _score(metric: Metric, corpus: Mapping[str, Score], clinical: Mapping[Clinic
     key = metric.clinical_key(clinical)
     if key is None:
         return Score(None, None, "no class has enough positive references" if clinical else "no labeler given")
-    return Score.of_estimate(clinical[key], "undefined: no positive on either side")
+    return Score.of_estimate(clinical[key], "undefined: there is none to count (0/0)")
 
 
 def _row(key: str, title: str, score: Score, metric: Metric, floors: Mapping[str, float | None]) -> SummaryRow:
