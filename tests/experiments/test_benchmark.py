@@ -427,6 +427,44 @@ def test_tables_name_what_is_unequal(finished: tuple[BenchRequest, BenchResult, 
         short_table(replace(results, terms={"baseline": results.terms["baseline"]}))
 
 
+def test_drafts_of_another_program_stand_beside_the_methods(
+    finished: tuple[BenchRequest, BenchResult, list[str]], tmp_path: Path
+) -> None:
+    """Two files of one name are two runs; they have floors, intervals and tests, and neither costs nor evidence."""
+    request, result, _ = finished
+    for number in (0, 1):
+        lines = [f's{index:03d},"Opacity on the left, {number}."\n' for index in range(16, 22)]
+        (tmp_path / f"{number}.csv").write_text("".join(["study_id,report\n", *lines]))
+    drafts = tuple(f"maira | 2={tmp_path / f'{number}.csv'}" for number in (0, 1))
+    suite = plan_set(replace(request, drafts=drafts), "xray", request.data["xray"])
+    results = set_results(suite, result.sets["xray"].record)
+    name, system = "maira | 2", results.full["maira | 2"]
+    assert (len(system.evaluations), set(results.costs), set(results.folders)) == (
+        2, {"baseline"}, {"baseline", "baseline, by utility"})  # fmt: skip
+    assert system.evaluations[0].study_ids == results.full["baseline"].study_ids
+    assert system.mean("BLEU_1") is not None
+    assert results.to_reference[name, "CE_F1"].p_studies is not None
+    assert all((name, "CE_F1") in tested for tested in results.to_floors.values())
+    row = next(row for row in short_table(results).rows if row[0] == name)
+    assert (row[1], row[-2:]) == ("2", (DASH, DASH))
+    assert "[" in row[2], "an interval over studies"
+    assert f"NOT equal, encoders: 1: baseline, baseline, by utility; unknown: {name}" in short_table(results).notes
+    trust = next(row for row in trust_table(results).rows if row[0] == name)
+    assert trust[1:3] == (DASH, DASH)
+    page = write_pages({"xray": results}, tmp_path / "pages", {"machine": "m", "sessions": 1, "wall_s": 1.0})
+    text = page.read_text()
+    assert "maira \\| 2" in text
+    assert "drafts of another program: 6 drafts, 0 of them empty" in text
+    record = read_json(tmp_path / "pages" / "benchmark.json")["sets"]["xray"]
+    assert [file["drafts"] for file in record["drafts"][name]] == [6, 6]
+    sample = (request.out / "xray" / "benchmark_xray_samples.md").read_text()
+    assert "Opacity on the left, 0." in sample
+    assert str(tmp_path) not in text + sample
+    assert cost_plot(record) == cost_plot(record | {"scores": {"full": {
+        label: scores for label, scores in record["scores"]["full"].items() if label != name}}})  # fmt: skip
+    write_pages(result.sets, tmp_path / "pages", {"machine": "m", "sessions": 1, "wall_s": 1.0})
+
+
 def test_terms_are_those_of_the_row() -> None:
     weave, baseline = resolve("weave", "tiny", ()), resolve("baseline", "tiny", ())
     own, utility = terms_of(weave), terms_of(baseline, ("kind=expected_utility", "expected_utility.samples=3"))
@@ -537,6 +575,7 @@ def test_requests_that_cannot_be_planned(toy_dataset: Dataset, tmp_path: Path) -
         ({"headline_methods": ("nobody",)}, "--headline-methods"),
         ({"reuse": (tmp_path / "nowhere",)}, "no such folder"),
         ({"data": {"xray": tmp_path / "nowhere"}}, "no such dataset"),
+        ({"drafts": (f"other={tmp_path / 'nowhere.csv'}",)}, "file is missing"),
     ):
         with pytest.raises(InputError, match=message):
             run_bench(replace(request, **change))  # type: ignore[arg-type]

@@ -24,6 +24,10 @@ Precision = Annotated[
     str | None, typer.Option(help="float32 or bfloat16 in every stage; the presets' own if not given.")
 ]
 PhantomStudies = Annotated[int | None, typer.Option(help="Phantom radiographs to draw.", min=10, max=MAX_STUDIES)]
+Drafts = Annotated[
+    list[str] | None,
+    typer.Option("--drafts", help="Drafts of another program as a row, [SET:]NAME=FILE: JSONL, CSV, ReXrank's JSON."),
+]
 NoUtility = Annotated[
     bool, typer.Option("--no-utility", help="Only the methods' own decoding, without drafts by expected utility.")
 ]
@@ -49,6 +53,7 @@ def bench(
     phantom_studies: PhantomStudies = None,
     ct_studies: Annotated[int | None, typer.Option(help="Phantom CT volumes to draw.", min=10, max=MAX_STUDIES)] = None,
     reuse: Reuse = None,
+    drafts: Drafts = None,
     pages: Annotated[Path | None, typer.Option(help="Also write the summary page and its pictures here.")] = None,
     meteor: Meteor = False,
     no_utility: NoUtility = False,
@@ -89,6 +94,7 @@ def bench(
         utility=not no_utility,
         pace=not no_pace,
         probe=not no_probe,
+        drafts=tuple(drafts or ()),
     )
     with resumable(f"the same command goes on (its runs as with --resume), what is known so far is in {out}"):
         result = run_bench(request, console.print)

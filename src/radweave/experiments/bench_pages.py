@@ -13,6 +13,7 @@ import numpy as np
 from PIL import Image
 
 from radweave.core.errors import InputError
+from radweave.core.escaping import escaped
 from radweave.core.figures import BLUE, GREY, MARKERS, OTHERS, new_figure, png
 from radweave.core.json_files import read_json, read_jsonl, write_json
 from radweave.core.storage import write_aside, write_text
@@ -56,7 +57,8 @@ _SIDE_PX = 160
 def sample_page(results: SetResults, picture: str | None) -> str:
     """Markdown: the studies with reference, nearest report, and per method draft, top classes and recalled texts.
 
-    They are chosen by the references alone: with findings, spread evenly over the test split, and one without.
+    Drafts of other programs follow. The studies are chosen by the references alone: with findings, spread evenly over
+    the test split, and one without.
     """
     drafts = {method: _predictions(folders[0]) for method, folders in results.folders.items()}
     chosen = chosen_studies(results)
@@ -73,6 +75,9 @@ def sample_page(results: SetResults, picture: str | None) -> str:
     for number, study_id in enumerate(chosen, start=1):
         rows = {method: predictions[study_id] for method, predictions in drafts.items() if study_id in predictions}
         lines += _study(number, study_id, rows)
+        for name, files in results.suite.drafts.items():
+            text = _plain(files[0].drafts[study_id]) or "(empty)"
+            lines += [f"**{escaped(name)}.** {text}", "", "- drafted by another program", ""]
     return "\n".join(lines)
 
 
@@ -230,7 +235,8 @@ def _score_panel(panel: Axes, methods: Mapping[str, Scores], floors: Mapping[str
 def cost_plot(record: Mapping[str, Any]) -> bytes | None:
     """Findings F1 against the cost of training (PNG); None where the methods have no measure of it in common."""
     methods, floors = _systems(record)
-    known = {name: scores["CE_F1"] for name, scores in methods.items() if scores["CE_F1"]["mean"] is not None}
+    trained = {name: scores["CE_F1"] for name, scores in methods.items() if name in record["evidence"]}
+    known = {name: score for name, score in trained.items() if score["mean"] is not None}
     cost = _common_cost(record, list(known))
     if cost is None:
         return None
@@ -259,9 +265,10 @@ def cost_plot(record: Mapping[str, Any]) -> bytes | None:
 
 
 def _systems(record: Mapping[str, Any]) -> tuple[dict[str, Scores], dict[str, Scores]]:
-    """The methods and the floors under the full protocol: only a method's drafts have evidence."""
+    """The methods and the floors under the full protocol: only a method's drafts have evidence, or come as a file."""
     scored: Mapping[str, Scores] = record["scores"]["full"]
-    methods = {name: scores for name, scores in scored.items() if name in record["evidence"]}
+    rows = {*record["evidence"], *record.get("drafts", {})}
+    methods = {name: scores for name, scores in scored.items() if name in rows}
     return methods, {name: scores for name, scores in scored.items() if name not in methods}
 
 
@@ -517,6 +524,14 @@ def _set_record(results: SetResults, facts: Mapping[str, Any]) -> dict[str, Any]
         "evidence": {
             method: {**evidence.figures, "recalled_kind": evidence.recalled_kind, "kinds": list(evidence.kinds)}
             for method, evidence in results.evidence.items()
+        },
+        "drafts": {
+            name: [
+                {"sha256": file.sha256, "drafts": len(file.drafts), "empty": file.empty, "other_studies": file.others}
+                for file in files
+            ]
+            for name, files in results.suite.drafts.items()
+            if name in results.full
         },
         "probes": {row["label"]: row["probe"] for row in results.record["rows"] if row["probe"]},
         "terms": {label: dict(terms) for label, terms in results.terms.items()},

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from radweave.core.errors import InputError
 from radweave.core.json_files import read_json, read_jsonl
 from radweave.data.dataset import Dataset
+from radweave.experiments.bench_drafts import foreign_pairs
 from radweave.experiments.bench_suite import JOINING, MethodCost, SuiteSet, method_cost, pace_folder
-from radweave.experiments.bench_terms import Terms, read_experiment, terms_of
+from radweave.experiments.bench_terms import FOREIGN, Terms, read_experiment, terms_of
 from radweave.experiments.one_run import named_statistics, same_scores, summary
 from radweave.labels import LABELER_OF, Labeler, get_labeler
 from radweave.metrics import Evaluation, Options, evaluate_pairs, read_pairs
@@ -236,7 +237,8 @@ class MethodEvidence:
 class SetResults:
     """The results of a set. ``record`` is the ablation's; ``folders`` are a row's finished runs by its label.
 
-    ``costs`` are those of the rows that are trained; a row that reports again has the costs of the row it takes.
+    ``costs`` are those of the rows that are trained; a row that reports again has the costs of the row it takes, and
+    drafts of another program (``suite.drafts``) have none, no ``folders`` and no ``evidence``.
     ``terms`` are those on which each row drafted. ``else_prior`` are the rows with the prior's report in place of their
     draft wherever there is one, none of data without priors; ``best_else_prior`` is the row that became the floor of
     this kind. ``printed`` names the rows of tables: rows with the same drafts are one.
@@ -268,9 +270,9 @@ class SetResults:
     def reference(self) -> str:
         return self.suite.table.reference
 
-    def cost_of(self, label: str) -> MethodCost:
-        """Cost of training the model behind a row."""
-        return self.costs[trained_rows(self.suite)[label]]
+    def cost_of(self, label: str) -> MethodCost | None:
+        """Cost of training the model behind a row; None for drafts of another program."""
+        return None if label in self.suite.drafts else self.costs[trained_rows(self.suite)[label]]
 
 
 def trained_rows(suite: SuiteSet) -> dict[str, str]:
@@ -296,16 +298,20 @@ def set_results(suite: SuiteSet, record: Mapping[str, Any]) -> SetResults:
     priors = prior_reports(study for study in studies if study.split == "test")
     scorings = [Scoring(name, labeler, train_texts, patients, priors) for name in ("full", suite.kind.compatible)]
     pairs = {method: [read_run(folder, scorings[0]) for folder in runs] for method, runs in folders.items()}
+    if pairs:
+        studies_of = pairs.get(suite.table.reference, next(iter(pairs.values())))[0]
+        for name, files in suite.drafts.items():
+            pairs[name] = [foreign_pairs(file, studies_of) for file in files]
     full, compatible = ({method: score_system(runs, scoring) for method, runs in pairs.items()} for scoring in scorings)
-    for method, system in full.items():
-        for folder, computed, known in zip(folders[method], system.by_seed(), noted[method], strict=True):
+    for method, runs in folders.items():
+        for folder, computed, known in zip(runs, full[method].by_seed(), noted[method], strict=True):
             if not same_scores(computed, known):
                 raise InputError(
                     "predictions.jsonl does not give the scores in scores.json; remove scores.json and run again",
                     file=folder,
                 )
     floors, compatible_floors = (_floors(pairs, full, scoring) for scoring in scorings)
-    costs, terms = read_costs(suite, folders), read_terms(suite, folders)
+    costs, terms = read_costs(suite, folders), read_terms(suite, folders) | dict.fromkeys(suite.drafts, FOREIGN)
     copied = {method: else_prior_system(runs, scorings[0]) for method, runs in pairs.items()}
     else_prior_systems = {method: system for method, system in copied.items() if system is not None}
     best = best_untold(else_prior_systems, terms)

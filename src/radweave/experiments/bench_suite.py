@@ -22,6 +22,7 @@ from radweave.engine.estimate import part_sizes
 from radweave.engine.restore import restore
 from radweave.engine.run_folder import read_card_alone
 from radweave.experiments.ablate import AblationRequest, overrides_for, run_parallel
+from radweave.experiments.bench_drafts import ForeignDrafts, named_files, read_foreign
 from radweave.experiments.one_run import REUSED, Task
 from radweave.methods import load_method, method_names, resolve, usable_methods
 from radweave.methods.experiment import Experiment
@@ -83,7 +84,7 @@ class BenchRequest:
     ``headline_seeds`` go to the sets of ``headline_sets`` and there to ``headline_methods``, none for all. With
     ``utility`` every run also drafts by expected utility, as a row of its own. With ``pace`` a short run measures what
     runs that were taken over leave open. With ``probe`` each method's first seed is probed. The summary page also goes
-    to ``pages``.
+    to ``pages``. ``drafts`` are files of other programs, [SET:]NAME=FILE, each name a row beside the methods.
     """
 
     out: Path
@@ -106,17 +107,22 @@ class BenchRequest:
     utility: bool = True
     pace: bool = True
     probe: bool = True
+    drafts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SuiteSet:
-    """One set as it is run. ``unable`` are the methods that have no configuration for its images, with the reason."""
+    """One set as it is run. ``unable`` are the methods that have no configuration for its images, with the reason.
+
+    ``drafts`` are those of other programs, by the name of their row.
+    """
 
     name: str
     kind: SetKind
     request: AblationRequest
     table: Table
     unable: Mapping[str, str]
+    drafts: Mapping[str, tuple[ForeignDrafts, ...]] = field(default_factory=dict)
 
 
 def checked_methods(methods: Sequence[str], field: str = "--methods") -> tuple[str, ...]:
@@ -147,6 +153,7 @@ def check_sets(request: BenchRequest) -> None:
     for name in request.sets:
         if SETS[name].phantom is None and name not in request.data:
             raise InputError("this set has no synthetic stand-in; its data must be given", field=f"--{name}")
+    named_files(request.drafts, request.sets, SETS)  # refuses other forms
 
 
 def plan_set(request: BenchRequest, name: str, dataset: Path) -> SuiteSet:
@@ -196,7 +203,9 @@ def plan_set(request: BenchRequest, name: str, dataset: Path) -> SuiteSet:
         reuse=request.reuse,
         probe=request.probe,
     )
-    return SuiteSet(name, kind, ablation, table, unable)
+    files = named_files(request.drafts, request.sets, SETS).get(name, {})
+    drafts = read_foreign(files, Dataset.open(dataset), {row.label for row in rows} | set(unable))
+    return SuiteSet(name, kind, ablation, table, unable, drafts)
 
 
 def _precisions(request: BenchRequest, modality: Modality) -> list[str]:

@@ -60,8 +60,9 @@ def short_table(results: SetResults) -> TextTable:
     for method, name in results.printed.items():
         system, cost = results.full[method], results.cost_of(method)
         cells = [with_interval(system, "CE_F1"), *(mean_std(system, name) for name in shown[1:])]
-        tail = (percent(_honest(system, "distinct_reports_share")), counted(cost.parameters), training_time(cost))
-        rows.append((name, str(cost.runs), *cells, *tail))
+        trained = (DASH, DASH) if cost is None else (counted(cost.parameters), training_time(cost))
+        distinct = percent(_honest(system, "distinct_reports_share"))
+        rows.append((name, str(len(system.evaluations)), *cells, distinct, *trained))
     for name, system in results.floors.items():
         cells = [with_interval(system, "CE_F1"), *(mean_std(system, metric) for metric in shown[1:])]
         rows.append((f"floor: {name}", DASH, *cells, percent(_honest(system, "distinct_reports_share")), DASH, DASH))
@@ -115,6 +116,8 @@ def provenance(results: SetResults) -> tuple[str, ...]:
         notes += [f"failed: {row['label']}, seed {one['seed']}: {one['reason']}" for one in row["seeds"]["failed"]]
     notes += [f"not here: {method}: {reason}" for method, reason in results.suite.unable.items()]
     notes += [f"the same drafts, one row: {name}" for label, name in results.printed.items() if name != label]
+    for name, files in results.suite.drafts.items():
+        notes += [f"{name}: drafts of another program: {file.stated()}" for file in files]
     return tuple(notes)
 
 
@@ -275,9 +278,9 @@ def trust_table(results: SetResults) -> TextTable:
     """Calibration error, and findings that drafts invent or miss."""
     rows = []
     for method, system in results.full.items():
-        figures = results.evidence[method].figures
+        own = results.evidence.get(method)
         shares = [mean_of(system, read) for read in (_calibration_error, _invented_share, _missed_share)]
-        follows = number(_share(figures["draft"], figures["heads"]), 2)
+        follows = DASH if own is None else number(_share(own.figures["draft"], own.figures["heads"]), 2)
         rows.append((method, number(shares[0], 3), follows, *map(percent, shares[1:])))
     head = ("method", "calibration error", "draft / heads", "invented", "missed")
     notes = (

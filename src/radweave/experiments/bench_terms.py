@@ -46,6 +46,14 @@ def terms_of(experiment: Experiment, decoding: Sequence[str] = (), at_test: Sequ
     }
 
 
+UNKNOWN = "unknown"
+FOREIGN: Terms = {
+    "drafts": "by another program",
+    **dict.fromkeys(("thresholds", "consistent", "candidates", "encoders", "earlier study"), UNKNOWN),
+}
+"""The terms of drafts that come as a file: nothing says how they were made."""
+
+
 def _encoders(experiment: Experiment) -> int:
     """The number of encoders that look at an image; members of an ensemble count each."""
     return int(getattr(experiment.model, "members", 1)) + int(getattr(experiment.model, "full_member", False))
