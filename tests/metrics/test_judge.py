@@ -8,15 +8,13 @@ from typing import Any
 import pytest
 from judge_server import Reply, answer, completion, prefers_b, serving
 
+from radweave.core.chat import ChatFailedError, HttpChat, Messages
 from radweave.core.errors import InputError
 from radweave.metrics.judge import (
     DIMENSIONS,
     Answer,
-    ChatFailedError,
-    HttpChat,
     JudgeItem,
     Judgement,
-    Messages,
     judge,
     judge_items,
     read_answer,

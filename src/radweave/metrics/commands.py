@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -431,11 +430,12 @@ def _over_studies(request: CompareRequest) -> dict[str, Any]:
 
 def _judged(a: Sequence[Pair], b: Sequence[Pair], request: CompareRequest) -> dict[str, Any]:
     """Let the judge compare the reports of two runs; B is the later one."""
-    from radweave.metrics.judge import HttpChat
+    from radweave.core.chat import HttpChat, key_of, refuse_address
 
     if not request.judge_model:
         raise InputError("the judge needs a model", field="judge-model")
-    chat = HttpChat(request.judge, request.judge_model, os.environ.get(JUDGE_KEY) or None)
+    refuse_address(request.judge, field="judge", allow_remote=True)  # to name it is to allow it
+    chat = HttpChat(request.judge, request.judge_model, key_of(JUDGE_KEY), allow_remote=True)
     other = {pair.study_id: pair.hyp for pair in b}
     studies = [(pair.study_id, pair.refs[0], pair.hyp, other[pair.study_id]) for pair in a]
     items = judge_items(studies, seed=request.seed, both_orders=request.both_orders, limit=request.judge_limit)
