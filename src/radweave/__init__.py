@@ -32,15 +32,21 @@ _PLACES = {
 
 
 def load(
-    run: Path | str, *, device: torch.device | str | None = None, untrained: bool = False, decoding: Sequence[str] = ()
+    run: Path | str,
+    *,
+    device: torch.device | str | None = None,
+    untrained: bool = False,
+    decoding: Sequence[str] = (),
+    revision: str | None = None,
 ) -> Predictor:
     """Open a run folder for reporting: ``radweave.load(RUN).report("chest.dcm")``.
 
     Args:
-        run: the run folder, or an exported one.
+        run: the run folder, an exported one, or the name of one on the Hugging Face hub ("owner/name").
         device: where the model runs: "cpu", "cuda", "cuda:1", "mps". Without, a CUDA device where there is one.
         untrained: let a run report whose weights were never trained; each report then says so.
         decoding: overrides of the run's decoding options, such as ``["num_beams=3"]``.
+        revision: commit of a run on the hub, or "owner/name@commit"; without, the newest one, which is logged.
 
     Raises:
         InputError: if the run cannot be restored, or an option or the device does not exist.
@@ -57,7 +63,12 @@ def load(
     if isinstance(decoding, str):
         raise InputError("not a list", field="decoding", got="one string", expected='such as ["num_beams=3"]')
     place = None if device is None else parse_device(str(device), field="device")
-    restored = restore(Path(run), device=place)
+    folder = Path(run)
+    if isinstance(run, str) and not folder.exists():
+        from radweave.inference.hub import fetch_run, is_hub_name
+
+        folder = fetch_run(run, revision=revision) if is_hub_name(run) else folder
+    restored = restore(folder, device=place)
     return Predictor.of(restored, untrained=untrained, decoding=decoding)
 
 

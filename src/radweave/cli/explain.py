@@ -1,4 +1,4 @@
-"""``radweave explain`` and ``radweave export``."""
+"""``radweave explain``, ``radweave export`` and ``radweave push``."""
 
 from __future__ import annotations
 
@@ -79,3 +79,23 @@ def export(
     for lost in content.without:
         console.print(f"lost: {printable(lost)}", style="yellow")
     console.print(f"read {printable(folder / 'LICENSES.md')} before you pass it on", style="yellow")
+
+
+def push(
+    run: RunFolder,
+    name: Annotated[str, typer.Argument(help="The repository: owner/name.", metavar="OWNER/NAME")],
+    bank: Annotated[bool, typer.Option("--bank", help="Also training reports and memories, as 'export' has.")] = False,
+    public: Annotated[bool, typer.Option("--public", help="A public repository; private if not given.")] = False,
+    scores: Annotated[
+        Path | None, typer.Option(help="evaluation.json of its test predictions, for the model card.")
+    ] = None,
+) -> None:
+    """Export a run to the Hugging Face hub, from where radweave.load("owner/name") opens it."""
+    from radweave.cli.options import console
+    from radweave.inference.hub import push as push_run
+
+    pushed = push_run(run, name, bank=bank, public=public, scores=scores, say=console.print)
+    console.print(pushed.content.sentence, style="yellow" if pushed.content.studies else None)
+    for lost in pushed.content.without:
+        console.print(f"lost: {printable(lost)}", style="yellow")
+    console.print(f'radweave.load("{pushed.name}", revision="{pushed.commit}")')
