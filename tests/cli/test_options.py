@@ -19,6 +19,7 @@ from radweave.cli import app, options
 from radweave.core.study import View
 from radweave.data.dataset import Dataset
 from radweave.data.importers import ImportOptions
+from radweave.engine.run_directory import Started
 from radweave.experiments.ablate import AblationRequest
 from radweave.experiments.bench_suite import BenchRequest
 from radweave.metrics.commands import CompareRequest, EvaluateRequest, LabelRequest
@@ -75,12 +76,12 @@ REQUESTS: dict[str, tuple[str, str, Any]] = {
         "radweave.experiments.bench.run_bench",
         "o x.y=1 --xray x --ct c --iu i --sets iu,ct --methods vdgen,dast --preset small --seeds 4 --headline-seeds 6 "
         "--headline-sets ct --headline-methods dast --precision bfloat16 --jobs 2 --phantom-studies 50 --ct-studies 60 "
-        "--reuse u --pages p --meteor --no-utility --no-pace --no-probe --no-train",
+        "--reuse u --drafts iu:n=f --pages p --meteor --no-utility --no-pace --no-probe --no-train",
         BenchRequest(
             out=P("o"), data={"xray": P("x"), "ct": P("c"), "iu": P("i")}, sets=("iu", "ct"), methods=("vdgen", "dast"),
             preset="small", seeds=4, headline_seeds=6, headline_sets=("ct",), headline_methods=("dast",), jobs=2,
             overrides=("x.y=1",), precision="bfloat16", studies={"xray": 50, "ct": 60}, reuse=(P("u"),), pages=P("p"),
-            meteor=True, train=False, utility=False, pace=False, probe=False,
+            meteor=True, train=False, utility=False, pace=False, probe=False, drafts=("iu:n=f",),
         ),
     ),
 }  # fmt: skip
@@ -142,14 +143,25 @@ def test_every_option_of_a_mixture(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_option_of_train(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = "train vdgen d a.b=1 c=2 --out o --preset small --config f --limit 3 --overwrite --resume "
-    arguments += "--parallel fsdp"
+    arguments += "--parallel fsdp --from r"
     args, named = given_to(monkeypatch, "radweave.engine.train.train", arguments)
     named.pop("watch")
     assert args == ("vdgen", P("d"), P("o"))
     assert named == {
         "preset": "small", "overrides": ("data.limit=3", "a.b=1", "c=2"), "config": P("f"), "overwrite": True,
-        "resume": True, "parallel": "fsdp",
+        "resume": True, "parallel": "fsdp", "start": P("r"),
     }  # fmt: skip
+
+
+def test_a_finished_run_gets_longer_by_its_folder_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first word behind the run is no data set but an override; both come after those it began with."""
+    started = Started("vdgen", P("d"), P("r"), "small", ("a.b=1",), start=P("s"))
+    monkeypatch.setattr("radweave.engine.run_directory.read_started", lambda run: started)
+    arguments = "train --resume r stages.report.epochs=20 stages.report.patience=null"
+    args, named = given_to(monkeypatch, "radweave.engine.train.train", arguments)
+    assert args == ("vdgen", P("d"), P("r"))
+    assert named["overrides"] == ("a.b=1", "stages.report.epochs=20", "stages.report.patience=null")
+    assert (named["resume"], named["preset"], named["start"]) == (True, "small", P("s"))
 
 
 def test_every_option_of_reports_features_pages_and_exports(monkeypatch: pytest.MonkeyPatch) -> None:

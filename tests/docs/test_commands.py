@@ -40,8 +40,8 @@ def refuse_unknown(verb: str, values: dict[str, Any]) -> None:
     """Refuse a method, preset, field or table that does not exist."""
     method = values.get("method")
     if verb in ("train", "config", "estimate") and method is not None and method != PLACEHOLDER:
-        if values.get("resume") and values.get("dataset") is None:
-            return
+        if values.get("resume") and (values.get("dataset") is None or "=" in str(values["dataset"])):
+            return  # a run folder, which knows its method
         presets = load_method(method).PRESETS
         if values["preset"] not in presets:
             raise InputError("no such preset", got=values["preset"])

@@ -66,16 +66,17 @@ def show_dry_run(started: Started, to: Path | None, *, overwrite: bool, resume: 
     """
     from radweave.data.dataset import Dataset
     from radweave.engine.plan import plan_training
-    from radweave.engine.run_directory import refuse_place, state_to_resume
+    from radweave.engine.run_directory import ResumedRun, refuse_place, state_to_resume
     from radweave.methods import resolve
     from radweave.methods.stage import RewardStageConfig
 
     experiment = resolve(started.method, started.preset, started.overrides, started.config)
     dataset = Dataset.open(started.dataset, limit=experiment.data.limit).aimed(experiment.data.target)
     if to is not None:
-        state = state_to_resume(to, experiment, dataset, overwrite=overwrite) if resume else "other"
-        if state != "finished":
-            refuse_place(to, overwrite=overwrite, resume=state == "unfinished")
+        resumed = state_to_resume(to, experiment, dataset, overwrite=overwrite) if resume else ResumedRun("other")
+        if resumed.state != "finished":
+            replaces = overwrite or resumed.longer is not None
+            refuse_place(to, overwrite=replaces, resume=resumed.state == "unfinished")
     plan = plan_training(experiment, dataset, learn_tokenizer=False)
     studies = {split: sum(1 for _ in dataset.studies(split)) for split in ("train", "val")}
     typer.echo(f"{started.method} on {studies['train']:,} training and {studies['val']:,} validation studies\n")

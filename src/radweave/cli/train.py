@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,6 +43,9 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the last checkpoint: 'train --resume RUN', or as it began.")
     ] = False,
+    start: Annotated[
+        Path | None, typer.Option("--from", help="A run whose weights the parts that fit start from.")
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything, say what would be trained, and write nothing.")
     ] = False,
@@ -52,7 +56,8 @@ def train(
     """Train a method on a dataset folder and write a run folder.
 
     Try first: --dry-run checks everything and says what trains and what memory it takes, --limit 200 --epochs 1 trains
-    for moments. A run that was stopped goes on with 'radweave train --resume RUN'. Weights of others:
+    for moments. A run that was stopped goes on with 'radweave train --resume RUN'; a finished one gets longer with
+    'radweave train --resume RUN stages.report.epochs=20'. Weights of others:
     model.vision_encoder=transformers model.vision_encoder.path=FOLDER.
     """
     from radweave.cli.estimate import show_dry_run
@@ -66,13 +71,17 @@ def train(
     if device is not None:
         use_device(device)
     short = () if limit is None else (f"data.limit={limit}",)
+    if resume and dataset is not None and "=" in dataset.name and not dataset.exists():
+        dataset, overrides = None, [str(dataset), *(overrides or ())]
     if resume and dataset is None:
-        if overrides or short or epochs or config or out:
-            raise InputError("goes on with the options it began with; give none", field="--resume")
+        if short or epochs or config or out or start:
+            raise InputError("goes on with the options it began with; give none but longer stages", field="--resume")
         started = read_started(Path(method))
+        started = replace(started, overrides=(*started.overrides, *(overrides or ())))
     else:
         passes = _epochs_of_all_stages(method, preset, epochs) if epochs else ()
         started = _new_run(method, dataset, out, preset, (*passes, *short, *(overrides or ())), config, dry_run)
+        started = replace(started, start=start)
     if dry_run:
         show_dry_run(started, started.out if dataset is None else out, overwrite=overwrite, resume=resume)
         return
@@ -83,6 +92,7 @@ def train(
         run = train_run(
             started.method, started.dataset, started.out, preset=started.preset, overrides=started.overrides,
             config=started.config, overwrite=overwrite, resume=resume, parallel=parallel, watch=watch,  # type: ignore[arg-type]
+            start=started.start,
         )  # fmt: skip
     if is_first:
         console.print(f"run folder: {printable(run)}")

@@ -26,6 +26,7 @@ from radweave.core.json_files import MAX_CARD_BYTES, read_json, read_json_object
 from radweave.core.replacing import FolderKind
 from radweave.core.storage import refuse_existing, remove_leftovers
 from radweave.data.dataset import Dataset
+from radweave.engine.lengthen import Lengthening, lengthening
 from radweave.engine.run_folder import FORMAT, leaves, locked, read_card
 from radweave.methods.experiment import Experiment
 
@@ -266,7 +267,11 @@ FILE = "started.json"
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """Method, data set, run folder and options of a training."""
+    """Method, data set, run folder and options of a training.
+
+    ``start`` is the run whose weights it starts from, ``lengthened`` what sets a lengthened run apart from one that was
+    as long from the start.
+    """
 
     method: str
     dataset: Path
@@ -274,6 +279,8 @@ class Started:
     preset: str = "tiny"
     overrides: tuple[str, ...] = ()
     config: Path | None = None
+    start: Path | None = None
+    lengthened: tuple[str, ...] = ()
 
 
 class _Record(Config):
@@ -282,6 +289,8 @@ class _Record(Config):
     preset: str
     overrides: tuple[str, ...]
     config: Path | None = None
+    start: Path | None = None
+    lengthened: tuple[str, ...] = ()
 
 
 def write_started(folder: Path, started: Started) -> None:
@@ -292,6 +301,8 @@ def write_started(folder: Path, started: Started) -> None:
         preset=started.preset,
         overrides=started.overrides,
         config=None if started.config is None else started.config.resolve(),
+        start=None if started.start is None else started.start.resolve(),
+        lengthened=started.lengthened,
     )
     write_json(folder / FILE, record.model_dump(mode="json"))
 
@@ -303,37 +314,54 @@ def read_started(run: Path) -> Started:
         InputError: if no training was started in it.
     """
     file = training_folder(run) / FILE
+    if not file.is_file():  # a training that replaces this run was killed before it wrote its own
+        file = run / FILE
     if not file.is_file():
         raise InputError("no training was started in this folder", file=run, field="--resume", expected="a run folder")
     try:
         record = _Record.model_validate(read_json(file))
     except ValidationError as error:
         raise InputError(first_problem(error), file=file) from None
-    return Started(record.method, record.dataset, run, record.preset, record.overrides, record.config)
+    return Started(out=run, **{name: getattr(record, name) for name in _Record.model_fields})
 
 
 Resumed = Literal["finished", "other", "unfinished"]
 """The requested run, finished; a finished one of other options, to be replaced; an unfinished one, or none."""
 
 
-def state_to_resume(out: Path, experiment: Experiment, dataset: Dataset, *, overwrite: bool) -> Resumed:
+@dataclass(frozen=True, slots=True)
+class ResumedRun:
+    """The state of a run that is resumed; ``longer`` is set where a finished one goes on (state "other")."""
+
+    state: Resumed
+    longer: Lengthening | None = None
+    before: Experiment | None = None
+
+
+def state_to_resume(out: Path, experiment: Experiment, dataset: Dataset, *, overwrite: bool) -> ResumedRun:
     """The state of ``out`` for a training that resumes.
 
     Raises:
-        InputError: for a run of other options or data without ``overwrite``.
+        InputError: for a run of other options or data without ``overwrite``, unless its last stage gets longer.
     """
-    if not is_finished(out):
-        started = training_folder(out) / "config.yaml"
+    started = training_folder(out) / "config.yaml"
+    if not is_finished(out) and (started.is_file() or not (out / "run.json").is_file()):
         if started.is_file():
             refuse_other_options(experiment, started)
-        return "unfinished"
-    if _is_of(out, experiment, dataset):
-        return "finished"
-    if not overwrite:
+        return ResumedRun("unfinished")
+    card = read_card(out)
+    same_data = card.method == experiment.method and card.dataset.fingerprint == dataset.fingerprint()
+    before = from_yaml(type(experiment), out / "config.yaml") if same_data else None
+    if before == experiment:
+        return ResumedRun("finished")
+    if overwrite:
+        return ResumedRun("other")
+    longer = None if before is None else lengthening(out, card, before, experiment)
+    if longer is None:
         raise InputError(
             "--resume: holds a finished run of other options or data; give --overwrite to replace it", file=out
         )
-    return "other"
+    return ResumedRun("other", longer, before)
 
 
 def refuse_other_options(experiment: Experiment, started: Path) -> None:
@@ -348,10 +376,3 @@ def refuse_other_options(experiment: Experiment, started: Path) -> None:
         field=", ".join(differing[:5]), got=", ".join(str(wanted.get(name)) for name in differing[:5]),
         expected=", ".join(f"{name}={own.get(name)}" for name in differing[:5]),
     )  # fmt: skip
-
-
-def _is_of(run: Path, experiment: Experiment, dataset: Dataset) -> bool:
-    """True for a finished run of this configuration and data."""
-    card = read_card(run)
-    same = from_yaml(type(experiment), run / "config.yaml") == experiment if card.method == experiment.method else False
-    return same and card.dataset.fingerprint == dataset.fingerprint()

@@ -84,12 +84,26 @@ class StageFigures(Record):
         return tuple(row for row in self.epochs if row.get("step") == self.best_step)
 
 
+class WarmStart(Record):
+    """The run whose weights a training started from: SHA-256 of its weights, its method and data set.
+
+    ``taken`` names the parts that took their weights from it, ``left`` the others with the reason.
+    """
+
+    weights: Sha256
+    method: str
+    dataset: str
+    taken: tuple[Annotated[str, Field(max_length=200)], ...]
+    left: dict[str, Annotated[str, Field(max_length=600)]]
+
+
 class RunCard(Record):
     """``run.json``. ``trained_steps`` has the updates of each stage, in order; ``fitted`` marks a method without
     training. ``starts_from`` names packaged weights of the encoder. ``memories`` has the rows of each bank in
     ``memories/``, and of ``drafting``. ``without`` lists parts that an export left out. ``cautions`` are warnings from
-    the end of training, ``sources`` figures of sources of evidence (``ReportModel.figures``); empty ones are absent, as
-    in older cards.
+    the end of training, ``sources`` figures of sources of evidence (``ReportModel.figures``). ``lengthened`` says what
+    sets the run apart from one that was as long from the start, ``warm_start`` what it started from. Empty ones of
+    these are absent, as in older cards.
     """
 
     format: str = FORMAT
@@ -104,6 +118,8 @@ class RunCard(Record):
     trained_steps: dict[str, Count] = Field(min_length=1)
     fitted: bool = False
     starts_from: str | None = None
+    warm_start: WarmStart | None = None
+    lengthened: tuple[Annotated[str, Field(max_length=400)], ...] = ()
     validation: dict[str, StageFigures] = Field(default_factory=dict)
     left_out: dict[str, Count] = Field(default_factory=dict)
     views: dict[str, Count] = Field(default_factory=dict)
@@ -154,7 +170,7 @@ def _hashed_files(folder: Path) -> Iterator[Path]:
 def card_text(card: RunCard) -> str:
     """The text of ``run.json``: the card and, last, the SHA-256 of its canonical JSON."""
     values = card.model_dump(mode="json")
-    for name in ("cautions", "sources"):
+    for name in ("cautions", "sources", "lengthened", "warm_start"):
         if not values[name]:
             del values[name]
     return json.dumps({**values, "digest": sha256_json(values)}, indent=2, ensure_ascii=False, allow_nan=False) + "\n"

@@ -26,21 +26,34 @@ from radweave.data.square import PREPROCESSING_VERSION
 from radweave.data.tokenizer import save_tokenizer, tokenizer_fingerprint
 from radweave.engine.checkpoint import refuse_checkpoints_of_others, save_weights
 from radweave.engine.distributed import Parallel, Ranks, joined_ranks
+from radweave.engine.lengthen import Lengthening
 from radweave.engine.loop import use_deterministic_kernels
 from radweave.engine.plan import plan_training, refuse_misfit
 from radweave.engine.prepare import _reasons, prepare
 from radweave.engine.restore import rows_of_memories
+from radweave.engine.run_directory import FILE as STARTED
 from radweave.engine.run_directory import (
+    ResumedRun,
     Started,
     claimed,
+    read_started,
     refuse_other_options,
     state_to_resume,
     training_folder,
     write_started,
 )
-from radweave.engine.run_folder import DatasetFacts, RunCard, hash_files, keep_licences, write_card
+from radweave.engine.run_folder import (
+    DatasetFacts,
+    RunCard,
+    WarmStart,
+    hash_files,
+    keep_licences,
+    read_card_alone,
+    write_card,
+)
 from radweave.engine.save_drafting import save_for_drafting
 from radweave.engine.stages import Training, TrainingWatch, run_stages, training_view
+from radweave.engine.warm_start import StartRun
 from radweave.methods import resolve
 from radweave.methods.experiment import BuildContext, Experiment
 from radweave.methods.model import EvidenceSource, ReportModel, Shaped, Tokenizing, named_parts
@@ -101,14 +114,17 @@ def train(
     resume: bool = False,
     parallel: Parallel = "ddp",
     watch: TrainingWatch | None = None,
+    start: Path | None = None,
 ) -> Path:
     """Train a method on a dataset folder and write a run folder.
 
-    With ``resume`` an interrupted run of the same configuration and data goes on from its last checkpoint; a finished
-    one is unchanged. Under torchrun every process calls this; ``parallel`` replicates or shards the model, and the
-    first process writes. ``config`` is a YAML file of differences from the preset; overrides come after it. With
-    ``overwrite`` an older run stays until the new one is finished (``radweave.engine.run_directory``); with both, an
-    interrupted one is resumed. A failed start leaves nothing behind.
+    With ``resume`` an interrupted run of the same configuration and data goes on from its last checkpoint. A finished
+    one is unchanged, or goes on where the configuration makes its last stage longer (``radweave.engine.lengthen``).
+    ``start`` is a run whose weights the parts that fit start from (``radweave.engine.warm_start``). Under torchrun
+    every process calls this; ``parallel`` replicates or shards the model, and the first process writes. ``config`` is a
+    YAML file of differences from the preset; overrides come after it. With ``overwrite`` an older run stays until the
+    new one is finished (``radweave.engine.run_directory``); with both, an interrupted one is resumed. A failed start
+    leaves nothing behind.
 
     Raises:
         InputError: for bad input, a leak between splits, an output that exists, or a checkpoint of another run.
@@ -116,22 +132,29 @@ def train(
     """
     experiment = resolve(method, preset, overrides, config)
     dataset = Dataset.open(dataset_path, limit=experiment.data.limit).aimed(experiment.data.target)
-    state = state_to_resume(out, experiment, dataset, overwrite=overwrite) if resume else "other"
-    if state == "finished":
+    resumed = state_to_resume(out, experiment, dataset, overwrite=overwrite) if resume else ResumedRun("other")
+    start_run = None if start is None else StartRun.open(start)
+    if resumed.state == "finished":
+        if start_run is not None:
+            start_run.refuse_other(out)
         return out
-    resume = state == "unfinished"
+    resume, longer = resumed.state == "unfinished", resumed.longer
     with joined_ranks() as ranks, ExitStack() as held:
         use_deterministic_kernels()
         keep_freed_pages()
         with ranks.first_goes_first():
             if ranks.is_first:
-                place = held.enter_context(claimed(out, overwrite=overwrite, resume=resume))
+                replaces = overwrite or longer is not None
+                place = held.enter_context(claimed(out, overwrite=replaces, resume=resume))
             folder = training_folder(out)
             shown = watch if watch is not None and ranks.is_first else TrainingWatch()
-            training = _prepare(experiment, dataset, folder, resume=resume, watch=shown, ranks=ranks)
+            training, warm_start = _prepare(experiment, dataset, folder, resumed, start_run, watch=shown, ranks=ranks)
             training.parallel = parallel
             if ranks.is_first:
-                write_started(folder, Started(method, dataset_path, out, preset, tuple(overrides), config))
+                differences = _lengthened(out, folder, longer)
+                write_started(
+                    folder, Started(method, dataset_path, out, preset, tuple(overrides), config, start, differences)
+                )
                 place.began = True
                 shown.began(folder)
         ranks.refuse_difference("experiment, data set or tokenizer", training.fingerprint)
@@ -139,12 +162,20 @@ def train(
         if ranks.is_first:
             _save_parts(training, folder)
             card = _card(training, preset, tuple(overrides), steps, validation)
+            card = card.model_copy(update={"warm_start": warm_start, "lengthened": differences})
             write_card(folder, card)
             for sentence in card.cautions:
                 training.watch.note(f"mind: {sentence}")
             place.finish()
         ranks.wait()
     return out
+
+
+def _lengthened(out: Path, folder: Path, longer: Lengthening | None) -> tuple[str, ...]:
+    """Sentences on a lengthened run, with those of its earlier lengthenings."""
+    if longer is not None:
+        return (*read_card_alone(out).lengthened, *longer.differences)
+    return read_started(out).lengthened if (folder / STARTED).is_file() else ()
 
 
 def _save_parts(training: Training, folder: Path) -> None:
@@ -177,30 +208,39 @@ def _save_ood(training: Training, folder: Path) -> None:
 
 
 def _prepare(
-    experiment: Experiment, dataset: Dataset, out: Path, *, resume: bool, watch: TrainingWatch, ranks: Ranks
-) -> Training:
+    experiment: Experiment,
+    dataset: Dataset,
+    out: Path,
+    resumed: ResumedRun,
+    start: StartRun | None,
+    *,
+    watch: TrainingWatch,
+    ranks: Ranks,
+) -> tuple[Training, WarmStart | None]:
     config_path = out / "config.yaml"
-    if (resume or not ranks.is_first) and config_path.is_file():
+    is_started = (resumed.state == "unfinished" or not ranks.is_first) and config_path.is_file()
+    if is_started:
         refuse_other_options(experiment, config_path)
-    else:
-        write_text(config_path, to_yaml(experiment))
+    unproven = None if start is None else start.refuse_leak(dataset)
     plan = plan_training(experiment, dataset, learn_tokenizer=True)
     tokenizer = plan.tokenizer
     assert tokenizer is not None, "it was learned"
-    fingerprint = sha256_json(
-        {
-            "experiment": experiment.model_dump(mode="json"),
-            "dataset": dataset.fingerprint(),
-            "tokenizer": tokenizer_fingerprint(tokenizer),
-            "version": library_versions()["radweave"],
-            **({"outside": outside} if (outside := experiment.outside_code()) else {}),
-        }
-    )
+    fingerprint = _fingerprint(experiment, dataset, tokenizer, start)
+    if resumed.longer is not None and ranks.is_first:
+        assert resumed.before is not None, "it was read"
+        before = _fingerprint(resumed.before, dataset, tokenizer, start)
+        resumed.longer.bring_checkpoints(out, before, fingerprint)
+        for sentence in resumed.longer.differences:
+            watch.note(sentence)
+    if not is_started:  # with a configuration the checkpoints of a lengthened run are there, all of them
+        write_text(config_path, to_yaml(experiment))
     refuse_checkpoints_of_others(out / "checkpoints", fingerprint)
     data, classes = experiment.data, CLASSES[experiment.data.label_set]
     context = BuildContext(tokenizer, data.image_size, classes, seed=experiment.seed, volume_size=data.ct.size)
     torch.manual_seed(experiment.seed)
-    model = experiment.build(context).to(default_device())
+    model = experiment.build(context)
+    warm_start = None if start is None else start.take(model, experiment, tokenizer)
+    model = model.to(default_device())
     if ranks.is_first:
         with write_folder(out / "tokenizer", overwrite=True) as partial:
             save_tokenizer(tokenizer, partial)
@@ -216,10 +256,38 @@ def _prepare(
     training = Training(experiment, dataset, out, cache, tokenizer, classes, model, fingerprint, watch, ranks=ranks)
     if experiment.stated_start is not None:
         watch.note(experiment.stated_start)
+    for sentence in () if warm_start is None else _stated(warm_start, unproven):
+        watch.note(sentence)
     training.open_other = lambda path: _open_other(experiment, tokenizer, path)
     for split in ("train", "val"):
         training.splits[split] = _prepared(training, split)
-    return training
+    return training, warm_start
+
+
+def _fingerprint(
+    experiment: Experiment, dataset: Dataset, tokenizer: PreTrainedTokenizerBase, start: StartRun | None
+) -> str:
+    """Hash of all that decides a training but for the pixels; checkpoints of another one are refused."""
+    return sha256_json(
+        {
+            "experiment": experiment.model_dump(mode="json"),
+            "dataset": dataset.fingerprint(),
+            "tokenizer": tokenizer_fingerprint(tokenizer),
+            "version": library_versions()["radweave"],
+            **({"outside": outside} if (outside := experiment.outside_code()) else {}),
+            **({} if start is None else {"start": start.weights_hash}),
+        }
+    )
+
+
+def _stated(warm_start: WarmStart, unproven: str | None) -> list[str]:
+    """Sentences on the parts that took their weights from a run, on those that did not, and on the data."""
+    taken = ", ".join(warm_start.taken)
+    return [
+        f"weights of a run of {warm_start.method} on {warm_start.dataset}: taken for {taken}",
+        *(f"not taken for {part}: {reason}" for part, reason in warm_start.left.items()),
+        *([unproven] if unproven else []),
+    ]
 
 
 def _prepared(training: Training, split: Split) -> PreparedSplit:
