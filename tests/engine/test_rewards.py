@@ -83,6 +83,29 @@ def test_findings_agree_by_class_and_rare_ones_weigh_more() -> None:
     assert rare > common, "one report in six has a pneumothorax, every second one a large heart"
 
 
+def test_statements_pay_from_a_probability_of_one_fourth() -> None:
+    def stated(text: str) -> set[str]:
+        (mentions,) = LABELER.label([text])
+        return {n for n, m in mentions.items() if m.state is LabelState.POSITIVE and n != NO_FINDING}
+
+    names = [name for name in LABELER.classes if name != NO_FINDING]
+    weight = {n: (max(sum(n in stated(text) for text in TRAINING), 1) / len(TRAINING)) ** -0.5 for n in names}
+    expected = []
+    for text, reference in zip(TEXTS, REFERENCES, strict=True):
+        own, wanted = stated(text), stated(reference)
+        gain = sum(weight[n] * (0.75 if n in wanted else -0.25) for n in own)
+        most = 0.75 * max(sum(weight[n] for n in wanted), sum(weight.values()) / len(weight))
+        expected.append(min(max(0.5 + gain / most / 2, 0.0), 1.0))
+    assert reward("statements") == pytest.approx(expected, abs=1e-12)
+    assert len({*expected}) > 2
+    finding, normal = "Right pneumothorax.", "The lungs are clear."
+    right, wrong, silent, agreed = reward(
+        "statements", [finding, finding, normal, normal], [finding, normal, finding, normal]
+    )
+    assert right > silent == agreed > wrong, "silence neither gains nor costs"
+    assert right - silent > agreed - wrong, "a finding gains more than an invented one costs"
+
+
 def test_cider_has_the_document_frequencies_of_the_training_reports() -> None:
     documents = [words_of(text) for text in TRAINING]
     expected = []
