@@ -35,6 +35,14 @@ TOY_SIZES: dict[str, Sequence[str]] = {
         "model.language_model.hidden_size=32",
         "model.language_model.num_layers=2",
     ),
+    "generator": (
+        "stages.encoder.epochs=0",
+        "model.scratch.patch_size=8",
+        "model.scratch.vision_width=16",
+        "model.scratch.vision_layers=1",
+        "model.scratch.vision_heads=2",
+        "model.scratch.width=32",
+    ),
     # The oldest way to describe an image takes no time on a small one.
     "kernels": ("data.image_size=32",),
     "weave": (

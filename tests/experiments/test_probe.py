@@ -426,6 +426,7 @@ FLOORS: dict[str, dict[str, float]] = {
     "dast": {"image": 0.008, "fusion": 0.008},
     "diffrgennet": {"image": 0.012},
     "diffvp": {"image": 0.012},
+    "generator": {"image": 0.01},
     "vdgen": {"image": 0.03},
     "weave": {"image": 0.02, "findings": 0.01},
 }
@@ -442,6 +443,7 @@ SILENT: dict[str, dict[str, str]] = {
         "difference": "short of training; 0.012 with an interval from 0.002",
         "diagnosis": "short of training; 0.010 with an interval around 0",
     },
+    "generator": {"prior": "phantoms have none here"},
     "weave": {"recalled": "findings and image tell the same; 0.004 with an interval around 0"},
 }
 """Inputs that cost next to nothing after so short a training, with the reason. docs/probe.md has whole trainings."""

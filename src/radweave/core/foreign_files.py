@@ -163,15 +163,18 @@ def _section(folder: Path, name: str) -> dict[str, Any]:
     return section if isinstance(section, dict) else {}
 
 
-Files = Literal["shape", "tokenizer", "weights"]
+Files = Literal["shape", "tokenizer", "processor", "weights"]
 """Parts of a checkpoint folder."""
 
+PROCESSORS: Final = ("processor_config.json", "preprocessor_config.json")
+"""Files that say how a model of images and texts prepares its images; newer checkpoints have the first."""
 _JSON: dict[Files, tuple[str, ...]] = {
     "shape": ("config.json", "preprocessor_config.json", SETTINGS),
     "tokenizer": (
         "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
         "config.json",
     ),
+    "processor": (*PROCESSORS, "chat_template.json"),
     "weights": ("config.json", "generation_config.json", "model.safetensors.index.json", SETTINGS),
 }  # fmt: skip
 _WORDS = ("tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
@@ -199,6 +202,10 @@ def refuse_incomplete(folder: Path, files: Files, *, what: str) -> None:
             raise InputError(f"cannot load {what}: none is in this folder", file=folder, expected=" or ".join(_WORDS))
         for file in present:
             refuse_stub(file, what=what)
+        return
+    if files == "processor":
+        if not any((folder / name).is_file() for name in PROCESSORS):
+            raise InputError(f"cannot load {what}: it has no processor", file=folder, expected=" or ".join(PROCESSORS))
         return
     if has_open_clip_layout(folder):
         if files == "weights":

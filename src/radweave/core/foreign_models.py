@@ -22,6 +22,7 @@ from torch import nn
 
 from radweave.core.errors import InputError
 from radweave.core.foreign_files import (
+    PROCESSORS,
     Files,
     has_open_clip_layout,
     one_line,
@@ -31,15 +32,21 @@ from radweave.core.foreign_files import (
     safetensors_error,
     weights_bytes,
 )
+from radweave.core.json_files import read_json_object
 
-Auto = Literal["causal_lm", "encoder"]
-"""Model of a checkpoint's architecture: with a language model's head, or without any head."""
+Auto = Literal["causal_lm", "encoder", "image_text"]
+"""Model of a checkpoint's architecture: with a language model's head, without any head, or of images and texts."""
 
-_CLASSES: Mapping[Auto, str] = {"causal_lm": "AutoModelForCausalLM", "encoder": "AutoModel"}
+_CLASSES: Mapping[Auto, str] = {
+    "causal_lm": "AutoModelForCausalLM",
+    "encoder": "AutoModel",
+    "image_text": "AutoModelForImageTextToText",
+}
 _HUB_NAME = re.compile(r"(?:[\w][\w.-]{0,95}/)?[\w][\w.-]{0,95}", re.ASCII)
 _DOWNLOADED: Mapping[Files, tuple[str, ...]] = {
     "shape": ("config.json", "preprocessor_config.json"),
     "tokenizer": ("*token*.json", "vocab.*", "merges.txt", "*.model", "*.jinja", "config.json"),
+    "processor": ("*processor_config.json", "chat_template*"),
     "weights": ("config.json", "generation_config.json", "model.safetensors", "model-*.safetensors", "*.index.json"),
 }
 NEEDS_CODE = "it needs code that lies beside it, and code from a model's folder is never run"
@@ -175,6 +182,76 @@ def make_shape(model_type: str, **numbers: Any) -> Any:
     from transformers import AutoConfig
 
     return AutoConfig.for_model(model_type, **numbers)
+
+
+def writes_about_images(shape: Any) -> bool:
+    """True for the configuration of a model that transformers opens as one of images and texts to text."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+
+    return type(shape) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+
+
+def read_processor(path: Path | str, shape: Any, *, what: str) -> Any:
+    """The processor of a model of images and texts: its image processor, tokenizer and chat template.
+
+    Images are prepared by Pillow, whatever else is installed, so that a run prepares them alike everywhere. The part of
+    a processor that reads videos is left out.
+
+    Args:
+        path: folder or hub name.
+        shape: the configuration of the checkpoint.
+        what: description of the object, for messages.
+
+    Raises:
+        InputError: as ``locate``, or if the files are not a processor's, or of one that reads no images.
+    """
+    from transformers import AutoImageProcessor
+    from transformers.models.auto.processing_auto import PROCESSOR_MAPPING, processor_class_from_name
+
+    folder, tokenizer = locate(path, "processor", what=what), read_tokenizer(path, what=f"the tokenizer of {what}")
+    settings: dict[str, Any] = {}
+    named: dict[str, Any] = {}
+    for name in reversed(PROCESSORS):
+        if (folder / name).is_file():
+            settings = read_json_object(folder / name)
+            named |= settings
+    if not (folder / PROCESSORS[0]).is_file():
+        settings = {}
+    with _isolated(what, path):
+        kind: Any = processor_class_from_name(str(named.get("processor_class"))) or PROCESSOR_MAPPING.get(type(shape))
+        if kind is None or "image_processor" not in kind.get_attributes():
+            raise InputError(f"cannot load {what}: transformers has no processor of images for it", file=folder)
+        images = AutoImageProcessor.from_pretrained(
+            str(folder), backend="pil", local_files_only=True, trust_remote_code=False
+        )
+        parts = {"image_processor": images, "tokenizer": tokenizer}
+        template = _chat_template(folder) or settings.get("chat_template") or tokenizer.chat_template
+        return _without_videos(kind).from_args_and_dict(
+            [parts.get(name) for name in kind.get_attributes()], {**settings, "chat_template": template}
+        )
+
+
+def _chat_template(folder: Path) -> str | None:
+    """The chat template of a processor, in a file of its own; None where there is none."""
+    if (folder / "chat_template.jinja").is_file():
+        return (folder / "chat_template.jinja").read_text(encoding="utf-8")
+    if (folder / "chat_template.json").is_file():
+        template = read_json_object(folder / "chat_template.json").get("chat_template")
+        return template if isinstance(template, str) else None
+    return None
+
+
+def _without_videos(kind: Any) -> Any:
+    """The class of a processor that need not have its part for videos, which wants further libraries."""
+
+    def check(self: Any, name: str, part: Any) -> Any:
+        return (
+            None
+            if part is None and name != "image_processor"
+            else kind.check_argument_for_proper_class(self, name, part)
+        )
+
+    return type(kind.__name__, (kind,), {"check_argument_for_proper_class": check})
 
 
 def read_tokenizer(path: Path | str, *, what: str = "a tokenizer", kind: Any = None, **options: Any) -> Any:

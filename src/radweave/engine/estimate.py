@@ -339,6 +339,7 @@ def build_on_meta(experiment: Experiment, tokenizer: PreTrainedTokenizerBase | N
         for name, record in experiment.model:
             if getattr(record, "path", None) is not None:
                 _write_shape(record, Path(folder) / name, words)
+        experiment.model.write_shapes(Path(folder))
         classes = CLASSES[experiment.data.label_set]
         data = experiment.data
         context = BuildContext(words, data.image_size, classes, parts=Path(folder), volume_size=data.ct.size)

@@ -187,7 +187,7 @@ def refuse_missing_checkpoints(experiment: Experiment) -> None:
         InputError: naming the field and what was expected there.
     """
     named = {f"model.{name}": record for name, record in experiment.model}
-    for field, record in {**named, "data.tokenizer": experiment.data.tokenizer}.items():
+    for field, record in {"model": experiment.model, **named, "data.tokenizer": experiment.data.tokenizer}.items():
         path = getattr(record, "path", None)
         if path is None:
             continue

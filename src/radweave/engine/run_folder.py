@@ -274,7 +274,7 @@ def weight_sources(experiment: Experiment) -> dict[str, str]:
     values = leaves(experiment.model_dump(mode="json"), "")
     return {
         path.removesuffix(".path"): value
-        for path, value in values
+        for path, value in (("model.path" if path == "path" else path, value) for path, value in values)
         if path.endswith(".path") and isinstance(value, str) and value
     }
 

@@ -416,6 +416,9 @@ def _features(training: Training, stage: StageConfig) -> Features | None:
     name = encoder_name(training.model)
     if not (data.keep_features and plain) or name in stage.trained or name not in _parts_read(training, stage):
         return None
+    terms = training.model.terms
+    if any(terms[term].images for term in stage.validated if term in terms):
+        return None
     examples = [example for split in training.splits.values() for example in split.examples]
     identity = {
         "encoder": training.experiment.model.encoder.model_dump(mode="json"),

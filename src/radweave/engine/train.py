@@ -332,6 +332,7 @@ def _card(
         trained_steps=steps,
         # A witness drafts from what its memories were fitted to.
         fitted=not training.model.terms
+        or (not training.last_stage.learns and training.experiment.writes_untrained)
         or (isinstance(training.model, EvidenceSource) and not training.last_stage.losses),
         starts_from=training.experiment.stated_start,
         validation=validation,

@@ -208,6 +208,13 @@ class ModelConfig(Config, ABC):
         """Names of the parts that are left out: those whose record is of kind ``none``."""
         return frozenset(name for name, record in self if getattr(record, "kind", "") == "none")
 
+    def write_shapes(self, folder: Path) -> None:
+        """Write the shape of a checkpoint that makes several parts, as a run keeps it.
+
+        Raises:
+            InputError: if there is no such checkpoint.
+        """
+
     def without_memories(self) -> Without:
         """The record with everything absent that reads a bank of training studies, and what is lost by it.
 
@@ -280,6 +287,11 @@ class Experiment(Config):
         """Folder or hub name of the language model's checkpoint, where it is pretrained."""
         path: str | None = getattr(getattr(self.model, "language_model", None), "path", None)
         return path
+
+    @property
+    def writes_untrained(self) -> bool:
+        """True if the checkpoint writes reports as it is, without any training."""
+        return False
 
     def fitted(self, preset: Self, fields: Collection[str]) -> Self:
         """The experiment adapted to pretrained parts in place of the preset's; ``fields`` set by the user stay.

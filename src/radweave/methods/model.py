@@ -51,11 +51,13 @@ class Reads:
     """The parts that a loss term reads.
 
     No other part may change it: kept stages rely on that, and a contract test checks it. A ``common`` term is the same
-    function in every method that has it, and reads nothing of the model's record but its parts.
+    function in every method that has it, and reads nothing of the model's record but its parts. One that reads the
+    ``images`` themselves cannot do with kept features of a frozen encoder.
     """
 
     reads: tuple[str, ...]
     common: bool = field(default=False, kw_only=True)
+    images: bool = field(default=False, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)

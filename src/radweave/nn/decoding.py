@@ -12,7 +12,7 @@ import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -159,6 +159,23 @@ class Prefixes:
             return Prefixes(self.embeds[at], self.mask[at])
         return Prefixes(self.embeds[at], self.mask[at], self.memory[at], self.memory_mask[at])
 
+    def each(self) -> Iterator[Prompt]:
+        """The prompt of each study of a batch, without its padding."""
+        for row in range(len(self)):
+            memory = None
+            if self.memory is not None and self.memory_mask is not None:
+                memory = self.memory[row][self.memory_mask[row]]
+            yield Prompt(self.embeds[row][self.mask[row]], memory)
+
+    def inputs(self, config: Any) -> dict[str, Any]:
+        """Arguments of transformers' ``generate``; ``config`` is the model's."""
+        inputs: dict[str, Any] = {"inputs_embeds": self.embeds, "attention_mask": self.mask.long()}
+        if self.memory is not None and self.memory_mask is not None:
+            inputs["past_key_values"] = EncoderDecoderCache(*(DynamicCache(config=config) for _ in range(2)))
+            inputs["encoder_hidden_states"] = self.memory
+            inputs["encoder_attention_mask"] = self.memory_mask.long()
+        return inputs
+
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
@@ -167,14 +184,16 @@ class Prompt:
     embeds: Float[Tensor, "prefix width"]
     memory: Float[Tensor, "memory width"] | None
 
-    @classmethod
-    def each(cls, prompts: Prefixes) -> Iterator[Prompt]:
-        """The prompt of each study of a batch."""
-        for row in range(len(prompts)):
-            memory = None
-            if prompts.memory is not None and prompts.memory_mask is not None:
-                memory = prompts.memory[row][prompts.memory_mask[row]]
-            yield cls(prompts.embeds[row][prompts.mask[row]], memory)
+    def read(self, model: Any, cache: Any) -> tuple[Float[Tensor, " vocabulary"], int]:
+        """Read the prompt into a cache.
+
+        Returns:
+            The scores of the first word, and the positions of later tokens less their columns: a model may give an
+            image other positions than its tokens have columns.
+        """
+        inputs: dict[str, Any] = {} if self.memory is None else {"encoder_hidden_states": self.memory[None]}
+        out = model(inputs_embeds=self.embeds[None], past_key_values=cache, use_cache=True, logits_to_keep=1, **inputs)
+        return out.logits[0, -1].float(), 0
 
 
 def write(
@@ -257,38 +276,41 @@ def write_draws(
 
 
 @torch.no_grad()
-def generate_ids(model: Any, prompts: Prefixes, decoding: DecodingConfig, *, eos_id: int, pad_id: int) -> Written:
+def generate_ids(
+    model: Any, prompts: Prefixes, decoding: DecodingConfig, *, eos_id: int | Sequence[int], pad_id: int
+) -> Written:
     """Decode one batch with transformers' own ``generate`` and a cache that grows, after left-padded prompts.
+
+    A report ends with ``eos_id``, or any of these.
 
     Raises:
         InputError: if prompt and report do not fit the model's positions.
         UnusableModelError: if the model scores a token with anything but a finite number.
     """
-    from transformers import RepetitionPenaltyLogitsProcessor
+    from transformers import NoRepeatNGramLogitsProcessor, RepetitionPenaltyLogitsProcessor
 
     refuse_too_long(model.config, prompts.embeds.shape[1] + decoding.max_new_tokens, "decoding.max_new_tokens")
-    options: dict[str, Any] = {}
+    ends = (eos_id,) if isinstance(eos_id, int) else tuple(eos_id)
+    options = prompts.inputs(model.config)
+    # Of a prompt of ids, options of decoding would count the prompt's words too.
+    read = options["input_ids"].shape[1] if "input_ids" in options else 0
     if decoding.do_sample:
         torch.manual_seed(decoding.seed)
-        options = {"temperature": decoding.temperature, "top_p": decoding.top_p, "top_k": 0}
+        options |= {"temperature": decoding.temperature, "top_p": decoding.top_p, "top_k": 0}
     if decoding.num_beams > 1:
         options["length_penalty"] = decoding.length_penalty
-    if prompts.memory is not None and prompts.memory_mask is not None:
-        options["past_key_values"] = EncoderDecoderCache(*(DynamicCache(config=model.config) for _ in range(2)))
-        options["encoder_hidden_states"] = prompts.memory
-        options["encoder_attention_mask"] = prompts.memory_mask.long()
+    processors: list[Any] = [RepetitionPenaltyLogitsProcessor(decoding.repetition_penalty)]
+    if decoding.no_repeat_ngram_size:
+        processors.append(NoRepeatNGramLogitsProcessor(decoding.no_repeat_ngram_size))
     out = model.generate(
-        inputs_embeds=prompts.embeds,
-        attention_mask=prompts.mask.long(),
         max_new_tokens=decoding.max_new_tokens,
         min_new_tokens=decoding.min_new_tokens or None,
         num_beams=decoding.num_beams,
         do_sample=decoding.do_sample,
-        no_repeat_ngram_size=decoding.no_repeat_ngram_size,
-        eos_token_id=eos_id,
+        eos_token_id=list(ends),
         pad_token_id=pad_id,
-        # Not the option of that name: it spares as many words of a report as its prompt was padded by.
-        logits_processor=[RepetitionPenaltyLogitsProcessor(decoding.repetition_penalty), _check_finite],
+        # Not the options of these names: they count a prompt's words, and spare some of a report after a padded prompt.
+        logits_processor=[*(partial(_of_report, each, read) for each in processors), _check_finite],
         output_scores=True,
         return_dict_in_generate=True,
         use_cache=True,
@@ -297,7 +319,13 @@ def generate_ids(model: Any, prompts: Prefixes, decoding: DecodingConfig, *, eos
     scores = model.compute_transition_scores(
         out.sequences, out.scores, getattr(out, "beam_indices", None), normalize_logits=decoding.num_beams == 1
     )
-    return trim(out.sequences, scores, eos_id)
+    return trim(out.sequences[:, read:], scores, *ends)
+
+
+def _of_report(processor: Any, read: int, ids: Tensor, scores: Tensor) -> Tensor:
+    """Scores after a processor that sees the words of the report alone, not the ``read`` words of its prompt."""
+    processed: Tensor = processor(ids[:, read:], scores)
+    return processed
 
 
 def _check_finite(_: Tensor, scores: Float[Tensor, "rows vocabulary"]) -> Float[Tensor, "rows vocabulary"]:
@@ -318,11 +346,11 @@ def refuse_non_finite(is_finite: bool) -> None:
         raise UnusableModelError("the model's scores are not finite: its weights or its precision cannot be used")
 
 
-def trim(sequences: Tensor, scores: Tensor, eos_id: int) -> Written:
+def trim(sequences: Tensor, scores: Tensor, *ends: int) -> Written:
     """Cut every row (B, T) of ids and their scores before its first end token."""
     ids, log_probs = [], []
     for row, row_scores in zip(sequences.tolist(), scores.tolist(), strict=True):
-        end = row.index(eos_id) if eos_id in row else len(row)
+        end = next((place for place, word in enumerate(row) if word in ends), len(row))
         ids.append(row[:end])
         log_probs.append(row_scores[:end])
     return ids, log_probs
@@ -588,6 +616,8 @@ class Prefill:
     cross_layers: Layers
     length: int
     scores: Float[Tensor, " vocabulary"]
+    ahead: int = 0
+    """Positions of later tokens less their columns."""
 
 
 class _LayerCache(CacheLayerMixin):  # type: ignore[misc]
@@ -659,24 +689,20 @@ class KVCache:
         self.columns = self.cross_columns = 0
         self.absent = torch.zeros(self.num_rows, 0, dtype=torch.bool, device=self.device)
         self.rows = torch.arange(self.num_rows, device=self.device)
+        self.ahead = torch.zeros(self.num_rows, 1, dtype=torch.long, device=self.device)
         self.scores = torch.zeros(self.num_rows, 0, device=self.device)
 
     @torch.no_grad()
     def prefill(self, prompt: Prompt) -> Prefill:
         """Read a prompt by itself: the result does not depend on others."""
         own, cross = DynamicCache(), DynamicCache()
-        inputs: dict[str, Any] = {"past_key_values": own}
-        if prompt.memory is not None:
-            inputs = {
-                "past_key_values": EncoderDecoderCache(own, cross),
-                "encoder_hidden_states": prompt.memory[None],
-            }
-        out = self.model(inputs_embeds=prompt.embeds[None], use_cache=True, logits_to_keep=1, **inputs)
+        scores, ahead = prompt.read(self.model, own if prompt.memory is None else EncoderDecoderCache(own, cross))
         return Prefill(
             [(layer.keys, layer.values) for layer in own.layers],
             [(layer.keys, layer.values) for layer in cross.layers],
             len(prompt.embeds),
-            out.logits[0, -1].float(),
+            scores,
+            ahead,
         )
 
     @torch.no_grad()
@@ -692,6 +718,7 @@ class KVCache:
                 length = prefill.cross_layers[0][0].shape[2]
                 self.absent[row] = torch.arange(self.cross_columns, device=self.device) >= length
             self.scores[row] = prefill.scores
+            self.ahead[row] = prefill.ahead
 
     @torch.no_grad()
     def copy(self, sources: Sequence[int], targets: Sequence[int], length: int) -> None:
@@ -704,6 +731,7 @@ class KVCache:
             for whole in (layer.whole_keys, layer.whole_values):
                 whole[target, :, :columns] = whole[source, :, :columns]
         self.absent[target] = self.absent[source]
+        self.ahead[target] = self.ahead[source]
 
     @torch.no_grad()
     def step(self, tokens: Sequence[int], positions: Sequence[int]) -> None:
@@ -723,7 +751,9 @@ class KVCache:
             own = EncoderDecoderCache(own, Cache(layers=self.cross_layers))
             own.is_updated = dict.fromkeys(range(len(self.cross_layers)), True)
             memory_width = self.model.config.hidden_size
-        self.scores[:count] = self._forward(self.model, words, columns, own, memory_width, self.absent[:count], width)
+        here = columns[:, None]
+        inputs = (words, here, here + self.ahead[:count], own, memory_width, self.absent[:count], width)
+        self.scores[:count] = self._forward(self.model, *inputs)
 
     def _layers(self, columns: int) -> Iterator[tuple[_LayerCache, int]]:
         """All layers, each with its number of columns."""
@@ -759,17 +789,26 @@ class KVCache:
 
 
 def _forward(
-    model: Any, tokens: Tensor, positions: Tensor, cache: Any, memory_width: int | None, absent: Tensor, width: int
+    model: Any,
+    tokens: Tensor,
+    here: Tensor,
+    positions: Tensor,
+    cache: Any,
+    memory_width: int | None,
+    absent: Tensor,
+    width: int,
 ) -> Tensor:
-    """The scores (rows, V) of the words after ``tokens``. Each row attends to its own columns up to its position."""
-    columns, here = torch.arange(width, device=tokens.device), positions[:, None]
+    """The scores (rows, V) of the words after ``tokens``. Each row attends to its own columns up to that one (rows, 1)
+    which its token is written into.
+    """
+    columns = torch.arange(width, device=tokens.device)
     dtype = model.get_input_embeddings().weight.dtype
     inputs: dict[str, Any] = {"attention_mask": _masks(model.config, columns, here, dtype)}
     if memory_width is not None:
         # Keys and values of the memory are cached: of the memory itself only the shape is read.
         inputs["encoder_hidden_states"] = absent.new_zeros(1, 1, 1, dtype=dtype).expand(*absent.shape, memory_width)
         inputs["encoder_attention_mask"] = _additive(~absent, dtype)
-    out = model(input_ids=tokens[:, None], position_ids=here, past_key_values=cache, use_cache=True, **inputs)
+    out = model(input_ids=tokens[:, None], position_ids=positions, past_key_values=cache, use_cache=True, **inputs)
     logits: Tensor = out.logits[:, -1]
     return logits.float()
 
@@ -934,7 +973,7 @@ def write_in_slots(
             if prompts is None:
                 more = False
                 break
-            requests = [Request(prompt, _jobs(decoding, draws, next(numbers))) for prompt in Prompt.each(prompts)]
+            requests = [Request(prompt, _jobs(decoding, draws, next(numbers))) for prompt in prompts.each()]
             for request in requests:
                 length = len(request.prompt.embeds) + decoding.max_new_tokens
                 refuse_too_long(model.config, length, "decoding.max_new_tokens")

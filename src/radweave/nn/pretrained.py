@@ -82,7 +82,7 @@ def load_language_model(
         shape=shape,
         may_be_new=may_be_new,
         key_mapping=None if shape is whole else _TEXT_WEIGHTS,
-        quantization_config=_quantization_config(quantization, dtype),
+        quantization_config=quantization_config(quantization, dtype),
     )
     # As a restored run has it: how a report is decoded is the experiment's to say, not the checkpoint's.
     model.generation_config = GenerationConfig.from_model_config(model.config)
@@ -131,7 +131,12 @@ def _refuse_misfit(shape: Any, path: str, vocab_size: int) -> None:
         )
 
 
-def _quantization_config(quantization: Quantization, dtype: Precision) -> Any:
+def quantization_config(quantization: Quantization, dtype: Precision) -> Any:
+    """Settings of transformers to load weights in 8 or 4 bits; None for whole ones.
+
+    Raises:
+        InputError: if the quantisation cannot run here.
+    """
     if quantization == "none":
         return None
     field = "language_model.quantization"

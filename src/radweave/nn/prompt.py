@@ -235,20 +235,24 @@ ADDRESS_SPACE_BYTES = 1 << 30
 _PARSERS = "radweave.io.template_parse"
 
 
-def render_turn(template: str, content: str, special_tokens: Mapping[str, Any]) -> str:
+Content = str | Sequence[Mapping[str, str]]
+"""Content of a user's turn: text, or pieces in order, ``{"type": "image"}`` or ``{"type": "text", "text": ...}``."""
+
+
+def render_turn(template: str, content: Content, special_tokens: Mapping[str, Any]) -> str:
     """The prompt of one turn of the user, up to the beginning of the assistant's answer.
 
     Raises:
         InputError: if the template is broken, refuses the turn, or exceeds the limits of time or memory.
     """
-    return _render(template, content, json.dumps(special_tokens, sort_keys=True, default=str))
+    return _render(template, json.dumps(content), json.dumps(special_tokens, sort_keys=True, default=str))
 
 
 @lru_cache(maxsize=64)  # a restored run builds its model twice, and a process may restore many runs
 def _render(template: str, content: str, special_tokens: str) -> str:
     variables = {
         **json.loads(special_tokens),
-        "messages": [{"role": "user", "content": content}],
+        "messages": [{"role": "user", "content": json.loads(content)}],
         "tools": None,
         "documents": None,
         "add_generation_prompt": True,

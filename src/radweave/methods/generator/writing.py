@@ -1,0 +1,168 @@
+"""Reports of a published model, written study by study: each prompt is read by the model's own pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from radweave.methods.generator.network import Logits, Network, Words
+from radweave.nn.decoding import (
+    DecodingConfig,
+    Prefixes,
+    Prompt,
+    Written,
+    generate_ids,
+    supports_slots,
+    write_in_slots,
+)
+from radweave.nn.language_model import CausalLanguageModel
+
+
+@dataclass(frozen=True, slots=True)
+class StudyPrompt(Prompt):
+    """The prompt of one study, and the arguments of the model's pass over it."""
+
+    network: Network
+    arguments: Mapping[str, Tensor]
+
+    def read(self, model: Any, cache: Any) -> tuple[Float[Tensor, " vocabulary"], int]:
+        """Read the prompt by the whole model's own pass."""
+        whole = self.network.model
+        out = whole(**self.arguments, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        ahead = self.network.family.first_position
+        if "image_grid_thw" in self.arguments:
+            ahead = int(whole.model.rope_deltas.item())
+        return model.ended(out.logits[0, -1].float()), ahead
+
+
+@dataclass(frozen=True, slots=True)
+class StudyPrompts(Prefixes):
+    """Prompts of a batch; ``embeds`` are the words' alone, with those of the images' places."""
+
+    studies: tuple[StudyPrompt, ...] = ()
+
+    @classmethod
+    def of(cls, network: Network, arguments: Sequence[Mapping[str, Tensor]]) -> StudyPrompts:
+        """Of the arguments of a pass over each study by itself."""
+        studies = tuple(StudyPrompt(network.embed(own["input_ids"])[0], None, network, own) for own in arguments)
+        length = max(len(study.embeds) for study in studies)
+        embeds = studies[0].embeds.new_zeros(len(studies), length, studies[0].embeds.shape[1])
+        mask = torch.zeros(len(studies), length, dtype=torch.bool, device=embeds.device)
+        for row, study in enumerate(studies):
+            embeds[row, length - len(study.embeds) :] = study.embeds
+            mask[row, length - len(study.embeds) :] = True
+        return cls(embeds, mask, studies=studies)
+
+    def only(self, rows: Sequence[int]) -> StudyPrompts:
+        """Select rows, some of them perhaps more than once."""
+        at = list(rows)
+        return StudyPrompts(self.embeds[at], self.mask[at], studies=tuple(self.studies[row] for row in at))
+
+    def each(self) -> Iterator[Prompt]:
+        """The prompt of each study."""
+        yield from self.studies
+
+    def inputs(self, config: Any) -> dict[str, Any]:
+        """Arguments of transformers' ``generate`` for a single study."""
+        (study,) = self.studies
+        # Positions are counted on by ``generate``.
+        return {name: value for name, value in study.arguments.items() if name != "position_ids"}
+
+
+@dataclass(frozen=True, slots=True)
+class Stepper:
+    """The language model as decoding steps it: every end of an answer counts as the one that ends a report."""
+
+    words: Words
+    ends: tuple[int, ...]
+    end: int
+
+    @property
+    def config(self) -> Any:
+        """The configuration of the text part."""
+        return self.words.config
+
+    def get_input_embeddings(self) -> Any:
+        """The embeddings of words."""
+        return self.words.get_input_embeddings()
+
+    def __call__(self, **inputs: Any) -> Logits:
+        return Logits(self.ended(self.words(**inputs).logits))
+
+    def ended(self, logits: Float[Tensor, "*rows vocabulary"]) -> Float[Tensor, "*rows vocabulary"]:
+        """Scores in which the end has the probability of all ends, and the others none."""
+        if len(self.ends) < 2:
+            return logits
+        ends = list(self.ends)
+        total = logits[..., ends].logsumexp(dim=-1)
+        logits = logits.clone()
+        logits[..., ends] = -torch.inf
+        logits[..., self.end] = total
+        return logits
+
+
+class Writer(CausalLanguageModel):
+    """The language model of a published model; it writes after prompts that the whole model reads."""
+
+    def __init__(self, words: Words, network: Network, *, bos_id: int | None, eos_id: int, pad_id: int) -> None:
+        super().__init__(words, bos_id=bos_id, eos_id=eos_id, pad_id=pad_id)
+        # As a whole it belongs to no part; the reference is no module of this one.
+        self._network = (network,)
+
+    @property
+    def stepper(self) -> Stepper:
+        """The model as decoding steps it."""
+        ends = tuple(dict.fromkeys((self.eos_id, *self._network[0].ends)))
+        return Stepper(self.model, tuple(end for end in ends if end < self._words), self.eos_id)
+
+    @property
+    def _words(self) -> int:
+        return int(self.model.config.vocab_size)
+
+    def write(self, batches: Iterator[Prefixes], decoding: DecodingConfig) -> Iterator[Written]:
+        """Reports for batches of prompts, in order; a family that cannot be stepped writes them one by one."""
+        if self._steps(decoding):
+            yield from write_in_slots(self.stepper, batches, decoding, eos_id=self.eos_id)
+            return
+        for prompts in batches:
+            written = [self._generated(prompts.only([row]), decoding) for row in range(len(prompts))]
+            yield [row for ids, _ in written for row in ids], [row for _, scores in written for row in scores]
+
+    def write_draws(
+        self, prompts: Sequence[Prefixes], decoding: DecodingConfig, draws: int, *, numbered_from: int | None = None
+    ) -> list[list[list[int]]]:
+        """Token ids of the likeliest report of each study, and then of ``draws`` drawn ones. No end, no padding.
+
+        With ``numbered_from``, the number of the first study, each study has random numbers of its own.
+        """
+        sampling = decoding.model_copy(update={"num_beams": 1, "do_sample": True})
+        if self._steps(sampling):
+            written = write_in_slots(
+                self.stepper, iter(prompts), sampling,
+                eos_id=self.eos_id, draws=draws, slots=len(prompts), numbered_from=numbered_from,
+            )  # fmt: skip
+            return [ids[at : at + 1 + draws] for ids, _ in written for at in range(0, len(ids), 1 + draws)]
+        greedy, reports = sampling.model_copy(update={"do_sample": False}), []
+        studies = (batch.only([row]) for batch in prompts for row in range(len(batch)))
+        for number, study in enumerate(studies, start=numbered_from or 0):
+            own = 0 if numbered_from is None else number
+            seeds = np.random.default_rng([sampling.seed, own]).integers(1 << 32, size=draws).tolist()
+            each = [greedy, *(sampling.model_copy(update={"seed": seed}) for seed in seeds)]
+            reports.append([self._generated(study, one)[0][0] for one in each])
+        return reports
+
+    def _steps(self, decoding: DecodingConfig) -> bool:
+        draws_beams = decoding.do_sample and decoding.num_beams > 1
+        return decoding.cache == "static" and supports_slots(self.model.config) and not draws_beams
+
+    def _generated(self, study: Prefixes, decoding: DecodingConfig) -> Written:
+        ends = self.stepper.ends
+        whole = self._network[0].model
+        ids, scores = generate_ids(whole, study, decoding, eos_id=ends, pad_id=self.pad_id)
+        return ids, scores
