@@ -20,17 +20,16 @@ from radgraph_weights import LABELS, MAX_LENGTH, RELATIONS, SPAN_WIDTH, SPANS_PE
 from radweave.cli.evaluation import evaluate
 from radweave.core.errors import InputError
 from radweave.metrics import Options, Pair, evaluate_pairs
+from radweave.metrics.further import Models, further_scores
 from radweave.metrics.radgraph import (
     LEVELS,
     Entity,
     RadGraphReader,
-    best_radgraph_f1,
+    combined_f1,
     graph_of,
     radgraph_f1,
-    radgraph_statistics,
     words_of,
 )
-from radweave.metrics.statistics import Unavailable
 
 TEXTS = (
     "The lungs are clear.",
@@ -59,7 +58,11 @@ def test_rewards_by_hand() -> None:
     without = {"1": Entity("Effusion", "OBS-DP", 0, 0), "2": Entity("left", "ANAT-DP", 1, 1)}
     assert radgraph_f1(without, ref) == pytest.approx((4 / 5, 2 / 5, 2 / 6))
     assert radgraph_f1(ref, ref) == (1.0, 1.0, 1.0)
-    assert best_radgraph_f1(ref, [hyp, ref]) == (1.0, 1.0, 1.0)
+    # Combined: one of two and three entities, one of one and two relations.
+    assert combined_f1(hyp, ref) == pytest.approx((2 / 5 + 0) / 2)
+    assert combined_f1(without, ref) == pytest.approx((4 / 5 + 0) / 2)
+    assert combined_f1(ref, ref) == 1.0
+    assert combined_f1(without, without) == 0.5
 
 
 def test_an_empty_graph_scores_nothing_even_against_another() -> None:
@@ -167,7 +170,7 @@ def test_the_reader_is_the_published_network(checkpoint: Path, text: str) -> Non
 def test_statistics_and_the_rows_of_an_evaluation(checkpoint: Path) -> None:
     pairs = [Pair("a", TEXTS[0], (TEXTS[1],)), Pair("b", TEXTS[2], (TEXTS[2],)), Pair("c", "", (TEXTS[0],))]
     result = evaluate_pairs(
-        pairs, options=Options(meteor=False, floors=False, resamples=20, radgraph=checkpoint)
+        pairs, options=Options(meteor=False, floors=False, resamples=20, folders={"radgraph": checkpoint})
     ).to_json()
     reader = RadGraphReader(checkpoint)
     first = radgraph_f1(reader.graph(TEXTS[0]), reader.graph(TEXTS[1]))
@@ -180,9 +183,8 @@ def test_statistics_and_the_rows_of_an_evaluation(checkpoint: Path) -> None:
 
 
 def unavailable(folder: Path) -> str:
-    actual = radgraph_statistics(["a"], [["a"]], folder)
-    assert isinstance(actual, Unavailable)
-    return actual.reason
+    result = further_scores(["RadGraph_simple"], {"": ["a"]}, [["a"]], Models({"radgraph": folder}))
+    return result.unavailable["RadGraph_simple"]
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:
@@ -204,7 +206,7 @@ def test_the_command_says_unavailable(tmp_path: Path) -> None:
     app.command()(evaluate)
     pairs = tmp_path / "pairs.jsonl"
     pairs.write_text("".join(json.dumps({"study_id": f"s{i}", "hyp": t, "ref": t}) + "\n" for i, t in enumerate(TEXTS)))
-    arguments = [str(pairs), "--no-meteor", "--resamples", "0", "--radgraph", str(tmp_path / "none")]
+    arguments = [str(pairs), "--no-meteor", "--resamples", "0", "--weights", f"radgraph={tmp_path / 'none'}"]
     printed = CliRunner().invoke(app, [*arguments, "--all"]).stdout
     assert "RadGraph_complete: unavailable: " in printed
     record = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)

@@ -16,6 +16,13 @@ from radweave.core.ontology import LABEL_SETS, NETWORKS
 LABELERS = f"{', '.join(LABEL_SETS)} (rule-based), {', '.join(NETWORKS)} (with --weights)"
 Ontology = Annotated[str, typer.Option(help=f"Labeler: {LABELERS}, none; auto goes by the reports' modality.")]
 Weights = Annotated[Path | None, typer.Option(help="Local folder with a trained labeler's weights and tokenizer.")]
+NamedWeights = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--weights",
+        help="NAME=FOLDER of local weights (radgraph, chexbert, ...), a .toml file of these, or a labeler's folder.",
+    ),
+]
 StudyField = Annotated[str, typer.Option("--study", help="Field or column of the id; found by name if not options.")]
 HypField = Annotated[str, typer.Option("--hyp", help="Field of the generated report; found by name if not options.")]
 RefField = Annotated[str, typer.Option("--ref", help="Field of the reference report; found by name if not options.")]
@@ -33,7 +40,7 @@ def evaluate(
         str, typer.Option("--beside", help="A second protocol to show beside; 'none' for none.")
     ] = "auto",
     ontology: Ontology = "auto",
-    weights: Weights = None,
+    named_weights: NamedWeights = None,
     train: Annotated[Path | None, typer.Option(help="Dataset folder whose training reports make baselines.")] = None,
     train_labels: Annotated[
         Path | None,
@@ -48,9 +55,10 @@ def evaluate(
     study: StudyField = "",
     hyp: HypField = "",
     ref: RefField = "",
-    radgraph: Annotated[
-        Path | None, typer.Option(help="Local folder with RadGraph's weights, for RadGraph-F1.")
+    scores: Annotated[
+        list[str] | None, typer.Option("--score", help="A further score to compute; a wrong name lists them.")
     ] = None,
+    cache: Annotated[Path | None, typer.Option(help="Folder that keeps what encoders read, for the next time.")] = None,
     skip_invalid: Annotated[bool, typer.Option("--skip-invalid", help="Leave bad lines out and count them.")] = False,
     without_marks: Annotated[
         bool, typer.Option("--without-marks", help="Leave sentences with XXXX, ___ out of the drafts first.")
@@ -70,9 +78,12 @@ def evaluate(
     options = dict(locals())
     from radweave.metrics.commands import EvaluateRequest, run_evaluate
     from radweave.metrics.pairs import Fields
+    from radweave.metrics.weights import read_weights
 
     fields = Fields(**{name: options.pop(name) for name in _FIELDS})
-    run_evaluate(EvaluateRequest(**options | {"pairs": tuple(pairs), "fields": fields}))
+    named = read_weights(options.pop("named_weights") or ())
+    made = {"pairs": tuple(pairs), "fields": fields, "scores": tuple(scores or ())}
+    run_evaluate(EvaluateRequest(**options | made | {"weights": named.labeler, "folders": named.folders}))
 
 
 def compare(

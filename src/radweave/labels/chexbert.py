@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,7 @@ from radweave.labels.trained import (
     weights_file,
 )
 
+NAME = "CheXbert"
 STATES = (LabelState.BLANK, LabelState.POSITIVE, LabelState.NEGATIVE, LabelState.UNCERTAIN)
 HEAD_SIZES = (4,) * 13 + (2,)
 
@@ -47,6 +49,24 @@ class CheXbertNetwork(nn.Module):
         return [head(hidden) for head in self.linear_heads]
 
 
+def read_network(folder: Path, device: torch.device | str = "cpu") -> tuple[CheXbertNetwork, Any, int, str]:
+    """The network of a folder, its tokenizer, its longest text in tokens, and the hash of its weights.
+
+    Raises:
+        InputError: for a file that is missing, or weights that are not CheXbert's.
+    """
+    path = weights_file(folder, labeler=NAME)
+    require_files(folder, (("vocab.txt",), ("tokenizer.json",)), labeler=NAME)
+    has_config = (folder / "config.json").is_file()
+    config = read_shape(folder, what=NAME, kind=BertConfig) if has_config else BertConfig()
+    tokenizer = read_tokenizer(folder, what=NAME, kind=BertTokenizer, do_lower_case=True)
+    check_vocabulary(tokenizer, config.vocab_size, folder)
+    network = CheXbertNetwork(config)
+    load_strictly(network, read_state(path), path)
+    max_tokens = min(MAX_TOKENS, int(config.max_position_embeddings))
+    return network.eval().to(device), tokenizer, max_tokens, sha256_file(path)[:12]
+
+
 class CheXbertLabeler:
     """Labels reports with a local copy of CheXbert.
 
@@ -57,22 +77,12 @@ class CheXbertLabeler:
         InputError: for a file that is missing, or weights that are not CheXbert's.
     """
 
-    name = "CheXbert"
+    name = NAME
     classes: tuple[str, ...] = CHEXPERT14
 
     def __init__(self, folder: Path, *, device: str = "cpu") -> None:
-        path = weights_file(folder, labeler=self.name)
-        require_files(folder, (("vocab.txt",), ("tokenizer.json",)), labeler=self.name)
-        has_config = (folder / "config.json").is_file()
-        config = read_shape(folder, what=self.name, kind=BertConfig) if has_config else BertConfig()
-        self.version = sha256_file(path)[:12]
+        self._network, self._tokenizer, self._max_tokens, self.version = read_network(folder, device)
         self._device = device
-        self._tokenizer = read_tokenizer(folder, what=self.name, kind=BertTokenizer, do_lower_case=True)
-        check_vocabulary(self._tokenizer, config.vocab_size, folder)
-        network = CheXbertNetwork(config)
-        load_strictly(network, read_state(path), path)
-        self._network = network.to(device)
-        self._max_tokens = min(MAX_TOKENS, config.max_position_embeddings)
 
     def label(self, texts: Sequence[str]) -> list[dict[str, Mention]]:
         """Most likely state per class; see ``radweave.labels.Labeler``. Texts are cut at 512 tokens, as published."""

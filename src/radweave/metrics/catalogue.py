@@ -12,10 +12,17 @@ from typing import Literal, get_args
 
 from radweave.metrics.records import ClassGroup, ClinicalAverage, ClinicalKey, Measure
 from radweave.metrics.statistics import Statistic
+from radweave.metrics.weights import WeightsName
 
-Implementation = Literal["coco", "hf", "radgraph"]
+Implementation = Literal["coco", "hf", "words", "labels", "radgraph", "chexbert", "bertscore", "radcliq"]
 SuiteName = Literal["papers", "rexrank", "vlm3d", "all"]
+CRG = "CRG"
 _DF_SOURCE = "references of the evaluated set"
+_RADCLIQ_WEIGHTS: tuple[WeightsName, ...] = ("radgraph", "chexbert", "bertscore")
+_RADCLIQ_RULES = (
+    ("", "", "without IDF, as CXR-Report-Metric and ReXrank"),
+    ("_idf", " with IDF", "with IDF over the evaluated references, as RadEval"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +34,7 @@ class Metric:
         title: name in plots.
         definition: the program or paper that it follows.
         hf_definition: the same under protocols of HF evaluate, where it is another.
-        computed_by: the implementations of a protocol that compute it.
+        computed_by: the implementations of a protocol that compute it, or the one of ``further`` that does.
         label: name of its row in the language table; the key without one.
         column: name of its column in the benchmark's clinical table.
         scale: the largest value.
@@ -38,6 +45,8 @@ class Metric:
         is_main: tested by the benchmark; the language scores among them also warn of floors and are logged in training.
         is_short: shown where few scores are: beside floors, in the demo.
         need: what a reader looks for who chooses a method by it.
+        weights: names of the local weights that it needs.
+        is_reciprocal: the corpus value is 1 / mean, of a score that is better when lower.
     """
 
     key: str
@@ -55,6 +64,8 @@ class Metric:
     is_main: bool = False
     is_short: bool = False
     need: str = ""
+    weights: tuple[WeightsName, ...] = ()
+    is_reciprocal: bool = False
 
     @property
     def axis(self) -> str:
@@ -191,8 +202,82 @@ METRICS: Mapping[str, Metric] = {
                 f"RadGraph_{level}",
                 definition=f"RadGraph-F1, reward level {level}, mean over studies; 0 where either graph is empty",
                 computed_by=("radgraph",),
+                weights=("radgraph",),
             )
             for level in ("simple", "partial", "complete")
+        ),
+        Metric(
+            "RadGraph_combined",
+            "RadGraph",
+            "mean of entity F1 and relation F1, exact matches of (words, label) and (entity, entity, relation), mean"
+            " over studies, as ReXrank and RadCliQ; 0 for relations where neither report has one",
+            computed_by=("radgraph",),
+            weights=("radgraph",),
+        ),
+        Metric(
+            "BLEU_2_sentence",
+            "BLEU-2 by study",
+            "BLEU-2 of each study on lower-case words, no match of an order counts as 0.1, mean over studies, as"
+            " ReXrank (fast-bleu)",
+            computed_by=("words",),
+        ),
+        Metric(
+            "temporal_F1",
+            "temporal F1",
+            "F1 of the words of change that a report has, mean over studies, as Libra and RadEval; 1 where neither"
+            " report has one",
+            computed_by=("words",),
+        ),
+        Metric(
+            CRG,
+            "CRG",
+            "clinically relevant gain of VLM3D over all classes and studies: U / (2U - s), U = (X - A) / 2,"
+            " r = (X - A) / (2A), s = r TP - r FN - FP, of X labels with A positive ones",
+            computed_by=("labels",),
+        ),
+        Metric(
+            "SembScore",
+            "SembScore",
+            "cosine of CheXbert's [CLS] states, mean over studies",
+            computed_by=("chexbert",),
+            weights=("chexbert",),
+        ),
+        *(
+            Metric(
+                f"BERTScore{key}",
+                f"BERTScore{title}",
+                f"F of BERTScore {rule}, mean over studies",
+                computed_by=("bertscore",),
+                weights=("bertscore",),
+            )
+            for key, title, rule in (
+                ("", "", "rescaled with the baseline, without IDF, as ReXrank"),
+                ("_idf", " with IDF", "rescaled with the baseline, with IDF over the evaluated references"),
+                ("_raw", ", not rescaled", "as it is, without IDF"),
+            )
+        ),
+        *(
+            Metric(
+                f"RadCliQ_{version}{key}",
+                f"RadCliQ-{version}{title}",
+                f"RadCliQ-{version}, BERTScore {rule}, mean over studies; lower is better",
+                computed_by=("radcliq",),
+                higher_is_better=False,
+                weights=(*_RADCLIQ_WEIGHTS, *(("radcliq",) if version == "v0" else ())),
+            )
+            for version in ("v0", "v1")
+            for key, title, rule in _RADCLIQ_RULES
+        ),
+        *(
+            Metric(
+                f"RadCliQ_v1{key}_inverse",
+                f"1/RadCliQ-v1{title}",
+                f"1 / mean of RadCliQ-v1 over studies, BERTScore {rule}",
+                computed_by=("radcliq",),
+                weights=_RADCLIQ_WEIGHTS,
+                is_reciprocal=True,
+            )
+            for key, title, rule in _RADCLIQ_RULES
         ),
         *(
             Metric(
@@ -242,8 +327,8 @@ SHORT_METRICS = tuple(metric.key for metric in METRICS.values() if metric.is_sho
 _LANGUAGE = ("BLEU_1", "BLEU_2", "BLEU_3", "BLEU_4", "METEOR", "ROUGE_L", "CIDEr")
 SUITES: Mapping[SuiteName, tuple[str, ...]] = {
     "papers": (*_LANGUAGE, "CE_P", "CE_R", "CE_F1", "CE_F1_macro"),
-    "rexrank": ("BLEU_2", "RadGraph_simple", "RadGraph_partial", "RadGraph_complete"),
-    "vlm3d": (*_LANGUAGE, "CE_P_macro", "CE_R_macro", "CE_F1_macro"),
+    "rexrank": ("BLEU_2_sentence", "BERTScore", "SembScore", "RadGraph_combined", "RadCliQ_v1_inverse"),
+    "vlm3d": (*_LANGUAGE, "CE_P_macro", "CE_R_macro", "CE_F1_macro", CRG),
     "all": tuple(METRICS),
 }
 """The scores that a table of papers or a leaderboard shows, by name.
@@ -252,6 +337,14 @@ SUITES: Mapping[SuiteName, tuple[str, ...]] = {
 challenge's task of report generation.
 """
 assert tuple(SUITES) == get_args(SuiteName)
+
+
+FURTHER_METRICS = tuple(
+    metric.key
+    for metric in METRICS.values()
+    if metric.clinical is None and not {"coco", "hf"} & set(metric.computed_by)
+)
+"""Scores of the texts as they are given, under no protocol; computed where they are asked for (``further``)."""
 
 
 def definitions(implementation: Implementation) -> dict[str, str]:

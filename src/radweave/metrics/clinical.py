@@ -210,3 +210,33 @@ def clinical_statistics(labelled: LabelledPairs) -> dict[ClinicalKey, Statistic]
             for (average, measure), statistic in average_statistics(rows).items():
                 statistics[ClinicalKey(policy, group, average, measure)] = statistic
     return statistics
+
+
+def crg_statistic(labelled: LabelledPairs) -> Statistic:
+    """Clinically relevant gain of all studies and classes but No Finding; uncertain counts as negative.
+
+        CRG = U / (2U - s),   U = (X - A) / 2,   s = r TP - r FN - FP,   r = (X - A) / (2A)
+
+    X counts the labels (studies times classes), A the positive ones of the references. A correct report of everything
+    has 1, one of nothing 1/3. NaN where A is 0.
+
+    Source: Hamamci et al., "CRG Score: A Distribution-Aware Clinical Metric", arXiv:2505.17167, as the evaluation of
+    the VLM3D challenge computes it.
+    """
+    groups = class_groups(labelled.classes)
+    columns = groups.get("without_no_finding", groups["all"])
+    hyp, ref = (is_positive(side[:, columns], "negative") for side in (labelled.hyp, labelled.ref))
+    counts = [(hyp & ref).sum(axis=1), (hyp & ~ref).sum(axis=1), (~hyp & ref).sum(axis=1)]
+    rows = np.stack([*counts, np.full(len(hyp), len(columns))], axis=1).astype(np.float64)
+    return Statistic(rows, _crg, _crg(rows))
+
+
+def _crg(sums: Floats) -> Floats:
+    tp, fp, fn, labels = (sums[..., column] for column in range(4))
+    positives = tp + fn
+    with np.errstate(invalid="ignore", divide="ignore"):
+        gain = (labels - positives) / 2.0
+        ratio = gain / positives
+        below = 2.0 * gain - (ratio * (tp - fn) - fp)
+        # Nothing to gain where every label is positive: 0, as there.
+        return np.asarray(np.where(positives == 0, np.nan, np.where(below == 0, 0.0, gain / below)))

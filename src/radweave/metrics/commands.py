@@ -23,9 +23,10 @@ from radweave.data.tables import read_rows
 from radweave.labels import LABELER_OF, Labeler, get_labeler, label_set_of
 from radweave.labels.comparisons import without_marks
 from radweave.labels.labeler import Mention
-from radweave.metrics.catalogue import SuiteName
+from radweave.metrics.catalogue import FURTHER_METRICS, SUITES, SuiteName
 from radweave.metrics.evaluate import Options, evaluate_pairs, floor_pairs, second_wording
 from radweave.metrics.floors import training_reports
+from radweave.metrics.further import requested_metrics
 from radweave.metrics.judge import judge, judge_items, summarise
 from radweave.metrics.long_tail import ClassFrequencies, class_frequencies
 from radweave.metrics.pairs import (
@@ -198,12 +199,15 @@ def run_evaluate(request: EvaluateRequest) -> None:
         refuse_existing(request.out, overwrite=request.overwrite, kind=_EVALUATION_OUTPUT)
     get_protocol(request.protocol)
     suite = suite_of(request.suite)
+    further = [key for key in SUITES[suite] if key in FURTHER_METRICS]
+    request = replace(request, scores=tuple(dict.fromkeys((*request.scores, *further))))
+    requested_metrics(request.scores, request.folders)
     files = {name: _read(path, request) for name, path in run_names(request.pairs)}
     if request.priors is not None:
         files = {name: replace(file, pairs=beside_priors(file.pairs, request.priors)) for name, file in files.items()}
     ontology = ontology_of(request.ontology, (pair for file in files.values() for pair in file.pairs))
     second = second_protocol(request, ontology, {pair.dataset for file in files.values() for pair in file.pairs})
-    labeler = labeler_for(ontology, request.weights)
+    labeler = labeler_for(ontology, request.weights or request.folders.get(ontology))
     pairs = [pair for file in files.values() for pair in file.pairs]
     train_texts = train_reports(request.train, {pair.study_id for pair in pairs}, target_of(pairs))
     frequencies = train_frequencies(request.train_labels, labeler)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from radweave.core.errors import InputError
@@ -24,9 +24,17 @@ from radweave.metrics.abnormal import (
     abnormal_statistics,
     abnormal_studies,
 )
-from radweave.metrics.catalogue import MAIN_LANGUAGE_METRICS, METRICS, definitions
-from radweave.metrics.clinical import LabelledPairs, clinical_statistics, label_pairs, pooled_statistics, states_of
+from radweave.metrics.catalogue import CRG, MAIN_LANGUAGE_METRICS, METRICS, definitions
+from radweave.metrics.clinical import (
+    LabelledPairs,
+    clinical_statistics,
+    crg_statistic,
+    label_pairs,
+    pooled_statistics,
+    states_of,
+)
 from radweave.metrics.floors import FINDINGS, WORDING, Floor, best_candidate, build_floors, shuffled_pairing
+from radweave.metrics.further import FurtherScores, Models, further_scores, requested_metrics
 from radweave.metrics.heads import head_table
 from radweave.metrics.honesty import honesty_rows
 from radweave.metrics.language import (
@@ -79,7 +87,9 @@ class Options:
 
     Attributes:
         meteor: start Java for METEOR if it is there; without Java the row says unavailable.
-        radgraph: local folder with RadGraph's weights, for RadGraph-F1; None leaves its rows out.
+        scores: further metrics to compute (``catalogue.FURTHER_METRICS``).
+        folders: local folders of models' weights by name (``weights.WEIGHTS``); their scores are computed as well.
+        cache: folder that keeps what encoders have read; None keeps nothing.
         floors: score the baselines.
         second_opinions: let rouge-score and sacrebleu score the same texts.
         resamples: bootstrap resamples; 0 for no intervals.
@@ -87,7 +97,9 @@ class Options:
     """
 
     meteor: bool = True
-    radgraph: Path | None = None
+    scores: tuple[str, ...] = ()
+    folders: Mapping[str, Path] = field(default_factory=dict)
+    cache: Path | None = None
     floors: bool = True
     second_opinions: bool = False
     resamples: int = RESAMPLES
@@ -160,9 +172,16 @@ def _evaluate(
         prepared, _prepared_floors(floors, rules), rules, of_abnormal
     )
     unavailable, versions = _add_meteor(statistics, prepared, options)
-    if options.radgraph is not None:
-        _add_radgraph(statistics, unavailable, versions, checked, options.radgraph)
     clinical = clinical_statistics(labelled) if labelled else {}
+    requested = requested_metrics(options.scores, options.folders)
+    if requested:
+        further = _further(requested, checked, floors, labelled, labeler, options)
+        statistics |= further.statistics[THIS_RUN]
+        unavailable |= further.unavailable
+        versions |= further.versions
+        for name in floor_scores:
+            own_scores = {key: statistic.corpus() for key, statistic in further.statistics[name].items()}
+            floor_scores[name] = {**floor_scores[name], **own_scores}
     sides = read_sides(checked)
     sided = pooled_statistics(sides.rows)
     patients = tuple(pair.patient_id for pair in checked)
@@ -216,7 +235,7 @@ def _evaluate(
             resamples=options.resamples,
             seed=options.seed,
         ),
-        definitions=definitions(rules.metrics) | (definitions("radgraph") if options.radgraph is not None else {}),
+        definitions=definitions(rules.metrics) | {key: METRICS[key].definition for key in requested},
         left_out=dict(left_out),
         second_opinions=second_opinions(prepared, rules, statistics) if options.second_opinions else {},
     )
@@ -284,22 +303,26 @@ def _add_meteor(
     return unavailable, {"meteor": meteor.version}
 
 
-def _add_radgraph(
-    statistics: dict[str, Statistic],
-    unavailable: dict[str, str],
-    versions: dict[str, str],
+def _further(
+    keys: Sequence[str],
     pairs: Sequence[Pair],
-    folder: Path,
-) -> None:
-    """Add RadGraph-F1 of the texts as they are given, or why there is none."""
-    from radweave.metrics.radgraph import radgraph_statistics
-
-    result = radgraph_statistics([pair.hyp for pair in pairs], [pair.refs for pair in pairs], folder)
-    if isinstance(result, Unavailable):
-        unavailable |= dict.fromkeys(definitions("radgraph"), f"unavailable: {result.reason}")
-        return
-    statistics.update(result.statistics)
-    versions["radgraph"] = result.version
+    floors: Mapping[str, Floor],
+    labelled: LabelledPairs | None,
+    labeler: Labeler | None,
+    options: Options,
+) -> FurtherScores:
+    """The metrics ``keys`` of the run and of its floors, on the texts as they are given."""
+    systems: dict[str, Sequence[str]] = {THIS_RUN: [pair.hyp for pair in pairs]}
+    systems |= {name: floor.texts for name, floor in floors.items() if floor.texts is not None}
+    models = Models(options.folders, cache=options.cache)
+    result = further_scores(keys, systems, [pair.refs for pair in pairs], models)
+    if CRG in keys and (labelled is None or labeler is None):
+        result.unavailable[CRG] = "unavailable: needs a labeler"
+    elif CRG in keys and labelled is not None and labeler is not None:
+        for name, texts in systems.items():
+            hyp = labelled.hyp if name == THIS_RUN else states_of(texts, labeler)
+            result.statistics[name][CRG] = crg_statistic(replace(labelled, hyp=hyp))
+    return result
 
 
 def _corpus(

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from radweave.core.errors import InputError
@@ -29,7 +30,6 @@ from radweave.core.json_files import read_json
 from radweave.core.storage import sha256_file
 from radweave.labels.trained import load_strictly, read_state
 from radweave.metrics.catalogue import definitions
-from radweave.metrics.statistics import ExternalScores, Unavailable, mean_statistic
 
 # The network that reads RadGraph entities and relations from a report: a text encoder, and heads over word spans.
 #
@@ -171,8 +171,9 @@ def _with_null(scores: Float[Tensor, "*items labels"]) -> Float[Tensor, "*items 
 # compared as they are written, and in lower case only within a relation.
 
 
-LEVELS = tuple(definitions("radgraph"))
-"""Keys of the three metrics, in the order of the sets."""
+COMBINED = "RadGraph_combined"
+LEVELS = tuple(key for key in definitions("radgraph") if key != COMBINED)
+"""Keys of the three reward levels, in the order of the sets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,14 +244,26 @@ def radgraph_f1(hyp: Graph, ref: Graph) -> tuple[float, float, float]:
     return simple, partial, complete
 
 
-def best_radgraph_f1(hyp: Graph, refs: Sequence[Graph]) -> tuple[float, float, float]:
-    """Against several references: the best at each level by itself."""
-    simple, partial, complete = zip(*(radgraph_f1(hyp, ref) for ref in refs), strict=True)
-    return max(simple), max(partial), max(complete)
+def combined_f1(hyp: Graph, ref: Graph) -> float:
+    """Mean of the F1 of entities (words, label) and of relations (entity, entity, name), words as they are written.
+
+    F1 is 0 where both sets are empty, so that a report without relations scores at most 0.5 against itself.
+
+    Source: Yu et al., "Evaluating Progress in Automatic Chest X-Ray Radiology Report Generation", Patterns 2023, as the
+    CXR-Report-Metric repository computes it.
+    """
+    entities = [{(entity.tokens, entity.label) for entity in graph.values()} for graph in (hyp, ref)]
+    relations = [_relation_set(graph) for graph in (hyp, ref)]
+    return (_f1(*entities) + _f1(*relations)) / 2.0
+
+
+def _relation_set(graph: Graph) -> set[tuple[Any, ...]]:
+    plain = {key: (entity.tokens, entity.label) for key, entity in graph.items()}
+    return {(plain[key], plain[target], name) for key, entity in graph.items() for name, target in entity.relations}
 
 
 def _f1(hyp: set[tuple[Any, ...]], ref: set[tuple[Any, ...]]) -> float:
-    return 2.0 * len(hyp & ref) / (len(hyp) + len(ref))
+    return 2.0 * len(hyp & ref) / (len(hyp) + len(ref)) if hyp or ref else 0.0
 
 
 # The word patterns of the two generations of checkpoints.
@@ -264,23 +277,25 @@ _FIRST_GENERATION = ("radgraph", "None")
 _NO_TEXT = "None"
 
 
-def radgraph_statistics(
-    hyps: Sequence[str], refs: Sequence[Sequence[str]], folder: Path
-) -> ExternalScores | Unavailable:
-    """RadGraph-F1 of N hypotheses, each against the best of its references, or the reason why there is none."""
-    try:
-        reader = RadGraphReader(folder)
-    except InputError as error:
-        return Unavailable(str(error))
-    graphs = {text: reader.graph(text) for text in dict.fromkeys((*hyps, *(ref for group in refs for ref in group)))}
-    scores = np.array(
-        [best_radgraph_f1(graphs[hyp], [graphs[ref] for ref in group]) for hyp, group in zip(hyps, refs, strict=True)],
-        dtype=np.float64,
-    )
-    return ExternalScores(
-        {name: mean_statistic(scores[:, i]) for i, name in enumerate(LEVELS)},
-        f"{reader.name} {reader.version}",
-    )
+class RadGraphScorer:
+    """Scores pairs of texts; the graph of a text is read once."""
+
+    def __init__(self, reader: RadGraphReader) -> None:
+        self._reader = reader
+        self._graphs: dict[str, dict[str, Entity]] = {}
+
+    @property
+    def version(self) -> str:
+        return f"{self._reader.name} {self._reader.version}"
+
+    def score(self, pairs: Sequence[tuple[str, str]]) -> NDArray[np.float64]:
+        """F1 (M, 4) of M pairs of (draft, reference): at each of ``LEVELS``, then the combined one."""
+        for text in dict.fromkeys(text for pair in pairs for text in pair):
+            if text not in self._graphs:
+                self._graphs[text] = self._reader.graph(text)
+        graphs = ((self._graphs[draft], self._graphs[reference]) for draft, reference in pairs)
+        scores = [(*radgraph_f1(*both), combined_f1(*both)) for both in graphs]
+        return np.array(scores, dtype=np.float64).reshape(len(pairs), len(LEVELS) + 1)
 
 
 def words_of(text: str, checkpoint: str) -> list[str]:

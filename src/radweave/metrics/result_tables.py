@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from radweave.metrics.catalogue import METRICS, SHORT_METRICS, SUITES, SuiteName
+from radweave.metrics.catalogue import FURTHER_METRICS, METRICS, SHORT_METRICS, SUITES, SuiteName
 from radweave.metrics.summary import MEANING
 from radweave.metrics.tables import DASH, TextTable, heads_table, number, score_cell
 
@@ -128,8 +128,8 @@ def language_table(runs: Mapping[str, Result]) -> TextTable:
             columns.append((prefix + _label(result["beside"]["protocol"]), result["beside"]["corpus"]))
             if result["corpus"]["METEOR"]["value"] is not None:
                 notes["METEOR is computed for the first protocol only"] = None
-            if "RadGraph_simple" in result["corpus"]:
-                notes["RadGraph-F1 reads the texts as given, under no protocol"] = None
+            if as_given := [key for key in FURTHER_METRICS if key in result["corpus"]]:
+                notes[f"of the texts as given, under no protocol: {', '.join(as_given)}"] = None
         notes[f"{prefix}{_studies(result)}"] = None
         if scored := _scored_text(result):
             notes[f"{prefix}{scored}"] = None

@@ -8,7 +8,7 @@ from typing import Literal
 
 from radweave.core.errors import InputError
 from radweave.metrics.abnormal import AbnormalScores
-from radweave.metrics.catalogue import METRICS, SUITES, Metric, SuiteName
+from radweave.metrics.catalogue import FURTHER_METRICS, METRICS, SUITES, Metric, SuiteName
 from radweave.metrics.records import ClinicalKey, Estimate, FloorScores, Json, Score
 
 Verdict = Literal["above", "not above", "below"]
@@ -58,9 +58,13 @@ def summary_rows(
     floors: Mapping[str, FloorScores],
     abnormal: AbnormalScores | None,
 ) -> tuple[SummaryRow, ...]:
-    """The rows of a suite, in its order; a score that was not computed keeps its row with the reason."""
+    """The rows of a suite, in its order, then of other further scores that the corpus has.
+
+    A score that was not computed keeps its row with the reason.
+    """
     rows = []
-    for key in SUITES[suite]:
+    named = [key for key in FURTHER_METRICS if key in corpus and key not in SUITES[suite]]
+    for key in (*SUITES[suite], *named):
         metric = METRICS[key]
         of_floors = {name: floor.score(key) for name, floor in floors.items()}
         rows.append(_row(key, metric.title or key, _score(metric, corpus, clinical), metric, of_floors))

@@ -1,0 +1,199 @@
+"""Text encoders for scores: batches over unique texts of equal length, and a cache of their states on disk.
+
+A batch holds texts of one length in tokens, so that no state depends on padding. States are keyed by the hash of a text
+below the hash of the weights; a folder of states holds nothing that another model or setting could take for its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from radweave.core.errors import InputError
+from radweave.core.foreign_models import read_model, read_shape, read_tokenizer
+from radweave.core.storage import sha256_file, sha256_json, write_aside
+
+BATCH_TOKENS = 8192
+"""Tokens that are encoded at once."""
+_LONGEST = 1_000_000
+"""Above this a tokenizer's limit means that it has none."""
+
+
+def equal_length_batches(lengths: Sequence[int], most_tokens: int = BATCH_TOKENS) -> Iterator[list[int]]:
+    """Batches of indices, each of one length, from the shortest on; at most ``most_tokens`` of tokens in each."""
+    order = sorted(range(len(lengths)), key=lambda index: lengths[index])
+    for length, group in groupby(order, key=lambda index: lengths[index]):
+        members = list(group)
+        size = max(1, most_tokens // max(length, 1))
+        for first in range(0, len(members), size):
+            yield members[first : first + size]
+
+
+def weights_hash(folder: Path) -> str:
+    """Hash of a checkpoint's weights and configuration."""
+    files = sorted((*folder.glob("*.safetensors"), *folder.glob("config.json")))
+    return sha256_json({file.name: sha256_file(file) for file in files})[:12]
+
+
+class StateCache:
+    """Tensors by text in a folder, in safetensors files that are only ever added.
+
+    Files that cannot be read are passed over: what they held is computed again.
+
+    Args:
+        folder: of all models' states; None keeps nothing.
+        key: what decides a state beside its text: weights, layer, tokenizer settings.
+    """
+
+    def __init__(self, folder: Path | None, key: str) -> None:
+        self._folder = None if folder is None else folder / key
+        self._file_of: dict[str, Path] = {}
+        for file in sorted(self._folder.glob("*.safetensors")) if self._folder is not None else ():
+            try:
+                with safe_open(str(file), framework="pt") as states:
+                    self._file_of |= dict.fromkeys(states.keys(), file)
+            except (OSError, SafetensorError):
+                continue
+
+    def read(self, texts: Iterable[str]) -> dict[str, Tensor]:
+        """The states of those texts that are in the folder."""
+        entries_of: dict[Path, list[tuple[str, str]]] = {}
+        for text in texts:
+            name = _name_of(text)
+            if name in self._file_of:
+                entries_of.setdefault(self._file_of[name], []).append((text, name))
+        states: dict[str, Tensor] = {}
+        for file, entries in entries_of.items():
+            with safe_open(str(file), framework="pt") as opened:
+                states |= {text: opened.get_tensor(name) for text, name in entries}
+        return states
+
+    def write(self, states: Mapping[str, Tensor]) -> None:
+        """Add the states of texts as one more file."""
+        if self._folder is None or not states:
+            return
+        named = {_name_of(text): state.contiguous().clone() for text, state in states.items()}
+        path = self._folder / f"{sha256_json(sorted(named))[:32]}.safetensors"
+        with write_aside(path) as partial:
+            save_file(named, partial)
+        self._file_of |= dict.fromkeys(named, path)
+
+
+def _name_of(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def states_of(
+    texts: Sequence[str], compute: Callable[[list[str]], list[Tensor]], cache: StateCache
+) -> dict[str, Tensor]:
+    """The state of each different text: from the cache, else computed and added to it."""
+    unique = list(dict.fromkeys(texts))
+    states = cache.read(unique)
+    missing = [text for text in unique if text not in states]
+    if missing:
+        made = dict(zip(missing, compute(missing), strict=True))
+        cache.write(made)
+        states |= made
+    return states
+
+
+@dataclass(frozen=True)
+class TextEncoder:
+    """An encoder of transformers with its tokenizer.
+
+    Attributes:
+        model: gives ``last_hidden_state``.
+        tokenizer: of transformers.
+        max_tokens: longer texts are cut, special tokens counted.
+        version: hash of the weights.
+        device: of the model.
+    """
+
+    model: nn.Module
+    tokenizer: Any
+    max_tokens: int
+    version: str
+    device: torch.device
+
+    def token_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text with special tokens, cut at ``max_tokens``."""
+        if not texts:
+            return []
+        encoded = self.tokenizer(list(texts), truncation=True, max_length=self.max_tokens)
+        return [list(ids) for ids in encoded["input_ids"]]
+
+    def hidden(self, token_ids: Sequence[Sequence[int]]) -> list[Float[Tensor, "tokens dim"]]:
+        """Last states of each text, in the order of the texts."""
+        return self._in_batches(token_ids, lambda hidden: hidden)
+
+    def first_states(self, texts: Sequence[str]) -> list[Float[Tensor, " dim"]]:
+        """Last state of the first token ([CLS]) of each text, in the order of the texts."""
+        return self._in_batches(self.token_ids(texts), lambda hidden: hidden[:, 0])
+
+    @torch.inference_mode()
+    def _in_batches(self, token_ids: Sequence[Sequence[int]], selection: Callable[[Tensor], Tensor]) -> list[Tensor]:
+        """A ``selection`` of the last states (batch, tokens, dim) of each text."""
+        states: list[Tensor] = [torch.empty(0)] * len(token_ids)
+        for batch in equal_length_batches([len(ids) for ids in token_ids]):
+            ids = torch.tensor([token_ids[index] for index in batch], device=self.device)
+            hidden = self.model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
+            for index, state in zip(batch, selection(hidden).float().cpu(), strict=True):
+                states[index] = state
+        return states
+
+
+def read_encoder(
+    folder: Path, *, what: str, device: torch.device, layers: int | None = None, max_tokens: int | None = None
+) -> TextEncoder:
+    """An encoder from a local folder, in single precision.
+
+    Args:
+        folder: safetensors, config.json and tokenizer files.
+        what: name of the model, for messages.
+        device: of the model.
+        layers: keep only so many; all by default.
+        max_tokens: cut texts there; at the model's own limit by default.
+
+    Raises:
+        InputError: for a folder that cannot be loaded, or a tokenizer with more words than the model.
+    """
+    shape = read_shape(folder, what=what)
+    if layers is not None:
+        shape.num_hidden_layers = layers
+    model, _ = read_model(folder, "encoder", what=what, shape=shape, may_be_new=("pooler",))
+    tokenizer = read_tokenizer(folder, what=what)
+    if len(tokenizer) > int(shape.vocab_size):
+        raise InputError(
+            "the vocabulary does not fit the network",
+            file=folder,
+            got=f"{len(tokenizer)} words",
+            expected=shape.vocab_size,
+        )
+    limits = [position_limit(shape), max_tokens, int(min(tokenizer.model_max_length, _LONGEST))]
+    return TextEncoder(
+        model.eval().to(device),
+        tokenizer,
+        min(limit for limit in limits if limit is not None),
+        weights_hash(folder),
+        device,
+    )
+
+
+def position_limit(shape: Any) -> int:
+    """The longest text of a model in tokens; RoBERTa and its relatives count positions from the padding index on."""
+    positions = getattr(shape, "max_position_embeddings", None) or _LONGEST
+    offset = int(shape.pad_token_id) + 1 if shape.model_type in _OFFSET_POSITIONS else 0
+    return int(positions) - offset
+
+
+_OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer")

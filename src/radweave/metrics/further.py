@@ -1,0 +1,257 @@
+"""Scores of the texts as they are given, under no protocol: by words, or by models from folders that a user names.
+
+    models = Models({"chexbert": Path("/models/chexbert")})
+    further_scores(["SembScore"], {"": drafts}, references, models)
+
+A score that cannot be computed costs its own row: the reason stands there, with what to get. Systems that are scored
+together, a run and its floors, share what a model has read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from radweave.core.devices import default_device
+from radweave.core.errors import InputError
+from radweave.metrics.catalogue import FURTHER_METRICS, METRICS, Implementation
+from radweave.metrics.language import sentence_bleu_2
+from radweave.metrics.ngrams import owners_of
+from radweave.metrics.statistics import Floats, Statistic, Unavailable, mean_statistic
+from radweave.metrics.temporal import temporal_f1
+from radweave.metrics.weights import WEIGHTS, WeightsName
+
+if TYPE_CHECKING:
+    from radweave.metrics.bertscore import BertScorer
+    from radweave.metrics.radcliq import LinearModel
+    from radweave.metrics.radgraph import RadGraphScorer
+    from radweave.metrics.sembscore import SembScorer
+
+References = Sequence[Sequence[str]]
+Pairs = list[tuple[str, str]]
+
+
+class Models:
+    """The models of a user's folders, each loaded when a score first needs it.
+
+    Args:
+        folders: by name (``weights.WEIGHTS``).
+        cache: folder that keeps the states of encoders; None keeps none.
+    """
+
+    def __init__(self, folders: Mapping[str, Path], *, cache: Path | None = None) -> None:
+        self._folders = folders
+        self._cache = cache
+        self._device = default_device()
+        self._bertscore: tuple[list[str], BertScorer] | None = None
+
+    def missing(self, names: Sequence[WeightsName]) -> str:
+        """Lines on those of the names that have no folder; empty if all have one."""
+        return "; ".join(WEIGHTS[name].line for name in names if name not in self._folders)
+
+    @cached_property
+    def radcliq_v0(self) -> LinearModel | None:
+        """RadCliQ-v0, where its coefficients are named."""
+        from radweave.metrics.radcliq import read_version_0
+
+        return read_version_0(self._folders["radcliq"]) if "radcliq" in self._folders else None
+
+    @cached_property
+    def radgraph(self) -> RadGraphScorer:
+        from radweave.metrics.radgraph import RadGraphReader, RadGraphScorer
+
+        return RadGraphScorer(RadGraphReader(self._folders["radgraph"], device=str(self._device)))
+
+    @cached_property
+    def sembscore(self) -> SembScorer:
+        from radweave.metrics.sembscore import SembScorer
+
+        return SembScorer(self._folders["chexbert"], device=self._device, cache=self._cache)
+
+    def bertscore(self, references: Sequence[str]) -> BertScorer:
+        """The scorer with the IDF of these references."""
+        from radweave.metrics.bertscore import BertScorer
+
+        if self._bertscore is None or self._bertscore[0] != list(references):
+            scorer = BertScorer(self._folders["bertscore"], references, device=self._device, cache=self._cache)
+            self._bertscore = list(references), scorer
+        return self._bertscore[1]
+
+
+@dataclass(frozen=True, slots=True)
+class PairedReports:
+    """The drafts of one system with their references.
+
+    Attributes:
+        drafts: N texts.
+        references: of each draft, one or several.
+        pairs: each draft with each of its references, R in all.
+        owner: (R,) the draft of each pair.
+    """
+
+    drafts: Sequence[str]
+    references: References
+    pairs: Pairs
+    owner: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, drafts: Sequence[str], references: References) -> PairedReports:
+        pairs = [(draft, text) for draft, group in zip(drafts, references, strict=True) for text in group]
+        return cls(drafts, references, pairs, owners_of(references))
+
+    def best(self, values: Floats, *, lowest: bool = False) -> Floats:
+        """The best value (N,) of each draft over its references, of one value per pair (R,)."""
+        first = np.searchsorted(self.owner, np.arange(len(self.drafts)))
+        return np.asarray((np.minimum if lowest else np.maximum).reduceat(values, first))
+
+
+Values = Mapping[str, Floats | Unavailable]
+
+
+def _words(_: Models, reports: PairedReports) -> Values:
+    drafts, references = (list(side) for side in zip(*reports.pairs, strict=True))
+    return {
+        "BLEU_2_sentence": reports.best(sentence_bleu_2(drafts, references)),
+        "temporal_F1": temporal_f1(reports.drafts, reports.references),
+    }
+
+
+def _radgraph(models: Models, reports: PairedReports) -> Values:
+    from radweave.metrics.radgraph import COMBINED, LEVELS
+
+    scores = models.radgraph.score(reports.pairs)
+    return {key: reports.best(scores[:, column]) for column, key in enumerate((*LEVELS, COMBINED))}
+
+
+def _chexbert(models: Models, reports: PairedReports) -> Values:
+    return {"SembScore": reports.best(models.sembscore.score(reports.pairs))}
+
+
+def _bertscore(models: Models, reports: PairedReports) -> Values:
+    scorer = models.bertscore([text for _, text in reports.pairs])
+    plain, weighted = (scorer.score(reports.pairs, idf=idf) for idf in (False, True))
+    values: dict[str, Floats | Unavailable] = {"BERTScore_raw": reports.best(plain.raw)}
+    for key, scores in (("BERTScore", plain), ("BERTScore_idf", weighted)):
+        values[key] = _NO_BASELINE if scores.rescaled is None else reports.best(scores.rescaled)
+    return values
+
+
+_NO_BASELINE = Unavailable("the folder has no baseline: rescale_baseline/en/distilroberta-base.tsv of bert-score")
+
+
+def _radcliq(models: Models, reports: PairedReports) -> Values:
+    from radweave.metrics.radcliq import VERSION_1
+
+    scorer = models.bertscore([text for _, text in reports.pairs])
+    drafts, references = (list(side) for side in zip(*reports.pairs, strict=True))
+    inputs = [
+        models.radgraph.score(reports.pairs)[:, -1],
+        models.sembscore.score(reports.pairs),
+        sentence_bleu_2(drafts, references),
+    ]
+    values: dict[str, Floats | Unavailable] = {}
+    for key, idf in (("", False), ("_idf", True)):
+        rescaled = scorer.score(reports.pairs, idf=idf).rescaled
+        if rescaled is None:
+            raise InputError(_NO_BASELINE.reason)
+        table = np.stack([inputs[0], rescaled, *inputs[1:]], axis=1)
+        version_1 = reports.best(VERSION_1.predict(table), lowest=True)
+        values |= {f"RadCliQ_v1{key}": version_1, f"RadCliQ_v1{key}_inverse": version_1}
+        if models.radcliq_v0 is not None:
+            values[f"RadCliQ_v0{key}"] = reports.best(models.radcliq_v0.predict(table), lowest=True)
+    return values
+
+
+_SCORERS: Mapping[Implementation, Callable[[Models, PairedReports], Values]] = {
+    "words": _words,
+    "radgraph": _radgraph,
+    "chexbert": _chexbert,
+    "bertscore": _bertscore,
+    "radcliq": _radcliq,
+}
+_VERSIONS: Mapping[Implementation, Callable[[Models, PairedReports], str]] = {
+    "radgraph": lambda models, _: models.radgraph.version,
+    "chexbert": lambda models, _: f"CheXbert {models.sembscore.version}",
+    "bertscore": lambda models, reports: models.bertscore([text for _, text in reports.pairs]).version,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FurtherScores:
+    """Scores of several systems.
+
+    Attributes:
+        statistics: system -> metric -> statistic.
+        unavailable: metric -> the reason why it was not computed.
+        versions: implementation -> what it used.
+    """
+
+    statistics: dict[str, dict[str, Statistic]]
+    unavailable: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+def requested_metrics(scores: Sequence[str], folders: Mapping[str, Path]) -> tuple[str, ...]:
+    """The further metrics to compute, in the order of tables: those named, and those whose folders are all named.
+
+    Raises:
+        InputError: for a key that no further metric has.
+    """
+    for key in scores:
+        if key not in FURTHER_METRICS:
+            expected = ", ".join(FURTHER_METRICS)
+            raise InputError("no such score", field="score", got=key, expected=f"one of {expected}")
+    return tuple(
+        key
+        for key in FURTHER_METRICS
+        if key in scores or (METRICS[key].weights and all(name in folders for name in METRICS[key].weights))
+    )
+
+
+def further_scores(
+    keys: Sequence[str], systems: Mapping[str, Sequence[str]], references: References, models: Models
+) -> FurtherScores:
+    """The metrics ``keys`` of several systems' drafts for the same references.
+
+    Metrics that need labels are not among them (``clinical.crg_statistic``).
+    """
+    result = FurtherScores({name: {} for name in systems})
+    reports = {name: PairedReports.of(drafts, references) for name, drafts in systems.items()}
+    for implementation, scorer in _SCORERS.items():
+        own_keys = []
+        for key in (key for key in keys if implementation in METRICS[key].computed_by):
+            if lines := models.missing(METRICS[key].weights):
+                result.unavailable[key] = f"unavailable: {lines}"
+            else:
+                own_keys.append(key)
+        if not own_keys:
+            continue
+        try:
+            values = {name: scorer(models, own) for name, own in reports.items()}
+        except InputError as error:
+            result.unavailable.update(dict.fromkeys(own_keys, f"unavailable: {error}"))
+            continue
+        for name, own_values in values.items():
+            for key in own_keys:
+                value = own_values[key]
+                if isinstance(value, Unavailable):
+                    result.unavailable[key] = f"unavailable: {value.reason}"
+                else:
+                    result.statistics[name][key] = _statistic(key, value)
+        if implementation in _VERSIONS:
+            result.versions[implementation] = _VERSIONS[implementation](models, next(iter(reports.values())))
+    return result
+
+
+def _statistic(key: str, values: Floats) -> Statistic:
+    mean = mean_statistic(values)
+    if not METRICS[key].is_reciprocal:
+        return mean
+    with np.errstate(divide="ignore"):
+        return Statistic(mean.rows, lambda sums: 1.0 / mean.value(sums), 1.0 / values)
