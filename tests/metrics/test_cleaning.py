@@ -42,6 +42,8 @@ def test_unknown_word_mark_survives_a_cleaner_that_deletes_its_brackets() -> Non
 def test_outputs_rules() -> None:
     assert clean("lungs clear. no edema.", "promptmrg_output") == "lungs clear . no edema . "
     assert clean("a - b", "promptmrg_output") == "a-b "
+    assert clean("Lungs\nclear . No edema .", "vlm3d_reference") == "Lungsclear.No edema."
+    assert clean('"Lungs_ clear . <|eot_id|>', "vlm3d_output") == "Lungs clear."
     assert clean("Clear.  Normal.", "dots") == "Clear . Normal ."
     assert clean("The region 3 is lung: Clear. The region 4 is heart: Big.", "region_prefix") == "Clear. Big."
 

@@ -28,6 +28,7 @@ ASKED_FOR = {
     "r2gengpt_mimic",
     "promptmrg",
     "hf",
+    "vlm3d",
 }
 
 

@@ -593,6 +593,8 @@ def _score_notes(record: Mapping[str, Any], shown: Sequence[str]) -> tuple[str, 
         "mean and standard deviation (n - 1) over training seeds; CE: uncertain is negative, No Finding left out",
     ]
     notes += progress_notes(record)
+    if "CIDEr" in shown:
+        notes.append("CIDEr depends on the share of normal studies; 'radweave evaluate' has it on abnormal ones alone")
     if any(row["probe"] for row in record["rows"]):
         notes.append(PROBE_NOTE)
     missing = [name for name in record["metrics"] if name not in shown]

@@ -42,6 +42,8 @@ CleanerName = Literal[
     "r2gengpt_output",
     "promptmrg_output",
     "region_prefix",
+    "vlm3d_reference",
+    "vlm3d_output",
 ]
 TokenizerName = Literal["none", "words", "ptb_like", "ptb_coco"]
 
@@ -73,6 +75,18 @@ def region_prefix(text: str) -> str:
     return _REGION_PREFIX.sub("", text)
 
 
+def vlm3d_reference(text: str) -> str:
+    """Treat a reference as VLM3D's scorer does: line breaks vanish, so that words join, and full stops lose blanks."""
+    return text.replace("\n", "").replace(" . ", ".").replace(" .", ".")
+
+
+def vlm3d_output(text: str) -> str:
+    """Treat generated text as VLM3D's scorer does: like a reference, after end mark, quotes and underscores went."""
+    for mark in ("<|eot_id|>", '"', "_"):
+        text = text.replace(mark, "")
+    return vlm3d_reference(text)
+
+
 _CLEANERS: dict[CleanerName, Callable[[str], str]] = {
     "none": str,
     "lower": str.lower,
@@ -83,6 +97,8 @@ _CLEANERS: dict[CleanerName, Callable[[str], str]] = {
     "r2gengpt_output": r2gengpt_output,
     "promptmrg_output": promptmrg_output,
     "region_prefix": region_prefix,
+    "vlm3d_reference": vlm3d_reference,
+    "vlm3d_output": vlm3d_output,
 }
 
 
