@@ -126,7 +126,7 @@ class StatementsReward(FindingsReward):
         own, wanted = self._read(texts), self._read(references)
         gain = (own & wanted) @ self.weights - BREAK_EVEN * (own @ self.weights)
         most = (1 - BREAK_EVEN) * np.maximum(wanted @ self.weights, self.weights.mean())
-        return np.clip(0.5 + 0.5 * gain / most, 0.0, 1.0)
+        return np.asarray(np.clip(0.5 + 0.5 * gain / most, 0.0, 1.0), dtype=np.float64)
 
 
 class ChangeReward:
