@@ -854,7 +854,7 @@ def test_the_prompt_has_the_length_that_the_shape_says(
         model.diagnosis.thresholds.zero_()
     elif experiment.method == "weave":
         everything = torch.ones(2, len(context.classes), dtype=torch.bool)
-        monkeypatch.setattr("radweave.methods.weave.model.Forward.asserted", lambda *_: everything)
+        monkeypatch.setattr("radweave.methods.weave.model.WeaveModel.asserted", lambda *_: everything)
     given: list[int] = []
 
     logits_of = {decoder: decoder.logits for decoder in (CausalLanguageModel, CrossAttentionLanguageModel)}

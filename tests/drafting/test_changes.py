@@ -19,7 +19,8 @@ from radweave.drafting.candidates import (
     utility_options,
 )
 from radweave.drafting.changes import ComparisonPool
-from radweave.drafting.smoothers import Changes, Evidence
+from radweave.drafting.prior import UpdatedStudy
+from radweave.drafting.smoothers import Changes, Evidence, Floats, PriorEvidence
 from radweave.drafting.store import DraftingFacts, DraftingStore, labels_tensor
 from radweave.drafting.writer import UtilityDraft, UtilityWriter
 from radweave.labels import get_labeler
@@ -42,6 +43,17 @@ REPORTS = [
 NONE = np.zeros(len(REPORTS), dtype=bool)
 
 
+class WriterOfChanges(UtilityWriter):
+    """A writer for studies whose changes are given: the scores of the prior (K, 6) are their probabilities."""
+
+    def _updated(self, evidence: Evidence, stated: Floats | None) -> UpdatedStudy | None:
+        if evidence.prior is None:
+            return None
+        nothing = np.zeros(len(CLASSES))
+        probabilities = self.calibration(evidence.scores[None])[0]
+        return UpdatedStudy(evidence.prior.reported, probabilities, nothing, Changes(evidence.prior.scores, 0.3))
+
+
 def writer_of(config: ExpectedUtilityConfig, *, marks: bool = False) -> UtilityWriter:
     facts = DraftingFacts(
         classes=CLASSES,
@@ -58,7 +70,7 @@ def writer_of(config: ExpectedUtilityConfig, *, marks: bool = False) -> UtilityW
     curve = ClassCalibration(slope=1.0, offset=0.0, threshold=0.95, positives=5, reliability=(shown,))
     known = dict.fromkeys(CLASSES, curve)
     calibration = RunCalibration(source="stack", split="train", studies=10, threshold=0.3, classes=known)
-    return UtilityWriter(store, calibration, config, marks=marks)
+    return WriterOfChanges(store, calibration, config, marks=marks)
 
 
 @pytest.fixture(scope="module")
@@ -70,12 +82,12 @@ def evidence_of(effusion: float, **states: float) -> Evidence:
     """Log-odds of an effusion, and probabilities of what became of it, if any are given."""
     scores = np.full(len(CLASSES), -4.0)
     scores[EFFUSION] = effusion
-    changes = None
+    prior = None
     if states:
         each = np.tile(np.array([1.0, 0, 0, 0, 0, 0]), (len(CLASSES), 1))
         each[EFFUSION] = [states.get(state, 0.0) for state in STATES]
-        changes = Changes(each, 0.3)
-    return Evidence(scores, np.array([0.3, 0.1, 0.1, 0.1, 0.3, 0.1]), changes=changes)
+        prior = PriorEvidence(each, np.zeros(len(CLASSES), dtype=np.int64))
+    return Evidence(scores, np.array([0.3, 0.1, 0.1, 0.1, 0.3, 0.1]), prior=prior)
 
 
 def test_a_likely_change_is_stated_in_words_of_a_training_report(writer: UtilityWriter) -> None:

@@ -14,7 +14,8 @@ from radweave.core.evidence import OwnReports
 from radweave.drafting.calibration import ClassCalibration, Reliability, RunCalibration
 from radweave.drafting.candidates import CandidatePool, affirmed_classes, candidate_options, utilities, utility_options
 from radweave.drafting.choice import Choice
-from radweave.drafting.smoothers import Changes, Evidence
+from radweave.drafting.prior import Known, PriorCalibration, UpdatedStudy
+from radweave.drafting.smoothers import Changes, Evidence, PriorEvidence
 from radweave.drafting.store import (
     CANDIDATES,
     FACTS,
@@ -25,7 +26,7 @@ from radweave.drafting.store import (
     load_drafting,
     save_drafting,
 )
-from radweave.drafting.writer import NOTHING_LEFT, Proposals, UtilityWriter
+from radweave.drafting.writer import NOTHING_LEFT, PRIOR_UNUSED, Proposals, UtilityDraft, UtilityWriter
 from radweave.labels import get_labeler
 from radweave.nn.decoding import ExpectedUtilityConfig
 from radweave.nn.memory.bank import Bank
@@ -170,9 +171,44 @@ def test_changes_join_a_written_report(monkeypatch: pytest.MonkeyPatch) -> None:
     writer = UtilityWriter(made(), CALIBRATION, CONFIG)
     changes = Changes(np.eye(6)[np.zeros(len(CLASSES), dtype=int)], 0.3)
     own = OwnReports(("There is cardiomegaly.",))
-    for result in (None, changes):
-        writer.write(dataclasses.replace(evidence_of(heart=1.0), changes=result), NONE, own)
+    nothing = np.zeros(len(CLASSES))
+    for told in (None, UpdatedStudy(nothing.astype(np.int64), nothing, nothing, changes)):
+        monkeypatch.setattr(UtilityWriter, "_updated", lambda *_, told=told: told)
+        writer.write(evidence_of(heart=1.0), NONE, own)
     assert messages == [None, changes]
+
+
+def test_a_draft_is_told_of_a_prior_as_its_options_say() -> None:
+    """Where the prior's report affirms what the image shows faintly, it is stated; without the option as before."""
+    rng = np.random.default_rng(0)
+    before = rng.random((200, len(CLASSES))) < 0.5
+    present = np.where(rng.random(before.shape) < 0.9, before, ~before).astype(float)
+    scores, reported = rng.normal(size=before.shape), before.astype(np.int64)
+    possible = np.repeat((np.arange(6) < 6)[None, None], 200, axis=0).repeat(len(CLASSES), axis=1)
+    known = Known(present, possible, np.zeros_like(possible))
+    learned = PriorCalibration.fit("val", CLASSES, scores, PriorEvidence(scores, reported), known, 0.4)
+    affirmed = PriorEvidence(np.full(len(CLASSES), -0.5), (np.arange(len(CLASSES)) == HEART).astype(np.int64))
+    faint = np.where(np.arange(len(CLASSES)) == HEART, 0.1, -1.0)
+    study = dataclasses.replace(evidence_of(), scores=faint, prior=affirmed)
+    store = dataclasses.replace(made(), prior=learned)
+
+    def written(told: str, store: DraftingStore) -> UtilityDraft:
+        config = CONFIG.model_copy(update={"prior": told})
+        return UtilityWriter(store, CALIBRATION, config).write(study, NONE)
+
+    untold, told = written("none", store), written("report", store)
+    assert told.evidence["class_probabilities"][CLASSES[HEART]] > 0.5
+    assert untold.evidence["class_probabilities"][CLASSES[HEART]] < 0.5
+    assert "Cardiomegaly" in told.evidence["expected_utility"]["asserted"]
+    assert "Cardiomegaly" not in untold.evidence["expected_utility"]["asserted"]
+    assert told.evidence["changes"]["Cardiomegaly"]["before"] == "affirmed"
+    assert told.evidence["calibration"]["thresholds"] != untold.evidence["calibration"]["thresholds"]
+    assert not told.warnings
+    unlearned = written("report", made())
+    assert unlearned.text == untold.text
+    assert unlearned.warnings == (PRIOR_UNUSED,)
+    alone = UtilityWriter(store, CALIBRATION, CONFIG).write(dataclasses.replace(study, prior=None), NONE)
+    assert (alone.text, alone.evidence) == (untold.text, untold.evidence)
 
 
 def test_an_uncertain_mention_affirms_nothing() -> None:

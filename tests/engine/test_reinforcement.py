@@ -442,7 +442,6 @@ def test_without_epochs_a_configuration_is_the_one_of_before() -> None:
         ("baseline", ["stages.reward.finetune={vision_encoder: full}"], "must be frozen as in the stage before"),
         ("baseline", ["stages.reward.losses={diagnosis: 1}"], "no such loss"),
         ("kernels", [], "no language model whose reports"),
-        ("weave", ["model.language_model=none"], "no language model whose reports"),
     ],
 )
 def test_a_stage_that_cannot_be_is_refused_before_anything_trains(

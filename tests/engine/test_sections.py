@@ -165,9 +165,6 @@ class Parrot:
         self.ids = encode(predictor.tokenizer, text)
         self.notes = {"token_log_probs": [-0.1] * len(self.ids)} if with_scores else {}
 
-    def asks_priors(self) -> bool:
-        return True
-
     def parameters(self) -> Iterator[torch.Tensor]:
         return iter([torch.zeros(1)])
 

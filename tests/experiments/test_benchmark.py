@@ -421,7 +421,7 @@ def test_tables_name_what_is_unequal(finished: tuple[BenchRequest, BenchResult, 
         assert sentence in table.notes, table.title
         assert not any("encoders" in note for note in table.notes)
     record = read_json(finished[0].out / "results" / "benchmark.json")["sets"]["xray"]
-    assert record["terms"]["baseline, by utility"]["thresholds"] == "pooled"
+    assert record["terms"]["baseline, by utility"]["thresholds"] == "balanced"
     assert record["terms"]["baseline"]["thresholds"] == DASH
     with pytest.raises(InputError, match="terms of all its rows"):
         short_table(replace(results, terms={"baseline": results.terms["baseline"]}))
@@ -469,9 +469,10 @@ def test_terms_are_those_of_the_row() -> None:
     weave, baseline = resolve("weave", "tiny", ()), resolve("baseline", "tiny", ())
     own, utility = terms_of(weave), terms_of(baseline, ("kind=expected_utility", "expected_utility.samples=3"))
     assert (own["encoders"], utility["encoders"]) == ("5", "1")
-    assert (own["thresholds"], utility["thresholds"]) == ("balanced", "pooled")
+    assert own["thresholds"] == utility["thresholds"]
     assert utility["candidates"].startswith("3 drawn")
-    assert (own["earlier study"], terms_of(weave, (), ("priors=false",))["earlier study"]) == ("yes", "no")
+    untold = terms_of(weave, ("expected_utility.prior=none",))
+    assert (own["earlier study"], untold["earlier study"]) == ("report and image", "no")
     unequal = unequal_terms({"weave": own, "baseline": utility, "again": utility}, ("weave", "baseline", "again"))
     assert "NOT equal, encoders: 5: weave; 1: baseline, again" in unequal
     assert not any("consistent" in sentence or "beams" in sentence for sentence in unequal)
@@ -624,11 +625,23 @@ def test_first_of_two_printed_numbers_is_used(monkeypatch: pytest.MonkeyPatch) -
     assert bench_suite.printed("two") == {}
 
 
-def test_method_with_priors_is_also_tested_without_them(toy_dataset: Dataset, tmp_path: Path) -> None:
+def test_every_method_has_rows_that_are_told_the_prior_and_rows_that_are_not(
+    toy_dataset: Dataset, tmp_path: Path
+) -> None:
     followed = write_followed_dataset(tmp_path / "followed")
-    for dataset, rows in ((followed, ["baseline", "weave", UNTOLD]), (toy_dataset, ["baseline", "weave"])):
-        request = request_for(dataset, tmp_path, methods=("weave",), utility=False, overrides=())
-        assert [row.label for row in plan_set(request, "xray", dataset.path).table.rows] == rows
+    utility = "baseline, by utility"
+    told = [f"{utility}, told the prior", f"{utility}, told the prior's report"]
+    expected = (
+        (followed, True, ("both", "report"), [utility, *told, "weave", UNTOLD, "weave, told the prior's report"]),
+        (followed, True, (), [utility, "weave", UNTOLD]),
+        (followed, False, ("both",), ["weave", UNTOLD]),
+        (toy_dataset, True, ("both",), [utility, "weave"]),
+    )
+    for dataset, by_utility, prior, rows in expected:
+        request = request_for(dataset, tmp_path, methods=("weave",), utility=by_utility, prior=prior, overrides=())
+        assert [row.label for row in plan_set(request, "xray", dataset.path).table.rows] == ["baseline", *rows]
+    with pytest.raises(InputError, match="may be told"):
+        run_bench(request_for(toy_dataset, tmp_path / "out", prior=("everything",)))
 
 
 def test_priors_make_floors_and_tables_of_change(tmp_path: Path) -> None:

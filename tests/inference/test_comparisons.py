@@ -39,9 +39,6 @@ class Parrot:
         self.ids = encode(predictor.tokenizer, text)
         self.with_scores = with_scores
 
-    def asks_priors(self) -> bool:
-        return True
-
     def parameters(self) -> Iterator[torch.Tensor]:
         return iter([torch.zeros(1)])
 
@@ -95,7 +92,11 @@ def test_without_scores_of_tokens_it_is_the_same_draft(predictor: Predictor) -> 
 
 
 def test_with_a_prior_or_on_demand_the_draft_stays(predictor: Predictor) -> None:
-    (report,) = predictor.reports([example(prior=example())])
+    assert predictor.drafting is not None
+    reading = dataclasses.replace(predictor, drafting=dataclasses.replace(predictor.drafting, reads_priors=True))
+    (report,) = reading.reports([example(prior=example())])
+    (unread,) = predictor.reports([example(prior=example())])
+    assert unread.text == WITHOUT, "a decoder that gets no prior compares with nothing"
     retained = dataclasses.replace(
         predictor, decoding=predictor.decoding.model_copy(update={"unprompted_comparisons": "keep"})
     )

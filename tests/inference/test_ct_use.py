@@ -47,9 +47,6 @@ class Pointing:
     def loss(self, batch: Batch, terms: Any) -> dict[str, Any]:
         raise AssertionError("nothing is trained here")
 
-    def asks_priors(self) -> bool:
-        return True
-
     def parameters(self) -> Iterator[torch.Tensor]:
         return iter([torch.zeros(1)])
 

@@ -31,6 +31,12 @@ Drafts = Annotated[
 NoUtility = Annotated[
     bool, typer.Option("--no-utility", help="Only the methods' own decoding, without drafts by expected utility.")
 ]
+Prior = Annotated[
+    str,
+    typer.Option(
+        help="Rows told of the patient's prior study: report, image or both, with commas between.", metavar="TOLD"
+    ),
+]
 NoProbe = Annotated[bool, typer.Option("--no-probe", help="No exchange probe of each method's first seed.")]
 NoPace = Annotated[bool, typer.Option("--no-pace", help="No short runs for costs that runs taken over leave open.")]
 
@@ -57,6 +63,7 @@ def bench(
     pages: Annotated[Path | None, typer.Option(help="Also write the summary page and its pictures here.")] = None,
     meteor: Meteor = False,
     no_utility: NoUtility = False,
+    prior: Prior = "",
     no_pace: NoPace = False,
     no_probe: NoProbe = False,
     no_train: Annotated[bool, typer.Option("--no-train", help="Only write the pages of what is finished.")] = False,
@@ -92,6 +99,7 @@ def bench(
         meteor=meteor,
         train=not no_train,
         utility=not no_utility,
+        prior=comma_separated(prior),
         pace=not no_pace,
         probe=not no_probe,
         drafts=tuple(drafts or ()),

@@ -18,12 +18,21 @@ from radweave.data.loader import Example, class_states, ordered_views, view_id
 
 @dataclass(slots=True)
 class PreparedSplit:
-    """Examples of a split, reference texts, ids of studies with a prior, and left-out studies with the reason."""
+    """Examples of a split, reference texts, ids of studies with a prior, and left-out studies with the reason.
+
+    ``priors`` has the prior of each study whose prior is an example of the same split and patient with a report.
+    """
 
     examples: list[Example] = field(default_factory=list)
     references: dict[str, str] = field(default_factory=dict)
     with_prior: set[str] = field(default_factory=set)
     left_out: dict[str, str] = field(default_factory=dict)
+    priors: dict[str, Example] = field(default_factory=dict)
+
+    @property
+    def beside_priors(self) -> list[Example]:
+        """The examples, each with its prior."""
+        return [replace(example, prior=self.priors.get(example.study_id)) for example in self.examples]
 
     def of(self, origins: Collection[str]) -> PreparedSplit:
         """The studies of these data sets of a mixture; all for no names."""
@@ -32,7 +41,8 @@ class PreparedSplit:
         examples = [example for example in self.examples if example.origin in origins]
         ids = {example.study_id for example in examples}
         references = {study_id: text for study_id, text in self.references.items() if study_id in ids}
-        return PreparedSplit(examples, references, self.with_prior & ids, self.left_out)
+        priors = {study_id: prior for study_id, prior in self.priors.items() if study_id in ids}
+        return PreparedSplit(examples, references, self.with_prior & ids, self.left_out, priors)
 
 
 def prepare_split(
@@ -96,8 +106,9 @@ def prepare_split(
             prior_ids[study.study_id] = study.prior
         if text:
             prepared.references[study.study_id] = text
+    prepared.priors = dict(_usable_priors(prepared.examples, prior_ids))
     if priors:
-        prepared.examples = _with_priors(prepared.examples, prior_ids)
+        prepared.examples = prepared.beside_priors
     return prepared
 
 
@@ -118,16 +129,13 @@ def _usable(
         yield study, ordered_views(views, max_views), text
 
 
-def _with_priors(examples: list[Example], prior_ids: Mapping[str, str]) -> list[Example]:
-    """Give each example its prior, which must be an example of the same patient with a report."""
+def _usable_priors(examples: Sequence[Example], prior_ids: Mapping[str, str]) -> Iterator[tuple[str, Example]]:
+    """Study ids with the prior of each, which must be an example of the same patient with a report."""
     known = {example.study_id: example for example in examples}
-
-    def prior_of(example: Example) -> Example | None:
+    for example in examples:
         prior = known.get(prior_ids.get(example.study_id, ""))
-        usable = prior is not None and prior.patient_id == example.patient_id and prior.report is not None
-        return prior if usable else None
-
-    return [replace(example, prior=prior_of(example)) for example in examples]
+        if prior is not None and prior.patient_id == example.patient_id and prior.report is not None:
+            yield example.study_id, prior
 
 
 def refuse_empty_splits(dataset: Dataset) -> None:

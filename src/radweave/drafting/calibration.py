@@ -66,10 +66,14 @@ class PlattCalibration:
 
     def __call__(self, scores: Floats, stated: Floats | None = None) -> Floats:
         """Probabilities (N, K)."""
+        return np.asarray(1.0 / (1.0 + np.exp(-self.log_odds(scores, stated))))
+
+    def log_odds(self, scores: Floats, stated: Floats | None = None) -> Floats:
+        """The same as log-odds."""
         logits = scores * self.slope + self.offset
         if self.own is not None and stated is not None:
             logits = logits + stated * self.own
-        return np.asarray(1.0 / (1.0 + np.exp(-logits)))
+        return np.asarray(logits)
 
 
 def _curve(features: Floats, labels: Floats, near: Floats | None = None) -> Floats:
@@ -100,6 +104,25 @@ def _curve(features: Floats, labels: Floats, near: Floats | None = None) -> Floa
 
     start = np.append(np.where(varies, 0.5, 0.0), prior)
     return plain(minimize(loss, start, bounds=[*[(0, None)] * count, (None, None)]).x)
+
+
+def logistic_regression(values: Floats, targets: Floats, mean: Floats, deviation: Floats, least: Floats) -> Floats:
+    """Coefficients (F,) with the greatest posterior of a logistic regression of targets (N,) on values (N, F).
+
+    The prior is normal around ``mean`` (F,) with ``deviation`` (F,). No coefficient is below ``least`` (F,), which may
+    be minus infinity.
+    """
+
+    def loss(coefficients: Floats) -> tuple[float, Floats]:
+        logits = values @ coefficients
+        apart = (coefficients - mean) / deviation
+        misfit = np.logaddexp(0, logits) - targets * logits
+        slope = values.T @ (1 / (1 + np.exp(-logits)) - targets) + apart / deviation
+        return float(misfit.sum() + 0.5 * apart @ apart), slope
+
+    bounds = [(None if bound == -np.inf else bound, None) for bound in least.tolist()]
+    options = {"maxiter": 500, "ftol": 1e-12, "gtol": 1e-8}
+    return np.asarray(minimize(loss, mean, jac=True, bounds=bounds, method="L-BFGS-B", options=options).x)
 
 
 def stated_log_odds(stated: Floats, reports: int) -> Floats:
@@ -321,8 +344,12 @@ class RunCalibration(Record):
 
     def __call__(self, scores: Floats, stated: Floats | None = None) -> Floats:
         """Probabilities (N, K); of a class that is not calibrated, its frequency."""
+        return np.asarray(1.0 / (1.0 + np.exp(-self.log_odds(scores, stated))))
+
+    def log_odds(self, scores: Floats, stated: Floats | None = None) -> Floats:
+        """The same as log-odds."""
         slope, offset, own = np.array([[one.slope, one.offset, one.own] for one in self.classes.values()]).T
-        return PlattCalibration(slope, offset, own)(scores, stated)
+        return PlattCalibration(slope, offset, own).log_odds(scores, stated)
 
     def thresholds(self, rule: Rule, macro: float = 1.0) -> Floats:
         """Probability from which asserting pays off, (K,): one for all findings, each its own, or between both.
@@ -354,9 +381,18 @@ class RunCalibration(Record):
         return min(one.positives, self.studies - one.positives) >= FEWEST_POSITIVES
 
     def evidence(
-        self, scores: Floats, rule: Rule, macro: float = 1.0, *, stated: Floats | None = None
+        self,
+        scores: Floats,
+        rule: Rule,
+        macro: float = 1.0,
+        *,
+        stated: Floats | None = None,
+        updated: tuple[Floats, Floats] | None = None,
     ) -> DraftEvidence:
         """Evidence of a draft from one study's scores (K,), and log-odds by the method's own reports.
+
+        With ``updated``, probabilities (K,) by the prior study too and the thresholds (K,) that go with them, these are
+        shown, of all classes.
 
         ``class_probabilities`` are calibrated but for the classes in ``calibration.uncalibrated``, of which the scores
         stand as they are. ``alike`` has for every other class how many of the calibration's studies that were given
@@ -367,6 +403,9 @@ class RunCalibration(Record):
         shown = {
             name: float(calibrated[k] if self.is_calibrated(name) else plain[k]) for k, name in enumerate(self.classes)
         }
+        thresholds = self.thresholds(rule, macro)
+        if updated is not None:
+            thresholds, shown = updated[1], dict(zip(self.classes, updated[0].tolist(), strict=True))
         return {
             "class_probabilities": shown,
             "calibration": {
@@ -374,7 +413,7 @@ class RunCalibration(Record):
                 "studies": self.studies,
                 "thresholds": {
                     name: cut
-                    for name, cut in zip(self.classes, self.thresholds(rule, macro).tolist(), strict=True)
+                    for name, cut in zip(self.classes, thresholds.tolist(), strict=True)
                     if self.is_calibrated(name)
                 },
                 "alike": {name: self._alike(name, p) for name, p in shown.items() if self.is_calibrated(name)},

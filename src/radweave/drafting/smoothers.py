@@ -54,17 +54,27 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True)
+class PriorEvidence:
+    """Priors of studies: ``scores`` (..., K) of the classes, and what their reports affirm: ``reported`` (..., K) is 1
+    for yes, 0 for no, -1 where that is not known.
+    """
+
+    scores: Floats
+    reported: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence:
     """Evidence for one study.
 
     ``scores`` (K,) of the classes are higher for likelier ones; ``weights`` (J,) over the training reports sum to 1.
-    ``shown`` joins the evidence of the draft. ``changes`` are those from the prior study, if one was compared.
+    ``shown`` joins the evidence of the draft. ``prior`` is the prior study (K,), where the draft is told of one.
     """
 
     scores: Floats
     weights: Floats
     shown: DraftEvidence = field(default_factory=DraftEvidence)
-    changes: Changes | None = None
+    prior: PriorEvidence | None = None
 
 
 def weights_of(kernel: Kernel, inverse: Floats, distance: Floats) -> Floats:

@@ -1,10 +1,11 @@
-"""Files of a run for drafts by expected utility, all of them from the training split.
+"""Files of a run for drafts by expected utility: reports of the training split, calibrations of it or of validation.
 
 DRAFTING/bank/                   a bank (``radweave.nn.memory.bank``): reports, their labels, and embeddings if needed
 DRAFTING/facts.json              classes, and the options it was made with
 DRAFTING/candidates.jsonl        a candidate per line: its sentences, the rows they are from, the classes it states
 DRAFTING/utilities.safetensors   (M, J) utilities of candidates for reports, where the run drafts this way by itself
 DRAFTING/calibration.json        the run's calibration together with the method's own reports, where it has heads
+DRAFTING/prior.json              what a prior study says of each class, where enough studies have one
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from radweave.core.storage import write_folder
 from radweave.core.study import NO_SECTION, SECTIONS, Record
 from radweave.drafting.calibration import FILE, RunCalibration, Source, load_calibration, save_calibration
 from radweave.drafting.candidates import Candidate, Sentence, SentenceKind
+from radweave.drafting.prior import PriorCalibration, load_prior, save_prior
 from radweave.metrics.pairwise import BleuPoint
 from radweave.nn.memory.bank import Bank, load_bank, save_bank
 
@@ -60,7 +62,7 @@ class DraftingFacts(Record):
 @dataclass(frozen=True, slots=True)
 class DraftingStore:
     """Everything at once. ``asserts`` (M, K) says what candidates state; ``utilities`` (M, J) may be absent, and so may
-    ``calibration``, that of the heads together with the method's own reports.
+    ``calibration``, that of the heads together with the method's own reports, and ``prior``, that of prior studies.
     """
 
     bank: Bank
@@ -69,6 +71,7 @@ class DraftingStore:
     asserts: NDArray[np.float64]
     utilities: NDArray[np.float32] | None = None
     calibration: RunCalibration | None = None
+    prior: PriorCalibration | None = None
 
     @property
     def texts(self) -> list[str]:
@@ -93,6 +96,8 @@ def save_drafting(store: DraftingStore, folder: Path) -> None:
             save_file({"utilities": np.ascontiguousarray(store.utilities)}, str(partial / UTILITIES))
         if store.calibration is not None:
             save_calibration(store.calibration, partial)
+        if store.prior is not None:
+            save_prior(store.prior, partial)
 
 
 def _lines(store: DraftingStore) -> list[dict[str, Any]]:
@@ -131,7 +136,8 @@ def load_drafting(folder: Path) -> DraftingStore:
     candidates = [candidate for candidate, _ in lines]
     worth = _utilities(folder / UTILITIES, len(lines), len(bank))
     calibration = load_calibration(folder, facts.classes) if (folder / FILE).is_file() else None
-    return DraftingStore(bank, facts, candidates, asserts, worth, calibration)
+    prior = load_prior(folder, facts.classes)
+    return DraftingStore(bank, facts, candidates, asserts, worth, calibration, prior)
 
 
 def load_facts(folder: Path) -> DraftingFacts:

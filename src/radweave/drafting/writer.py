@@ -50,6 +50,7 @@ from radweave.drafting.choice import (
     prepared,
     shares,
 )
+from radweave.drafting.prior import UpdatedStudy
 from radweave.drafting.smoothers import Changes, Evidence, Floats
 from radweave.drafting.store import DraftingStore
 from radweave.labels import NO_FINDING, Labeler, get_labeler
@@ -322,6 +323,7 @@ MOST_IN_PAIRS = 4096
 RECALLED = 3
 """Training reports that are shown with a draft: those with the greatest weights."""
 NOTHING_LEFT = "no draft: every training report is of the study's own patient"
+PRIOR_UNUSED = "the prior study was not used: too few studies that the run is calibrated on have one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,6 +340,7 @@ class StudyEvidence:
     """A study that a draft is written for: its classes' probabilities (K,), its evidence, the rows that are ``barred``.
 
     ``devices``: a sentence on a device is supported. ``wording``: what the method's own reports say of words.
+    ``changes``: those from the prior study, where the draft is told of one.
     """
 
     probabilities: Floats
@@ -345,6 +348,7 @@ class StudyEvidence:
     barred: NDArray[np.bool_]
     devices: bool
     wording: OwnWording | None
+    changes: Changes | None
 
 
 class UtilityWriter:
@@ -362,6 +366,7 @@ class UtilityWriter:
         marks: bool = False,
     ) -> None:
         facts = store.facts
+        self.of_heads, self.prior, self.prior_input = calibration, store.prior, config.prior
         if config.own and store.calibration is not None:
             calibration = store.calibration
         fitted = facts.own_wording or 0.0
@@ -457,11 +462,23 @@ class UtilityWriter:
         counts = self.stated(own)
         stated = stated_log_odds(counts, len(own.written)) if own.written else None
         probabilities = self.calibration(evidence.scores[None], None if stated is None else stated[None])[0]
+        updated = self._updated(evidence, stated)
+        moved = None if updated is None else (updated.probabilities, updated.thresholds(self.thresholds))
         shown: DraftEvidence = {
-            **self.calibration.evidence(evidence.scores, self.rule, self.macro, stated=stated),
+            **self.calibration.evidence(
+                evidence.scores,
+                self.rule,
+                self.macro,
+                stated=stated,
+                updated=moved,
+            ),
             **evidence.shown,
             "recalled": self._recalled(evidence, barred),
         }
+        if updated is not None and moved is not None:
+            # A class counts by its probability less its threshold, of which the writer has one for all studies.
+            probabilities = moved[0] + self.thresholds - moved[1]
+            shown = {**shown, "changes": updated.shown(self.calibration.classes)}
         if own.written:
             named = dict(zip(self.calibration.classes, counts.astype(int).tolist(), strict=True))
             shown["own_reports"] = {"reports": len(own.written), "state": named}
@@ -471,6 +488,7 @@ class UtilityWriter:
             barred,
             devices=not self.consistent or bool((probabilities >= self.thresholds)[self.devices].any()),
             wording=self.proposals.own_wording(own, self.own_wording) if own else None,
+            changes=None if updated is None else updated.changes,
         )
         choice = self._of_training(study)
         if choice is None:
@@ -483,13 +501,24 @@ class UtilityWriter:
                 probabilities,
                 evidence.weights,
                 barred,
-                evidence.changes,
+                study.changes,
                 devices=study.devices,
                 wording=study.wording,
             )
             choice = choice if better is choice else self._add_findings(better, study)
         choice = self._add_changes(choice, study)
-        return UtilityDraft(choice.candidate.text, {**shown, **self._of(choice)})
+        unused = evidence.prior is not None and self.prior_input != "none" and self.prior is None
+        evidence_shown: DraftEvidence = {**shown, **self._of(choice)}
+        return UtilityDraft(choice.candidate.text, evidence_shown, (PRIOR_UNUSED,) if unused else ())
+
+    def _updated(self, evidence: Evidence, stated: Floats | None) -> UpdatedStudy | None:
+        """The study by its prior too; None without one, or where nothing was learned of priors."""
+        learned, read = self.prior, self.prior_input
+        if evidence.prior is None or learned is None or read == "none":
+            return None
+        own = self.calibration.log_odds(evidence.scores[None], None if stated is None else stated[None])[0]
+        before = replace(evidence.prior, scores=self.of_heads.log_odds(evidence.prior.scores[None])[0])
+        return UpdatedStudy.of(learned, read, own, before)
 
     def stated(self, own: OwnReports) -> Floats:
         """Number of written reports that state each class (K,)."""
@@ -522,7 +551,7 @@ class UtilityWriter:
                 probabilities,
                 evidence.weights,
                 barred,
-                evidence.changes,
+                study.changes,
                 further=True,
                 wording=study.wording,
             )
@@ -532,7 +561,7 @@ class UtilityWriter:
     def _add_changes(self, choice: Choice, study: StudyEvidence) -> Choice:
         """The draft with sentences on changes from the prior, one after the other while that makes it better."""
         probabilities, evidence, barred = study.probabilities, study.evidence, study.barred
-        changes, classes = evidence.changes, tuple(self.calibration.classes)
+        changes, classes = study.changes, tuple(self.calibration.classes)
         if changes is None:
             return choice
 

@@ -171,7 +171,7 @@ class Drafter:
         self, examples: Iterable[Example], *, batch_size: int = 16, progress: Callable[[int], None] | None = None
     ) -> Iterator[Draft]:
         """Write drafts in batches, in order; ``progress`` gets the number of finished studies."""
-        if not self.model.asks_priors():
+        if self.drafting is not None and not (self.drafting.reads_priors or self.decoding.asks_prior):
             examples = (replace(example, prior=None) for example in examples)
         done, begun = 0, deque[tuple[list[Example], Batch]]()
         batches = self._batches(examples, batch_size, begun)

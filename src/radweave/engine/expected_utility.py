@@ -14,9 +14,11 @@ from radweave.core.batch import Batch, VisionEncoder
 from radweave.core.errors import InputError, UnusableModelError
 from radweave.core.evidence import DraftEvidence, OwnReports
 from radweave.drafting.calibration import RunCalibration, Source
-from radweave.drafting.smoothers import EmbeddedStudies, Evidence, Floats
+from radweave.drafting.prior import only_of_one_patient, reported_classes
+from radweave.drafting.smoothers import EmbeddedStudies, Evidence, Floats, PriorEvidence
 from radweave.drafting.store import DraftingFacts, DraftingStore, load_drafting
 from radweave.drafting.writer import UtilityDraft, UtilityWriter
+from radweave.labels import get_labeler
 from radweave.methods.model import (
     Classifying,
     EvidenceSource,
@@ -96,12 +98,16 @@ def barred_rows(owners: Owners, batch: Batch) -> NDArray[np.bool_]:
 
 @dataclass(slots=True)
 class Drafting:
-    """The drafting of a run; its folder is read with the first draft."""
+    """The drafting of a run; its folder is read with the first draft.
+
+    ``reads_priors``: the model itself reads the prior of a study, else it gets none.
+    """
 
     folder: Path
     model: ReportModel
     calibration: RunCalibration
     decode: Callable[[list[int]], str]
+    reads_priors: bool = False
     _opened: Opened | None = None
     _writers: dict[tuple[ExpectedUtilityConfig, bool], UtilityWriter] = field(default_factory=dict)
 
@@ -117,8 +123,11 @@ class Drafting:
         config, marks = decoding.expected_utility, decoding.deidentification_marks == "keep"
         if (config, marks) not in self._writers:
             self._writers[config, marks] = UtilityWriter(self._opened.store, self.calibration, config, marks=marks)
-        writer, evidence = self._writers[config, marks], self._opened.evidence_for(batch)
-        own = self._own(batch, evidence, decoding)
+        read = batch if self.reads_priors else replace(batch, priors=None, prior_of=())
+        writer, evidence = self._writers[config, marks], self._opened.evidence_for(read)
+        own = self._own(read, evidence, decoding)
+        if decoding.asks_prior and batch.priors is not None:
+            evidence = self._opened.beside_priors(evidence, batch, batch.priors, config.prior)
         for row, barred, texts in zip(evidence, self._opened.barred(batch), own, strict=True):
             yield writer.write(row, barred, texts)
 
@@ -191,6 +200,24 @@ class Opened:
     def barred(self, batch: Batch) -> NDArray[np.bool_]:
         """True (B, J) for rows of the study itself and of its patient."""
         return barred_rows(self.owners, batch)
+
+    def beside_priors(self, evidence: Sequence[Evidence], batch: Batch, priors: Batch, read: str) -> list[Evidence]:
+        """The evidence for each study of a batch with that of its prior, where it has one.
+
+        Raises:
+            InputError: if a prior is of another patient.
+        """
+        only_of_one_patient([batch.patient_ids[row] for row in batch.prior_of], priors.patient_ids)
+        labeler = get_labeler(self.store.facts.label_set)
+        if read != "report" and self.store.prior is not None:
+            scores = [one.scores for one in self.evidence_for(priors)]
+        else:
+            scores = [np.zeros(len(labeler.classes))] * len(priors)
+        reported = reported_classes(priors.reports or [""] * len(priors), labeler)
+        made = list(evidence)
+        for number, row in enumerate(batch.prior_of):
+            made[row] = replace(made[row], prior=PriorEvidence(scores[number], reported[number]))
+        return made
 
     def evidence_for(self, batch: Batch) -> list[Evidence]:
         """Evidence from the training studies for each study."""

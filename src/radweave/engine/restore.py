@@ -92,7 +92,7 @@ def restore(folder: Path, *, device: torch.device | None = None) -> Run:
     set_memories(model, folder, named=card.memories)
     model.to(default_device() if device is None else device).eval()
     calibration = load_calibration(folder, card.classes)
-    drafting = Drafting(folder / FOLDER, model, calibration, partial(decode, tokenizer))
+    drafting = Drafting(folder / FOLDER, model, calibration, partial(decode, tokenizer), experiment.data.priors)
     ood = load_ood(folder / "familiarity")
     return Run(folder, card, experiment, tokenizer, model, ood, drafting)
 

@@ -2,11 +2,12 @@
 
 Heads are calibrated on the validation split, with and without what the method's own reports of these studies state. Its
 reports have a share in the wording unless validation drafts are worth less with it, by more than a standard error.
+What a prior study says is learned from the studies that the classes are calibrated on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -29,7 +30,8 @@ from radweave.drafting.candidates import (
     utilities,
     utility_options,
 )
-from radweave.drafting.smoothers import EmbeddedStudies, Evidence, Floats
+from radweave.drafting.prior import FEWEST, Known, PriorCalibration, only_of_one_patient, reported_classes
+from radweave.drafting.smoothers import EmbeddedStudies, Evidence, Floats, PriorEvidence
 from radweave.drafting.store import DraftingFacts, DraftingStore, labels_tensor, save_drafting
 from radweave.drafting.writer import MOST_IN_PAIRS, UtilityWriter
 from radweave.engine.expected_utility import (
@@ -61,10 +63,12 @@ def save_for_drafting(training: Training, view: TrainingView) -> None:
     labeler = get_labeler(training.experiment.data.label_set)
     studies = _drafting_studies(training.model, view, labeler)
     labels = affirmed_classes([example.report or "" for example in studies.examples], labeler)
-    calibration = _calibrated(training, studies, labels, labeler)
+    calibrated = _calibrated(training, studies, labels, labeler)
+    calibration = calibrated.calibration
     save_calibration(calibration, training.folder)
     try:
         store = _store(training, studies, labels, calibration.source)
+        store = replace(store, prior=_learned_of_priors(training, calibrated))
         store = _asked(training, studies, store, calibration)
     except ValueError as error:
         if training.experiment.decoding.kind == "expected_utility":
@@ -131,17 +135,73 @@ def _drafting_studies(model: ReportModel, view: TrainingView, labeler: Labeler) 
     return DraftingStudies(view.examples, evidence, rows, studies)
 
 
-def _calibrated(training: Training, studies: DraftingStudies, labels: Floats, labeler: Labeler) -> RunCalibration:
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """A calibration with what it was made of: N studies, their scores and findings (N, K); ``ask`` scores others."""
+
+    calibration: RunCalibration
+    examples: Sequence[Example]
+    scores: Floats
+    truth: Floats
+    ask: Callable[[Batch], Floats]
+
+
+def _calibrated(training: Training, studies: DraftingStudies, labels: Floats, labeler: Labeler) -> Calibrated:
     """Calibration of heads on the validation split, else of evidence on the training split without the patient."""
-    model = training.model
+    model, classes = training.model, labeler.classes
     if isinstance(model, EvidenceSource) or not knows_classes(model):
         source: Source = evidence_kind(model) if isinstance(model, EvidenceSource) else "smoothers"
         scores = np.stack([row.scores for row in studies.evidence])
-        return RunCalibration.fit(source, "train", labeler.classes, scores, labels)
+        fitted = RunCalibration.fit(source, "train", classes, scores, labels)
+        return Calibrated(fitted, studies.examples, scores, labels, partial(_smoothed_scores, studies, model))
     examples = _validation(training)
     logits = np.concatenate([class_scores(model, batch) for batch in _batches(training, examples)])
     truth = affirmed_classes([example.report or "" for example in examples], labeler)
-    return RunCalibration.fit("heads", "val", labeler.classes, logits, truth)
+    fitted = RunCalibration.fit("heads", "val", classes, logits, truth)
+    return Calibrated(fitted, examples, logits, truth, partial(class_scores, model))
+
+
+def _smoothed_scores(studies: DraftingStudies, model: ReportModel, batch: Batch) -> Floats:
+    """Scores (B, K) of training studies that are not among those in use, without what their patients teach."""
+    if isinstance(model, EvidenceSource):
+        return np.stack([one.scores for one in model.evidence_for(batch)])
+    assert studies.embedded is not None, "a model without evidence of its own has embeddings"
+    patients = np.array([example.patient_id for example in studies.examples])
+    rows = zip(embed(model, batch), batch.patient_ids, strict=True)
+    return np.stack([studies.embedded.evidence_for(row, patients == patient).scores for row, patient in rows])
+
+
+def _learned_of_priors(training: Training, calibrated: Calibrated) -> PriorCalibration | None:
+    """Weights of the priors of the studies that the classes are calibrated on; None, with a note, where few have one.
+
+    A prior is of the same split and patient. It is scored as its study is: by what never saw that patient.
+    """
+    calibration, classes = calibrated.calibration, tuple(calibrated.calibration.classes)
+    priors = training.splits[calibration.split].priors
+    rows = [row for row, example in enumerate(calibrated.examples) if example.study_id in priors]
+    if len(rows) < FEWEST:
+        if rows:
+            training.watch.note(f"drafts are not told of prior studies: {len(rows)} have one, {FEWEST} are needed")
+        return None
+    examples = [calibrated.examples[row] for row in rows]
+    before = [priors[example.study_id] for example in examples]
+    only_of_one_patient([one.patient_id for one in examples], [one.patient_id for one in before])
+    scored = zip(calibrated.examples, calibrated.scores, strict=True)
+    known = {example.study_id: row for example, row in scored}
+    missing = list({one.study_id: one for one in before if one.study_id not in known}.values())
+    for batch in _batches(training, missing):
+        known |= dict(zip(batch.study_ids, calibrated.ask(batch), strict=True))
+    scores = np.stack([known[one.study_id] for one in before])
+    labeler = get_labeler(training.experiment.data.label_set)
+    reported = reported_classes([one.report or "" for one in before], labeler)
+    return PriorCalibration.fit(
+        calibration.split,
+        classes,
+        calibration.log_odds(calibrated.scores[rows]),
+        PriorEvidence(calibration.log_odds(scores), reported),
+        Known.of([one.report or "" for one in examples], calibrated.truth[rows], reported, labeler),
+        calibration.threshold,
+    )
 
 
 def _validation(training: Training) -> Sequence[Example]:

@@ -356,10 +356,7 @@ def joined_rows(pairs: Mapping[str, Sequence[Sequence[Pair]]]) -> dict[str, str]
 def read_terms(suite: SuiteSet, folders: Mapping[str, tuple[Path, ...]]) -> dict[str, Terms]:
     """The terms of every row, from the configuration of its runs and what the row changes for its drafts."""
     rows, trained = {row.label: row for row in suite.table.rows}, trained_rows(suite)
-    return {
-        label: terms_of(read_experiment(folders[trained[label]][0]), rows[label].decoding, rows[label].at_test)
-        for label in folders
-    }
+    return {label: terms_of(read_experiment(folders[trained[label]][0]), rows[label].decoding) for label in folders}
 
 
 def read_costs(suite: SuiteSet, folders: Mapping[str, tuple[Path, ...]]) -> dict[str, MethodCost]:

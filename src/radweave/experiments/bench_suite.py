@@ -33,11 +33,17 @@ from radweave.phantom.study import PhantomOptions
 
 REFERENCE = "baseline"
 JOINING = "weave"
-"""The method that joins what the others see. Where it takes part, every other system is tested against it too; of data
-with priors, which only this one looks at, it reports a second time without them."""
-UNTOLD = f"{JOINING}, told no prior"
+"""The method that joins what the others see. Where it takes part, every other system is tested against it too."""
 UTILITY = "kind=expected_utility"
 """The option of decoding by which drafts are chosen instead of written: docs/drafting.md."""
+PRIOR_ROWS: Mapping[str, str] = {
+    "none": "told no prior",
+    "report": "told the prior's report",
+    "image": "told the prior's image",
+    "both": "told the prior",
+}
+"""Value of ``expected_utility.prior`` -> name of the rows that draft with it."""
+UNTOLD = f"{JOINING}, {PRIOR_ROWS['none']}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +88,8 @@ class BenchRequest:
     run, ``methods`` none for all. ``overrides`` are key=value, METHOD:key=value, SET:key=value or
     SET:METHOD:key=value; ``precision`` is that of every stage that trains. ``studies`` draws phantoms of another size.
     ``headline_seeds`` go to the sets of ``headline_sets`` and there to ``headline_methods``, none for all. With
-    ``utility`` every run also drafts by expected utility, as a row of its own. With ``pace`` a short run measures what
+    ``utility`` every run also drafts by expected utility, as a row of its own, and on data with priors once more for
+    each of ``prior`` (``PRIOR_ROWS``) that its preset is not told. With ``pace`` a short run measures what
     runs that were taken over leave open. With ``probe`` each method's first seed is probed. The summary page also goes
     to ``pages``. ``drafts`` are files of other programs, [SET:]NAME=FILE, each name a row beside the methods.
     """
@@ -105,6 +112,7 @@ class BenchRequest:
     meteor: bool = False
     train: bool = True
     utility: bool = True
+    prior: tuple[str, ...] = ()
     pace: bool = True
     probe: bool = True
     drafts: tuple[str, ...] = ()
@@ -148,6 +156,9 @@ def check_sets(request: BenchRequest) -> None:
     for name in (*request.sets, *request.headline_sets):
         if name not in SETS:
             raise InputError("no such set", field="--sets", got=name, expected=", ".join(SETS))
+    for read in request.prior:
+        if read not in PRIOR_ROWS:
+            raise InputError("not what a draft may be told", field="--prior", got=read, expected=", ".join(PRIOR_ROWS))
     if not request.sets:
         raise InputError("nothing to run", field="--sets", expected=", ".join(SETS))
     for name in request.sets:
@@ -173,11 +184,16 @@ def plan_set(request: BenchRequest, name: str, dataset: Path) -> SuiteSet:
             unable[method] = f"no preset '{request.preset}' of it reads {kind.modality}"
         else:
             rows.append(Row(method, method=method, preset=preset, headline=method in headline, paper=printed(method)))
-            if request.utility and resolve(method, preset, ()).decoding.kind != "expected_utility":
-                label = f"{method}, by utility"
+            decoding = resolve(method, preset, ()).decoding
+            by_itself = decoding.kind == "expected_utility"
+            label, preset_reads = (method if by_itself else f"{method}, by utility"), decoding.expected_utility.prior
+            if request.utility and not by_itself:
                 rows.append(Row(label, run_of=method, decoding=(UTILITY,), headline=method in headline))
-            if method == JOINING and with_priors:
-                rows.append(Row(UNTOLD, run_of=method, at_test=("priors=false",), headline=method in headline))
+            inputs = ("none", *(request.prior if request.utility else ())) if with_priors else ()
+            for prior in dict.fromkeys(inputs):
+                if prior != preset_reads:
+                    options, name = (UTILITY, f"expected_utility.prior={prior}"), f"{label}, {PRIOR_ROWS[prior]}"
+                    rows.append(Row(name, run_of=method, decoding=options, headline=method in headline))
     if not rows:
         raise InputError(f"no method can be run on this set: {unable}", field=f"--{name}")
     reference = REFERENCE if REFERENCE not in unable else rows[0].label
@@ -380,7 +396,7 @@ def settings_of(experiment: Experiment) -> dict[str, str]:
         "tokenizer": f"{getattr(data.tokenizer, 'vocab_size', None) or data.tokenizer.kind} tokens",
         "longest report": f"{data.max_tokens} tokens",
         "augmentation": data.augmentation.kind,
-        "earlier study": "yes" if data.priors else "no",
+        "earlier study": "yes" if experiment.reads_priors(decoding) else "no",
         "passes over the images": _passes(experiment),
         "precision": " and ".join(sorted({stage.precision for stage in experiment.named_stages().values()})),
         "decoding": f"{decoding.num_beams} beams, {decoding.max_new_tokens} tokens",

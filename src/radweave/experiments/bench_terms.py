@@ -28,12 +28,16 @@ def read_experiment(folder: Path) -> Experiment:
     return experiment
 
 
-def terms_of(experiment: Experiment, decoding: Sequence[str] = (), at_test: Sequence[str] = ()) -> Terms:
-    """The terms of a row that drafts with this configuration, with these options of decoding and settings of tests."""
+PRIOR_READ: Mapping[str, str] = {"none": "no", "report": "its report", "image": "its image", "both": "report and image"}
+"""Value of ``expected_utility.prior`` -> the part of the earlier study that drafts by utility read."""
+
+
+def terms_of(experiment: Experiment, decoding: Sequence[str] = ()) -> Terms:
+    """The terms of a row that drafts with this configuration and with these options of decoding."""
     options = override(experiment.decoding, decoding)
     utility, by_utility = options.expected_utility, options.kind == "expected_utility"
     drawn = f"{utility.samples} drawn by the method, and what it recalls"
-    sees_prior = experiment.data.priors and "priors=false" not in at_test
+    read = PRIOR_READ[utility.prior] if by_utility else "no"
     return {
         "drafts": "by utility" if by_utility else "own decoder",
         "beams": DASH if by_utility else str(options.num_beams),
@@ -42,7 +46,7 @@ def terms_of(experiment: Experiment, decoding: Sequence[str] = (), at_test: Sequ
         "candidates": (drawn if utility.own else "training reports alone") if by_utility else DASH,
         "further findings": str(utility.further_findings) if by_utility else DASH,
         "encoders": str(_encoders(experiment)),
-        "earlier study": "yes" if sees_prior else "no",
+        "earlier study": f"read by the method; by utility: {read}" if experiment.data.priors else read,
     }
 
 

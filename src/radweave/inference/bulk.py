@@ -348,7 +348,8 @@ def generate_split(
             recipe = ReportRecipe(run.folder, dataset_path, split, batch_size, decoding, predictor.warnings, settings)
             compute_on_ray(plan, recipe, workers=ray_workers, finished=lambda number: count(len(plan.shards[number])))
         else:
-            rows = Rows(predictor, {example.study_id: example for example in prepared.examples}, batch_size, count)
+            examples = prepared.beside_priors if predictor.decoding.asks_prior else prepared.examples
+            rows = Rows(predictor, {example.study_id: example for example in examples}, batch_size, count)
             for number in shards_to_compute(plan, ranks):
                 write_jsonl(plan.path(number), rows.of(plan.shards[number]))
         counts: Counter[str] = Counter()
@@ -485,5 +486,6 @@ class ReportRecipe:
         prepared = prepare(dataset, self.split, run.experiment, run.tokenizer, cache, need_text=False)
         decoding = type(run.experiment.decoding).model_validate(self.decoding)
         predictor = dataclasses.replace(Predictor.of(run, untrained=True), decoding=decoding, warnings=self.warnings)
-        rows = Rows(predictor, {example.study_id: example for example in prepared.examples}, self.batch_size)
+        examples = prepared.beside_priors if predictor.decoding.asks_prior else prepared.examples
+        rows = Rows(predictor, {example.study_id: example for example in examples}, self.batch_size)
         return lambda study_ids, path: write_jsonl(path, rows.of(study_ids))

@@ -323,6 +323,10 @@ class Experiment(Config):
         """Statement about the weights that the encoder starts from, where the package brings them."""
         return STATED if getattr(self.model.encoder, "start", "nothing") == "phantom" else None
 
+    def reads_priors(self, decoding: DecodingConfig) -> bool:
+        """True if the model reads a study's prior, or drafts with this decoding are told of it."""
+        return self.data.priors or decoding.asks_prior
+
     def named_stages(self) -> dict[str, StageConfig]:
         """The stages in the order in which they run."""
         return self.stages.named()

@@ -218,10 +218,6 @@ class ReportModel(nn.Module, ABC):
         """Layouts of the banks that the model needs, by name. A run that lacks one is refused."""
         return {}
 
-    def asks_priors(self) -> bool:
-        """True if the model reads a study's prior; else a draft compares with nothing."""
-        return True
-
     def set_memories(self, banks: Mapping[str, Bank]) -> None:
         """Take the banks of a run, by name.
 

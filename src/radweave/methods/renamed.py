@@ -1,4 +1,4 @@
-"""Former names of configuration keys, stages and parts: what an earlier version wrote still opens.
+"""Former names of configuration keys, stages and parts: what an earlier version wrote opens, or is refused by name.
 
 A configuration (YAML, an override, ``config.yaml`` of a run) may use a former key; a note names the present one. Only
 methods of this package had these keys: those of other packages are left alone.
@@ -19,13 +19,16 @@ KEYS: Final[Mapping[str, str]] = {
     "stages.eyes": "encoder",
     "stages.*.losses.eyes": "dense",
     "model.dense.speaks": "is_source",
-    "model.recall.speaks": "is_source",
     "model.looks": "descriptors",
     "model.kernels.looks": "descriptors",
 }
 """Former key, by its path in an experiment (``*``: any name) -> its present name."""
 PARTS: Final[Mapping[str, str]] = {"looks": "descriptors", "kernels.looks": "kernels.descriptors"}
 """Former name of a part in saved weights -> its present name."""
+REMOVED: Final[Mapping[str, Sequence[str]]] = {
+    "weave": ("model.difference", "model.cases", "model.change", "model.writer", "model.wording"),
+}
+"""Method -> keys of parts that it had. A run that has one is of another model."""
 STAGE_SEEDS: Final[Mapping[str, str]] = {"encoder": "eyes"}
 """Stage -> the former name by which it still draws its random numbers: a renamed stage trains to the same weights."""
 
@@ -34,8 +37,14 @@ def rename_keys(config: Mapping[str, Any], *, note: bool) -> dict[str, Any]:
     """A nested configuration with present keys; with ``note`` each former one is named in the log.
 
     Raises:
-        InputError: if a key is there under both names.
+        InputError: if a key is there under both names, or of a part that the method no longer has.
     """
+    for path in REMOVED.get(str(config.get("method")), ()):
+        part, _, key = path.partition(".")
+        if key in (config.get(part) or {}):
+            raise InputError(
+                "the method no longer has this part; use the version of radweave that wrote this", field=path
+            )
     return _renamed(config, (), note)
 
 

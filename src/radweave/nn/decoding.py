@@ -48,13 +48,16 @@ class ExpectedUtilityConfig(Config):
     evidence of that class, as the run's calibration weighs it; and they speak for the wording with ``own_wording`` of
     the weight. None is the run's share: of 0, 1/8 and 1/4 the one whose validation drafts are worth most. With
     ``written`` false no sentence of a draft is a language model's: every one is one that a radiologist wrote.
+    ``prior`` says what a draft is told of the patient's prior study, whatever the method: what its report affirms, what
+    the method's own evidence says of its image, or both (``radweave.drafting.prior``). A study without a prior is
+    drafted as with ``none``.
     """
 
     findings: float = Field(default=6.0, ge=0)
     cider: float = Field(default=1.0, ge=0)
     rouge_l: float = Field(default=5.0, ge=0)
     bleu: float = Field(default=0.3, ge=0)
-    thresholds: Literal["pooled", "per_class", "balanced"] = "pooled"
+    thresholds: Literal["pooled", "per_class", "balanced"] = "balanced"
     heaviest: float = Field(default=20.0, ge=1)
     macro: float = Field(default=1.0, ge=0)
     composites: bool = True
@@ -62,6 +65,7 @@ class ExpectedUtilityConfig(Config):
     unsupported_places: Literal["remove", "keep"] = "remove"
     further_findings: int = Field(default=0, ge=0, le=64)
     written: bool = True
+    prior: Literal["none", "report", "image", "both"] = "none"
     own: bool = True
     samples: int = Field(default=8, ge=0, le=256)
     own_wording: float | None = Field(default=None, ge=0, lt=1)
@@ -103,6 +107,11 @@ class DecodingConfig(Config):
     deidentification_marks: Literal["remove", "keep"] = "remove"
     cache: Literal["static", "growing"] = "static"
     compile: Compile = "none"
+
+    @property
+    def asks_prior(self) -> bool:
+        """True if a draft is told of the patient's prior study."""
+        return self.kind == "expected_utility" and self.expected_utility.prior != "none"
 
     @property
     def is_as_written(self) -> bool:

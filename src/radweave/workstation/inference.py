@@ -164,13 +164,13 @@ class InferenceModel:
         return self._with_prior(_LoadedStudy(example, warnings, views, StudyContext()), job["prior"])
 
     def _with_prior(self, read: _LoadedStudy, prior: dict[str, Any]) -> _LoadedStudy:
-        """Add the prior to a study as in training, if it can be read and the run was trained with priors.
+        """Add the prior to a study as in training, if it can be read and a draft of the run reads priors.
 
         Another run does not get it: its comparisons would refer to images that it does not read.
         """
         report = prior["report"] or ""
         known = StudyContext(prior=Study(study_id=PRIOR, patient_id=PRIOR, report=report or None))
-        if not self.run.experiment.data.priors:
+        if not self.run.experiment.reads_priors(self.predictor.decoding):
             return replace(read, known=known, warnings=(*read.warnings, PRIOR_NOT_USED))
         try:
             images, _ = self.predictor.read_views([Path(path) for path in prior["files"]])
@@ -211,7 +211,7 @@ class InferenceModel:
 
         if self._dataset is None:
             raise InputError("is of a data set, and the server was started without one", field="--data")
-        loaded = read_dataset_study(self.run, self._dataset, name, force=rest)
+        loaded = read_dataset_study(self.run, self._dataset, name, self.predictor.decoding, force=rest)
         files = [Path(ref.path) for ref, _ in loaded.views]
         if not unlike:
             refuse_outliers(self.predictor.ood, loaded.example, files)

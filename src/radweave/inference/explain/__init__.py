@@ -35,6 +35,7 @@ from radweave.io.images import read_radiograph
 from radweave.io.viewer import Read, read_words
 from radweave.io.volumes import Volume
 from radweave.labels import get_labeler
+from radweave.nn.decoding import DecodingConfig
 
 PAGE = "index.html"
 _FIELDS = ("study_id", "report", "evidence", "warnings", "notice")
@@ -94,7 +95,7 @@ def explain_study(
     """
     refuse_existing(out, overwrite=overwrite, kind=_OUTPUT)
     dataset = Dataset.open(dataset_path).aimed(run.experiment.data.target)
-    rows = read_dataset_study(run, dataset, study_id, force=force)
+    rows = read_dataset_study(run, dataset, study_id, predictor.decoding, force=force)
     files = [dataset.path / ref.path for ref, _ in rows.views]
     if not force:
         refuse_outliers(predictor.ood, rows.example, files)
@@ -217,8 +218,10 @@ class DatasetStudy:
     warnings: tuple[str, ...]
 
 
-def read_dataset_study(run: Run, dataset: Dataset, study_id: str, *, force: bool = False) -> DatasetStudy:
-    """Find a study and read its images, and those of the study before it where the run looks at priors.
+def read_dataset_study(
+    run: Run, dataset: Dataset, study_id: str, decoding: DecodingConfig, *, force: bool = False
+) -> DatasetStudy:
+    """Find a study and read its images, and those of the study before it where a draft reads it.
 
     Raises:
         InputError: if it is not there, the run reads another modality, none of its images can be read, or one is
@@ -230,7 +233,8 @@ def read_dataset_study(run: Run, dataset: Dataset, study_id: str, *, force: bool
     if study is None:
         raise InputError("no such study in the data set", file=dataset.path, field="--study", got=study_id)
     wanted = [study]
-    if run.experiment.data.priors and study.prior is not None:
+    reads_priors = run.experiment.reads_priors(decoding)
+    if reads_priors and study.prior is not None:
         wanted += [other for other in dataset.studies(study.split) if other.study_id == study.prior]
     read, unreadable = _read(dataset, (ref for one in wanted for ref in one.images if ref.modality == modality))
     warnings = [(ref, text) for ref in study.images if ref.path in read for text in read[ref.path].warnings]
@@ -238,7 +242,7 @@ def read_dataset_study(run: Run, dataset: Dataset, study_id: str, *, force: bool
         own = [ref.path for ref in study.images if ref.path in read]
         refuse_doubtful([read[path] for path in own], [dataset.path / path for path in own])
     lost = [(ref, f"left out, {unreadable[ref.path]}") for ref in study.images if ref.path in unreadable]
-    example = _example(run, dataset, study, read, unreadable)
+    example = _example(run, dataset, study, read, unreadable, reads_priors=reads_priors)
     by_row = dict(enumerate(read))
     refs = {ref.path: ref for ref in study.images}
     return DatasetStudy(
@@ -265,7 +269,15 @@ def _read(dataset: Dataset, refs: Iterable[ImageRef]) -> tuple[dict[str, Picture
     return read, unreadable
 
 
-def _example(run: Run, dataset: Dataset, study: Study, read: dict[str, Picture], unreadable: dict[str, str]) -> Example:
+def _example(
+    run: Run,
+    dataset: Dataset,
+    study: Study,
+    read: dict[str, Picture],
+    unreadable: dict[str, str],
+    *,
+    reads_priors: bool,
+) -> Example:
     """Input of the model: the study with its patient, so that no memory returns that one, and without its report.
 
     Raises:
@@ -279,7 +291,8 @@ def _example(run: Run, dataset: Dataset, study: Study, read: dict[str, Picture],
         unreadable=unreadable,
     )
     prepared = prepare(dataset, study.split, run.experiment, run.tokenizer, cache, need_text=False)
-    example = next((example for example in prepared.examples if example.study_id == study.study_id), None)
+    examples = prepared.beside_priors if reads_priors else prepared.examples
+    example = next((example for example in examples if example.study_id == study.study_id), None)
     if example is None:
         raise InputError(
             f"the study cannot be used: {prepared.left_out.get(study.study_id, 'no image')}",

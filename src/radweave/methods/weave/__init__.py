@@ -1,4 +1,4 @@
-"""Evidence of five methods and a memory, weighed for each class on out-of-fold studies, and drafts chosen by it.
+"""A stack of heads and smoothers, weighed for each class on out-of-fold studies, and drafts chosen by it.
 
 There is no paper. See docs/methods/weave.md.
 """
@@ -21,8 +21,8 @@ from radweave.methods.experiment import (
 from radweave.methods.stage import StageConfig, full
 from radweave.methods.tables import Row, Table, parts_table
 from radweave.methods.weave.config import WeaveExperiment, WeaveModelConfig, WeaveStages
-from radweave.methods.weave.heads import NoSourceConfig, TokenSourceConfig
-from radweave.methods.weave.writing import WordingConfig
+from radweave.methods.weave.heads import TokenSourceConfig
+from radweave.methods.weave.recall import NoKernelsConfig
 from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.decoding import DecodingConfig, ExpectedUtilityConfig
 from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, LoraConfig, PretrainedLanguageModelConfig
@@ -34,18 +34,14 @@ from radweave.nn.vision.resnet3d import TINY_RESNET3D
 
 __all__ = ["ABLATIONS", "PRESETS", "TABLES"]
 
-HEADS = full("tokens", "difference")
-SOURCES = {"tokens": 1.0, "difference": 1.0}
+HEADS, SOURCES = full("tokens"), {"tokens": 1.0}
 WRITING, REPORT = full("connector", "language_model"), {"report": 1.0}
 MEMBER_PARTS, WORDS = full("vision_encoder", "dense"), {"dense": 1.0}
+DRAWN_AT = 0.7
+"""Temperature at which the language model draws reports."""
 PROMPT = (
     "<Img>{image}</Img> {findings} Generate a comprehensive and detailed diagnosis report for this chest X-ray image."
 )
-
-
-def with_priors(data: DataConfig) -> DataConfig:
-    """A study comes with its prior, where the data set has one."""
-    return data.model_copy(update={"priors": True})
 
 
 def of_members(plain: StageConfig) -> StageConfig:
@@ -63,22 +59,21 @@ def members_stage(plain: StageConfig) -> StageConfig:
 
 
 def by_utility(tokens: int, further_findings: int = 0) -> DecodingConfig:
-    """Drafts are chosen by expected utility; the language model's own are greedy."""
-    chosen = ExpectedUtilityConfig(thresholds="balanced", consistent=True, further_findings=further_findings)
-    return DecodingConfig(kind="expected_utility", expected_utility=chosen, max_new_tokens=tokens)
+    """Drafts are chosen by expected utility, told the patient's prior study; the language model's own are greedy."""
+    chosen = ExpectedUtilityConfig(further_findings=further_findings, prior="both")
+    return DecodingConfig(kind="expected_utility", expected_utility=chosen, max_new_tokens=tokens, temperature=DRAWN_AT)
 
 
 def tiny() -> WeaveExperiment:
     """Four members of one million weights each; some twenty minutes on one CPU core."""
     return WeaveExperiment(
-        data=with_priors(TINY_XRAY),
+        data=TINY_XRAY,
         model=WeaveModelConfig(
             vision_encoder=PHANTOM_ENCODER,
             full_member=True,
             tokens=TokenSourceConfig(tokens=DiseaseTokensConfig(num_heads=4)),
             connector=LinearConnectorConfig(input_norm="batch"),
             language_model=TINY_LLAMA,
-            wording=WordingConfig(fitted=True),
             prompt="{image}{findings}",
             recalled_prompt="{recalled}\n",
         ),
@@ -99,8 +94,8 @@ def tiny_ct() -> WeaveExperiment:
     first = members_stage(words.model_copy(update={"select": "last"}))
     report = stage(WRITING, REPORT, warm(2e-3, 50), epochs=8, augment=False)
     return WeaveExperiment(
-        data=with_priors(TINY_CT),
-        model=plain.model.model_copy(update={"vision_encoder": TINY_RESNET3D, "kernels": NoSourceConfig()}),
+        data=TINY_CT,
+        model=plain.model.model_copy(update={"vision_encoder": TINY_RESNET3D, "kernels": NoKernelsConfig()}),
         stages=plain.stages.model_copy(update={"encoder": first, "report": report}),
         decoding=by_utility(160, MANY_FINDINGS.further_findings),
     )
@@ -114,7 +109,7 @@ def small() -> WeaveExperiment:
     changes = {"vision_encoder": encoder, "tokens": TokenSourceConfig(), "language_model": SMALL_LLAMA}
     words = stage(MEMBER_PARTS, WORDS, schedule, epochs=15, batch_size=32)
     return WeaveExperiment(
-        data=with_priors(data),
+        data=data,
         model=plain.model.model_copy(update=changes),
         stages=WeaveStages(
             encoder=members_stage(words.model_copy(update={"precision": "auto", "ema": 0.99, "select": "last"})),
@@ -131,12 +126,11 @@ def paper() -> WeaveExperiment:
     schedule = warm(1e-4, 500, final_ratio=0.0)
     words = stage(MEMBER_PARTS, WORDS, schedule, epochs=10, batch_size=32, augment=False)
     return WeaveExperiment(
-        data=with_priors(published(max_tokens=100)),
+        data=published(max_tokens=100),
         model=WeaveModelConfig(
             vision_encoder=SwinConfig(path=swin, channels=3),
             full_member=True,
             connector=LinearConnectorConfig(),
-            wording=WordingConfig(fitted=True),
             language_model=PretrainedLanguageModelConfig(path=llama, dtype="bfloat16", lora=LoraConfig()),
             findings_text=DiagnosisTextConfig(intro="Findings of a classifier:", none=" none."),
             prompt=PROMPT,
@@ -159,18 +153,12 @@ PRESETS = {"tiny": tiny, "tiny-ct": tiny_ct, "small": small, "paper": paper}
 SILENT = {
     "dense": "model.dense.is_source=false",
     "tokens": "model.tokens=none",
-    "difference": "model.difference=none",
     "kernels": "model.kernels=none",
-    "recall": "model.recall.is_source=false",
-    "cases": "model.cases=none",
-    "change": "model.change=none",
 }
-"""Override that switches each source off. The dense head trains the members and the recalled studies decide the wording
-in any case. ``change`` adds evidence to studies with a prior alone; the others keep the frequencies of the classes."""
+"""Override that switches each source off. The dense head trains the members in any case."""
 
 ALONE = {f"{name} alone": [how for other, how in SILENT.items() if other != name] for name in SILENT}
 WITHOUT = {f"w/o {name}": [how] for name, how in SILENT.items()}
-NO_LANGUAGE_MODEL = "w/o language model"
 
 ABLATIONS: dict[str, list[str]] = {
     "full": [],
@@ -180,15 +168,18 @@ ABLATIONS: dict[str, list[str]] = {
     "w/o drafting": ["decoding.kind=likelihood"],
     "one threshold": ["decoding.expected_utility.thresholds=pooled"],
     "contradictions left": ["decoding.expected_utility.consistent=false"],
-    "without prior": ["data.priors=false"],
-    NO_LANGUAGE_MODEL: ["model.language_model=none"],
+    "w/o recall": ["model.recall=none"],
+    "w/o language model": ["decoding.expected_utility.written=false"],
+    "told no prior": ["decoding.expected_utility.prior=none"],
+    "told the prior's report": ["decoding.expected_utility.prior=report"],
+    "told the prior's image": ["decoding.expected_utility.prior=image"],
     "two members": ["model.members=2"],
 }
 
 AT_DECODING = {
-    "w/o drafting": ("kind=likelihood",),
-    "one threshold": ("expected_utility.thresholds=pooled",),
-    "contradictions left": ("expected_utility.consistent=false",),
+    name: tuple(option.removeprefix("decoding.") for option in options)
+    for name, options in ABLATIONS.items()
+    if options and all(option.startswith("decoding.") for option in options)
 }
 """A run of which the decoding alone differs is trained once."""
 ROWS = tuple(

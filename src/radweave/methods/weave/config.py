@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -12,40 +12,25 @@ from radweave.core.config import Config, Count, Prompt
 from radweave.core.errors import InputError
 from radweave.data.tokenizer import decode, encode
 from radweave.methods.experiment import BuildContext, EncoderFirstStages, Experiment, ModelConfig, Without
-from radweave.methods.prior_change import ChangeConfig, ChangeSetting, NoChangeConfig
 from radweave.methods.stage import StageConfig
-from radweave.methods.weave.heads import (
-    DenseSourceConfig,
-    DifferenceSetting,
-    DifferenceSourceConfig,
-    NoSourceConfig,
-    TokenSetting,
-    TokenSourceConfig,
-)
+from radweave.methods.weave.heads import DenseSourceConfig, TokenSetting, TokenSourceConfig
 from radweave.methods.weave.members import Folds, Members
-from radweave.methods.weave.model import (
-    KINDS,
-    LEARNED,
-    REMEMBERED,
-    SOURCES,
-    CopyingWriter,
-    LanguageModelWriter,
-    WeaveModel,
-)
+from radweave.methods.weave.model import KINDS, LEARNED, SOURCES, WeaveModel
 from radweave.methods.weave.recall import (
-    CasesConfig,
-    CasesSetting,
     KernelsConfig,
     KernelsSetting,
+    NoKernelsConfig,
+    NoRecallConfig,
     RecallConfig,
     RecallSetting,
 )
 from radweave.methods.weave.stack import Stack, StackConfig, StackSetting
-from radweave.methods.weave.writing import Prompts, WordingConfig, WriterSetting
+from radweave.methods.weave.writing import Prompts, Wording
 from radweave.nn.connector import ConnectorConfig
+from radweave.nn.language_model import LanguageModelConfig
 from radweave.nn.prompt import PromptFormat
 from radweave.nn.text_pretraining import DiagnosisTextConfig
-from radweave.nn.vision import InputSize, VisionEncoderConfig, VisionPart, tokens_of
+from radweave.nn.vision import VisionEncoderConfig, VisionPart
 
 
 class NoMemoryConfig(Config):
@@ -64,22 +49,12 @@ class MemoryConfig(Config):
     max_studies: Count = 2048
 
 
-class WriterConfig(Config):
-    """Input and output of the language model: ``samples`` drawn reports beside its likeliest, at this
-    ``temperature``. Of the recalled report it reads ``recalled_tokens``.
-    """
-
-    samples: int = Field(default=4, ge=0, le=256)
-    temperature: float = Field(default=0.7, gt=0)
-    recalled_tokens: Count = 96
-
-
 class WeaveModelConfig(ModelConfig):
     """Parts of the model. ``members`` is K, how many encoders there are, each trained without one fold of the patients.
     ``full_member`` adds one that is trained on all of them, and is asked of new patients beside the others.
 
     ``prompt`` has the slots ``{image}`` and ``{findings}``; ``recalled_prompt`` has ``{recalled}`` and stands before
-    it, for each study that has a nearest report.
+    it, for each study that has a nearest report, of which the language model reads ``recalled_tokens``.
     """
 
     vision_encoder: VisionEncoderConfig
@@ -87,28 +62,24 @@ class WeaveModelConfig(ModelConfig):
     full_member: bool = False
     dense: DenseSourceConfig = DenseSourceConfig()
     tokens: TokenSetting = TokenSourceConfig()
-    difference: DifferenceSetting = DifferenceSourceConfig()
     kernels: KernelsSetting = KernelsConfig()
     recall: RecallSetting = RecallConfig()
-    cases: CasesSetting = CasesConfig()
-    change: ChangeSetting = ChangeConfig()
     memory: Annotated[NoMemoryConfig | MemoryConfig, Field(discriminator="kind")] = MemoryConfig()
     stack: StackSetting = StackConfig()
-    wording: WordingConfig = WordingConfig()
     connector: ConnectorConfig
-    language_model: WriterSetting
-    writer: WriterConfig = WriterConfig()
+    language_model: LanguageModelConfig
     findings_text: DiagnosisTextConfig = DiagnosisTextConfig()
     prompt: Prompt
     recalled_prompt: Prompt
+    recalled_tokens: Count = 96
     prompt_format: PromptFormat = "plain"
 
     @model_validator(mode="after")
     def _something_is_said(self) -> WeaveModelConfig:
-        if not self.sources and "change" in self.absent:
+        if not self.sources:
             raise ValueError("no source is left: there is no evidence to weigh")
         if "memory" in self.absent:
-            for name in REMEMBERED:
+            for name in ("kernels", "recall"):
                 if name not in self.absent:
                     raise ValueError(f"{name} remembers training studies, and memory is none")
         return self
@@ -124,17 +95,15 @@ class WeaveModelConfig(ModelConfig):
         """With the sources that learned alone, weighed by a stack of their own; the language model writes.
 
         Raises:
-            InputError: if there is no language model, or no source that learned.
+            InputError: if no source learned.
         """
         if "memory" in self.absent:
             return Without(self)
-        if "language_model" in self.absent or not set(self.sources) & set(LEARNED):
-            raise InputError("without training studies and a language model nothing is written", field="--no-bank")
-        nothing = NoSourceConfig()
-        gone: dict[str, Any] = {"memory": NoMemoryConfig(), "kernels": nothing, "recall": nothing, "cases": nothing}
-        gone["change"] = NoChangeConfig()
+        if not set(self.sources) & set(LEARNED):
+            raise InputError("without training studies nothing is known of a study", field="--no-bank")
+        gone = {"memory": NoMemoryConfig(), "kernels": NoKernelsConfig(), "recall": NoRecallConfig()}
         lost = (
-            "no training study is remembered: kernels, recalled reports and differences from similar cases say nothing",
+            "no training study is remembered: kernels and recalled reports say nothing",
             "probabilities are those of the sources that learned, weighed by themselves; no prior is compared with",
         )
         return Without(self.model_copy(update=gone), lost, heads_hold=False)
@@ -152,54 +121,34 @@ class WeaveModelConfig(ModelConfig):
             self.vision_encoder.build, context.image_size, saved=context.saved("vision_encoder")
         )
         number = self.members + self.full_member
-        encoders: list[VisionPart] = [part(f"vision_encoder {each}", one) for each in range(number)]
-        members, learned = Members(encoders), [name for name in self.sources if name in LEARNED]
-        tokens = tokens_of(encoders[0], InputSize(context.image_size, context.volume_size))
-        writer, findings = (
-            self._writer(context, members),
+        members = Members([part(f"vision_encoder {each}", one) for each in range(number)])
+        language_model = part("language_model", lambda: self.language_model.build(**context.words))
+        prompts = Prompts(
+            context.tokenizer,
+            self.prompt,
+            self.recalled_prompt,
+            self.prompt_format,
             self.findings_text.build(partial(encode, context.tokenizer), classes),
+            self.recalled_tokens,
         )
         return WeaveModel(
             vision_encoder=members,
             dense=part("dense", lambda: self.dense.build(members, len(context.tokenizer), len(classes))),
-            tokens=part("tokens", lambda: self.tokens.build(members, len(classes), tokens)),
-            difference=part("difference", lambda: self.difference.build(members, len(classes), tokens)),
+            tokens=part("tokens", lambda: self.tokens.build(members, len(classes))),
             kernels=self.kernels.build(),
             recall=self.recall.build(),
-            cases=self.cases.build(),
-            change=self.change.build(number, 2 * members.width, len(classes)),
             folds=Folds(self.members, context.seed),
             stack=Stack(KINDS, self.sources, len(classes)),
-            bare=Stack(KINDS, learned, len(classes)),
-            connector=writer.connector,
-            language_model=writer.language_model,
-            writer=writer,
-            prompts=Prompts(
-                context.tokenizer,
-                self.prompt,
-                self.recalled_prompt,
-                self.prompt_format,
-                findings,
-                self.writer.recalled_tokens,
-            ),
-            encode=partial(encode, context.tokenizer),
+            bare=Stack(KINDS, [name for name in self.sources if name in LEARNED], len(classes)),
+            connector=part("connector", lambda: self.connector.build(members.dim, language_model.width)),
+            language_model=language_model,
+            wording=Wording(),
+            prompts=prompts,
             decode=partial(decode, context.tokenizer),
             weighing=self.stack,
-            wording=self.wording.build(),
             classes=classes,
-            samples=self.writer.samples,
-            temperature=self.writer.temperature,
             max_studies=self.memory.max_studies,
         )
-
-    def _writer(self, context: BuildContext, members: Members) -> LanguageModelWriter | CopyingWriter:
-        """The language model and what brings images to it; without one, what copies reports."""
-        record = self.language_model
-        if record.kind == "none":
-            return CopyingWriter()
-        language_model = context.part("language_model", lambda: record.build(**context.words))
-        connector = context.part("connector", lambda: self.connector.build(members.dim, language_model.width))
-        return LanguageModelWriter(language_model, connector)
 
 
 class WeaveStages(EncoderFirstStages):
@@ -237,12 +186,6 @@ class WeaveExperiment(Experiment):
         return self
 
     def named_stages(self) -> dict[str, StageConfig]:
-        """The stages in their order. One whose parts are absent trains nothing: it is there for what is fitted then."""
-        stages, model = super().named_stages(), self.model
-        if "language_model" in model.absent:
-            stages["report"] = NOTHING_TO_TRAIN
-        heads = stages["sources"]
-        left = {name: weight for name, weight in heads.losses.items() if name not in model.absent}
-        trained = {name: how for name, how in heads.finetune.items() if name not in model.absent}
-        stages["sources"] = heads.model_copy(update={"losses": left, "finetune": trained}) if left else NOTHING_TO_TRAIN
-        return stages
+        """The stages in their order. ``sources`` trains nothing where its part is absent."""
+        stages = super().named_stages()
+        return stages | ({"sources": NOTHING_TO_TRAIN} if "tokens" in self.model.absent else {})

@@ -23,13 +23,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from scipy.optimize import minimize
 from torch import Tensor, nn
 
 from radweave.core.config import Config
 from radweave.core.errors import InputError
 from radweave.core.study import Split
-from radweave.drafting.calibration import FEWEST_POSITIVES, PlattCalibration, f1_threshold
+from radweave.drafting.calibration import FEWEST_POSITIVES, PlattCalibration, f1_threshold, logistic_regression
 from radweave.metrics.heads import ranking
 
 Floats = NDArray[np.float64]
@@ -79,25 +78,6 @@ class OutOfFold:
         return replace(self, scores=self.scores[:, list(sources)])
 
 
-def logistic(values: Floats, targets: Floats, mean: Floats, deviation: Floats) -> Floats:
-    """Coefficients (F,) with the greatest posterior of a logistic regression of targets (N,) on values (N, F).
-
-    The prior is normal around ``mean`` (F,) with ``deviation`` (F,). All but the last, which is the offset, are not
-    negative: no source counts against its own scores.
-    """
-
-    def loss(coefficients: Floats) -> tuple[float, Floats]:
-        logits = values @ coefficients
-        apart = (coefficients - mean) / deviation
-        misfit = np.logaddexp(0, logits) - targets * logits
-        slope = values.T @ (1 / (1 + np.exp(-logits)) - targets) + apart / deviation
-        return float(misfit.sum() + 0.5 * apart @ apart), slope
-
-    bounds = [(0.0, None)] * (len(mean) - 1) + [(None, None)]
-    options = {"maxiter": 500, "ftol": 1e-12, "gtol": 1e-8}
-    return np.asarray(minimize(loss, mean, jac=True, bounds=bounds, method="L-BFGS-B", options=options).x)
-
-
 class EqualWeightsConfig(Config):
     """Equal weights of all sources."""
 
@@ -125,8 +105,11 @@ class StackConfig(Config):
         values = np.concatenate([log_odds, np.ones((studies, 1, classes))], axis=1)
         equal = np.append(np.full(sources, 1.0 / max(sources, 1)), 0.0)
         near = np.full(sources + 1, self.deviation)
+        # No source counts against its own scores; the last coefficient is the offset.
+        least = np.append(np.zeros(sources), -np.inf)
         coefficients = [
-            logistic(values[:, :, c], labels[:, c], equal, near) if enough[c] else equal for c in range(classes)
+            logistic_regression(values[:, :, c], labels[:, c], equal, near, least) if enough[c] else equal
+            for c in range(classes)
         ]
         return np.stack(coefficients, axis=1)[:-1]
 

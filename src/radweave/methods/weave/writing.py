@@ -8,40 +8,26 @@ about the error rate of the stack.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor, nn
 
-from radweave.core.config import Config
 from radweave.data.tokenizer import encode
 from radweave.drafting.choice import prepared
 from radweave.drafting.smoothers import Floats, Mask
 from radweave.metrics.pairwise import PairwiseWording, WordingWeights
-from radweave.nn.language_model import CausalLanguageModel, LlamaConfig, PretrainedLanguageModelConfig
+from radweave.nn.language_model import CausalLanguageModel
 from radweave.nn.prompt import PromptFormat, PromptTemplate, Slot
 from radweave.nn.text_pretraining import Around, DiagnosisText, TokenSlot, pad_rows
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
 HINTS = {"missed": 0.3, "wrong": 0.05}
 """Shares of findings dropped from and added to the prompt in training."""
-
-
-class NoLanguageModelConfig(Config):
-    """Write nothing: drafts are chosen among sentences of training reports alone."""
-
-    kind: Literal["none"] = "none"
-
-
-WriterSetting = Annotated[
-    NoLanguageModelConfig | LlamaConfig | PretrainedLanguageModelConfig, Field(discriminator="kind")
-]
 
 
 class Prompts:
@@ -87,29 +73,14 @@ STEPS = 10
 """Number of steps of the grid of shares, from one source to the other."""
 
 
-class WordingConfig(Config):
-    """Shares of the memory sources in the wording. With ``fitted`` these are the shares where only
-    one of them is there; where both are, those by which the training reports are worded best, out of fold.
-    """
-
-    kernels: float = Field(default=0.7, ge=0)
-    recall: float = Field(default=0.3, ge=0)
-    fitted: bool = False
-
-    def build(self) -> Wording:
-        return Wording(self)
-
-
 class Wording(nn.Module):
-    """Shares of the sources; among the weights of a run where they are fitted."""
+    """Shares of the sources where both are there, fitted to how training reports are worded; equal before."""
 
     shares: Tensor
 
-    def __init__(self, config: WordingConfig) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.fitted = config.fitted
-        known = torch.tensor([config.kernels, config.recall], dtype=torch.float64)
-        self.register_buffer("shares", known, persistent=config.fitted)
+        self.register_buffer("shares", torch.full((len(NAMES),), 0.5, dtype=torch.float64))
 
     def mixed(self, weights: Mapping[str, Floats], barred: Mask) -> Floats:
         """Mixture of the sources' weights (J,); equal weights if no source has any."""
@@ -129,7 +100,7 @@ class Wording(nn.Module):
             texts: the reports.
             patients: the patient (J,) of each report.
         """
-        if not self.fitted or set(weights) != set(NAMES):
+        if set(weights) != set(NAMES):
             return
         words = prepared(texts)
         worth = PairwiseWording(words, words).blocks(WordingWeights(bleu=0.0))
