@@ -644,6 +644,23 @@ def test_every_method_has_rows_that_are_told_the_prior_and_rows_that_are_not(
         run_bench(request_for(toy_dataset, tmp_path / "out", prior=("everything",)))
 
 
+def test_finished_runs_are_averaged_as_rows_of_their_own(toy_dataset: Dataset, tmp_path: Path) -> None:
+    request = request_for(
+        toy_dataset, tmp_path / "out", methods=("kernels",), seeds=1, ensemble=2, pace=False, probe=False
+    )
+    results = run_bench(request).sets["xray"]
+    several, both = "baseline with 2 encoders, by utility", "baseline and kernels, by utility"
+    assert {label: len(folders) for label, folders in results.folders.items()} == {
+        "baseline": 2, "baseline, by utility": 1, "kernels": 1, several: 1, both: 1
+    }  # fmt: skip
+    assert [results.terms[label]["encoders"] for label in ("baseline", several, both)] == ["1", "2", "2"]
+    assert any("NOT equal, encoders" in note for note in short_table(results).notes)
+    shown = [json.loads(line) for line in (results.folders[both][0] / "predictions.jsonl").read_text().splitlines()]
+    assert all(row["evidence"]["calibration"]["split"] == "val" for row in shown)
+    with pytest.raises(InputError, match="several members"):
+        run_bench(replace(request, ensemble=1))
+
+
 def test_priors_make_floors_and_tables_of_change(tmp_path: Path) -> None:
     """Of four test studies two have a prior, whose reports are copied in place of the method's drafts."""
     followed = write_followed_dataset(tmp_path / "followed")

@@ -37,6 +37,10 @@ Prior = Annotated[
         help="Rows told of the patient's prior study: report, image or both, with commas between.", metavar="TOLD"
     ),
 ]
+Ensemble = Annotated[
+    int,
+    typer.Option(help="Rows that average so many encoders of the baseline, and it with kernels; 0 for none.", min=0),
+]
 NoProbe = Annotated[bool, typer.Option("--no-probe", help="No exchange probe of each method's first seed.")]
 NoPace = Annotated[bool, typer.Option("--no-pace", help="No short runs for costs that runs taken over leave open.")]
 
@@ -64,6 +68,7 @@ def bench(
     meteor: Meteor = False,
     no_utility: NoUtility = False,
     prior: Prior = "",
+    ensemble: Ensemble = 0,
     no_pace: NoPace = False,
     no_probe: NoProbe = False,
     no_train: Annotated[bool, typer.Option("--no-train", help="Only write the pages of what is finished.")] = False,
@@ -100,6 +105,7 @@ def bench(
         train=not no_train,
         utility=not no_utility,
         prior=comma_separated(prior),
+        ensemble=ensemble,
         pace=not no_pace,
         probe=not no_probe,
         drafts=tuple(drafts or ()),

@@ -7,7 +7,7 @@ What a prior study says is learned from the studies that the classes are calibra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -68,7 +68,9 @@ def save_for_drafting(training: Training, view: TrainingView) -> None:
     save_calibration(calibration, training.folder)
     try:
         store = _store(training, studies, labels, calibration.source)
-        store = replace(store, prior=_learned_of_priors(training, calibrated))
+        priors = training.splits[calibration.split].priors
+        prior = learn_priors(calibrated, priors, labeler, partial(_batches, training), training.watch.note)
+        store = replace(store, prior=prior)
         store = _asked(training, studies, store, calibration)
     except ValueError as error:
         if training.experiment.decoding.kind == "expected_utility":
@@ -171,17 +173,23 @@ def _smoothed_scores(studies: DraftingStudies, model: ReportModel, batch: Batch)
     return np.stack([studies.embedded.evidence_for(row, patients == patient).scores for row, patient in rows])
 
 
-def _learned_of_priors(training: Training, calibrated: Calibrated) -> PriorCalibration | None:
+def learn_priors(
+    calibrated: Calibrated,
+    priors: Mapping[str, Example],
+    labeler: Labeler,
+    batches: Callable[[Sequence[Example]], Iterable[Batch]],
+    note: Callable[[str], None],
+) -> PriorCalibration | None:
     """Weights of the priors of the studies that the classes are calibrated on; None, with a note, where few have one.
 
-    A prior is of the same split and patient. It is scored as its study is: by what never saw that patient.
+    A prior, by its study's id, is of the same split and patient. It is scored as its study is: by what never saw that
+    patient.
     """
     calibration, classes = calibrated.calibration, tuple(calibrated.calibration.classes)
-    priors = training.splits[calibration.split].priors
     rows = [row for row, example in enumerate(calibrated.examples) if example.study_id in priors]
     if len(rows) < FEWEST:
         if rows:
-            training.watch.note(f"drafts are not told of prior studies: {len(rows)} have one, {FEWEST} are needed")
+            note(f"drafts are not told of prior studies: {len(rows)} have one, {FEWEST} are needed")
         return None
     examples = [calibrated.examples[row] for row in rows]
     before = [priors[example.study_id] for example in examples]
@@ -189,10 +197,9 @@ def _learned_of_priors(training: Training, calibrated: Calibrated) -> PriorCalib
     scored = zip(calibrated.examples, calibrated.scores, strict=True)
     known = {example.study_id: row for example, row in scored}
     missing = list({one.study_id: one for one in before if one.study_id not in known}.values())
-    for batch in _batches(training, missing):
+    for batch in batches(missing):
         known |= dict(zip(batch.study_ids, calibrated.ask(batch), strict=True))
     scores = np.stack([known[one.study_id] for one in before])
-    labeler = get_labeler(training.experiment.data.label_set)
     reported = reported_classes([one.report or "" for one in before], labeler)
     return PriorCalibration.fit(
         calibration.split,

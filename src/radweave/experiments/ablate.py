@@ -179,6 +179,8 @@ def _planned(row: Row, request: AblationRequest, table: Table) -> PlannedRow:
         seeds = request.seeds
         if trained.headline and row.headline and request.headline_seeds is not None:
             seeds = max(seeds, request.headline_seeds)
+        if row.run_of is None:
+            seeds = max(seeds, *(other.average_seeds for other in table.rows if other.run_of == row.label), 1)
         first = Task(
             label=row.label,
             method=method,
@@ -192,6 +194,11 @@ def _planned(row: Row, request: AblationRequest, table: Table) -> PlannedRow:
             probe=request.probe,
         )
         tasks = tuple(_of_seed(first, seed) for seed in range(seeds))
+        if row.average_seeds:
+            folders = [_of_seed(first, seed).folder for seed in range(row.average_seeds)]
+            tasks = (replace(tasks[0], averaged=tuple(folders[1:])),)
+        if row.average_with:
+            tasks = tuple(replace(task, averaged=_beside(task, row, table)) for task in tasks)
         if row.run_of is not None:
             at_test = (*row.at_test, *settings)
             tasks = tuple(_at_test(task, row, at_test) for task in tasks)
@@ -208,6 +215,13 @@ def _of_seed(task: Task, seed: int) -> Task:
     folder = str(Path(task.folder) / f"seed-{seed}")
     overrides = (*task.overrides, f"seed={seed}")
     return replace(task, seed=seed, overrides=overrides, folder=folder, probe=task.probe and seed == 0)
+
+
+def _beside(task: Task, row: Row, table: Table) -> tuple[str, ...]:
+    """Folders of the runs of other rows, of the same seed."""
+    run = Path(task.folder)
+    slugs = {other.label: other.slug for other in table.rows}
+    return tuple(str(run.parent.parent / slugs[name] / run.name) for name in row.average_with)
 
 
 def _at_test(task: Task, row: Row, settings: Sequence[str]) -> Task:

@@ -356,7 +356,13 @@ def joined_rows(pairs: Mapping[str, Sequence[Sequence[Pair]]]) -> dict[str, str]
 def read_terms(suite: SuiteSet, folders: Mapping[str, tuple[Path, ...]]) -> dict[str, Terms]:
     """The terms of every row, from the configuration of its runs and what the row changes for its drafts."""
     rows, trained = {row.label: row for row in suite.table.rows}, trained_rows(suite)
-    return {label: terms_of(read_experiment(folders[trained[label]][0]), rows[label].decoding) for label in folders}
+    terms = {}
+    for label in folders:
+        own, row = read_experiment(folders[trained[label]][0]), rows[label]
+        others = [own] * (row.average_seeds - 1)
+        others += [read_experiment(folders[name][0]) for name in row.average_with]
+        terms[label] = terms_of(own, row.decoding, others)
+    return terms
 
 
 def read_costs(suite: SuiteSet, folders: Mapping[str, tuple[Path, ...]]) -> dict[str, MethodCost]:

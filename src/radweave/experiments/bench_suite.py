@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,8 @@ from radweave.phantom.study import PhantomOptions
 REFERENCE = "baseline"
 JOINING = "weave"
 """The method that joins what the others see. Where it takes part, every other system is tested against it too."""
+ENSEMBLED = "kernels"
+"""The method whose log-odds are averaged with the baseline's, as a row of its own."""
 UTILITY = "kind=expected_utility"
 """The option of decoding by which drafts are chosen instead of written: docs/drafting.md."""
 PRIOR_ROWS: Mapping[str, str] = {
@@ -89,7 +91,9 @@ class BenchRequest:
     SET:METHOD:key=value; ``precision`` is that of every stage that trains. ``studies`` draws phantoms of another size.
     ``headline_seeds`` go to the sets of ``headline_sets`` and there to ``headline_methods``, none for all. With
     ``utility`` every run also drafts by expected utility, as a row of its own, and on data with priors once more for
-    each of ``prior`` (``PRIOR_ROWS``) that its preset is not told. With ``pace`` a short run measures what
+    each of ``prior`` (``PRIOR_ROWS``) that its preset is not told. With ``ensemble``
+    so many seeds of the baseline draft as one, and the baseline drafts together with the method without encoder
+    (``ENSEMBLED``). With ``pace`` a short run measures what
     runs that were taken over leave open. With ``probe`` each method's first seed is probed. The summary page also goes
     to ``pages``. ``drafts`` are files of other programs, [SET:]NAME=FILE, each name a row beside the methods.
     """
@@ -113,6 +117,7 @@ class BenchRequest:
     train: bool = True
     utility: bool = True
     prior: tuple[str, ...] = ()
+    ensemble: int = 0
     pace: bool = True
     probe: bool = True
     drafts: tuple[str, ...] = ()
@@ -156,6 +161,8 @@ def check_sets(request: BenchRequest) -> None:
     for name in (*request.sets, *request.headline_sets):
         if name not in SETS:
             raise InputError("no such set", field="--sets", got=name, expected=", ".join(SETS))
+    if request.ensemble == 1:
+        raise InputError("an ensemble has several members", field="--ensemble", got=1, expected="2 or more")
     for read in request.prior:
         if read not in PRIOR_ROWS:
             raise InputError("not what a draft may be told", field="--prior", got=read, expected=", ".join(PRIOR_ROWS))
@@ -194,6 +201,8 @@ def plan_set(request: BenchRequest, name: str, dataset: Path) -> SuiteSet:
                 if prior != preset_reads:
                     options, name = (UTILITY, f"expected_utility.prior={prior}"), f"{label}, {PRIOR_ROWS[prior]}"
                     rows.append(Row(name, run_of=method, decoding=options, headline=method in headline))
+    if request.utility and request.ensemble and REFERENCE not in unable:
+        rows += _ensembles(request, {row.label for row in rows}, with_priors=with_priors)
     if not rows:
         raise InputError(f"no method can be run on this set: {unable}", field=f"--{name}")
     reference = REFERENCE if REFERENCE not in unable else rows[0].label
@@ -222,6 +231,20 @@ def plan_set(request: BenchRequest, name: str, dataset: Path) -> SuiteSet:
     files = named_files(request.drafts, request.sets, SETS).get(name, {})
     drafts = read_foreign(files, Dataset.open(dataset), {row.label for row in rows} | set(unable))
     return SuiteSet(name, kind, ablation, table, unable, drafts)
+
+
+def _ensembles(request: BenchRequest, known: Collection[str], *, with_priors: bool) -> list[Row]:
+    """Rows that average finished runs of the baseline with each other, and with those of another method."""
+    rows = []
+    for prior in dict.fromkeys(("none", *(request.prior if with_priors else ()))):
+        options = (UTILITY, f"expected_utility.prior={prior}")
+        end = "" if prior == "none" else f", {PRIOR_ROWS[prior]}"
+        label = f"{REFERENCE} with {request.ensemble} encoders, by utility{end}"
+        rows.append(Row(label, run_of=REFERENCE, decoding=options, average_seeds=request.ensemble))
+        if ENSEMBLED in known:
+            label = f"{REFERENCE} and {ENSEMBLED}, by utility{end}"
+            rows.append(Row(label, run_of=REFERENCE, decoding=options, average_with=(ENSEMBLED,)))
+    return rows
 
 
 def _precisions(request: BenchRequest, modality: Modality) -> list[str]:

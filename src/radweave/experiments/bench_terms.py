@@ -32,8 +32,11 @@ PRIOR_READ: Mapping[str, str] = {"none": "no", "report": "its report", "image": 
 """Value of ``expected_utility.prior`` -> the part of the earlier study that drafts by utility read."""
 
 
-def terms_of(experiment: Experiment, decoding: Sequence[str] = ()) -> Terms:
-    """The terms of a row that drafts with this configuration and with these options of decoding."""
+def terms_of(experiment: Experiment, decoding: Sequence[str] = (), others: Sequence[Experiment] = ()) -> Terms:
+    """The terms of a row that drafts with this configuration and with these options of decoding.
+
+    ``others`` are configurations of the runs that are averaged with it.
+    """
     options = override(experiment.decoding, decoding)
     utility, by_utility = options.expected_utility, options.kind == "expected_utility"
     drawn = f"{utility.samples} drawn by the method, and what it recalls"
@@ -45,7 +48,7 @@ def terms_of(experiment: Experiment, decoding: Sequence[str] = ()) -> Terms:
         "consistent": ("yes" if utility.consistent else "no") if by_utility else DASH,
         "candidates": (drawn if utility.own else "training reports alone") if by_utility else DASH,
         "further findings": str(utility.further_findings) if by_utility else DASH,
-        "encoders": str(_encoders(experiment)),
+        "encoders": str(sum(map(_encoders, (experiment, *others)))),
         "earlier study": f"read by the method; by utility: {read}" if experiment.data.priors else read,
     }
 

@@ -27,6 +27,7 @@ from radweave.core.provenance import code_hash
 from radweave.core.stopping import StoppedError
 from radweave.core.storage import sha256_json, write_folder
 from radweave.data.dataset import Dataset
+from radweave.engine.averaged import averaged_drafting
 from radweave.engine.loop import Watch
 from radweave.engine.restore import restore
 from radweave.engine.run_folder import read_card_alone
@@ -61,7 +62,8 @@ class Task:
 
     With ``run``, the folder of a finished run, nothing is trained. That run writes the reports, with the settings
     ``at_test`` and the options ``decoding`` changed, of ``test_dataset`` or else ``dataset``. ``seed`` then numbers
-    the random draws of the row. With ``probe`` the finished run is probed (``radweave.experiments.probe``).
+    the random draws of the row. ``averaged`` are folders of finished runs whose log-odds are averaged with its own
+    (``radweave.engine.averaged``). With ``probe`` the finished run is probed (``radweave.experiments.probe``).
     """
 
     label: str
@@ -76,6 +78,7 @@ class Task:
     run: str = ""
     at_test: tuple[str, ...] = ()
     decoding: tuple[str, ...] = ()
+    averaged: tuple[str, ...] = ()
     test_dataset: str = ""
     probe: bool = False
 
@@ -105,7 +108,8 @@ def config_hash(experiment: Experiment) -> str:
 def finished_scores(task: Task, experiment: Experiment, dataset: Dataset) -> dict[str, Any] | None:
     """The scores of a finished run, if they are of this configuration, data, weights and way of scoring."""
     path = task.path / "scores.json"
-    if not path.is_file() or not (task.run_path / "run.json").is_file():
+    runs = (task.run_path, *map(Path, task.averaged))
+    if not path.is_file() or not all((run / "run.json").is_file() for run in runs):
         return None
     scores: dict[str, Any] = read_json(path)
     return scores if scores.get("identity") == identity(task, experiment, dataset) else None
@@ -130,7 +134,13 @@ def identity(task: Task, experiment: Experiment, dataset: Dataset) -> dict[str, 
 def _reported(task: Task) -> dict[str, Any]:
     """Settings that decide the reports of a run, apart from its weights."""
     tested = Dataset.open(task.tested).fingerprint()
-    return {"at_test": list(task.at_test), "decoding": list(task.decoding), "tested": tested}
+    averaged = [read_card_alone(Path(folder)).files["weights.safetensors"] for folder in task.averaged]
+    return {
+        "at_test": list(task.at_test),
+        "decoding": list(task.decoding),
+        "tested": tested,
+        **({"averaged": averaged} if averaged else {}),
+    }
 
 
 def run_task(task: Task, watch: TrainingWatch | None = None, *, own_process: bool = False) -> dict[str, Any]:
@@ -160,11 +170,15 @@ def _trained_scores(
     training = _train(task, watch, own_process=own_process)
     started = time.perf_counter()
     run = restore(task.run_path)
+    predictor = Predictor.of(run, decoding=task.decoding)
+    if task.averaged:
+        others = [restore(Path(folder)) for folder in task.averaged]
+        predictor = replace(predictor, drafting=averaged_drafting([run, *others], dataset))
     predictions = task.path / "predictions.jsonl"
     pace = _Pace()
     result = generate_split(
         run,
-        Predictor.of(run, decoding=task.decoding),
+        predictor,
         task.tested,
         "test",
         predictions,
@@ -286,8 +300,9 @@ def _trained_before(task: Task) -> dict[str, Any]:
     Raises:
         InputError: if the run of the row is not finished.
     """
-    if not (task.run_path / "run.json").is_file():
-        raise InputError("the run that reports again is not finished", file=task.run_path)
+    for path in (task.run_path, *map(Path, task.averaged)):
+        if not (path / "run.json").is_file():
+            raise InputError("the run that reports again is not finished", file=path)
     record = task.run_path / "training.json"
     code = read_json(record)["code"] if record.is_file() else None
     return {"train_s": None, "resumed": False, "notes": [], "code": code}
@@ -379,7 +394,7 @@ def stops_without_parent(parent: int) -> TrainingWatch:
 def main(arguments: list[str]) -> int:
     """Run the task of a JSON file; the reason of a failure is the last line on stderr."""
     record = read_json(Path(arguments[0]))
-    lists = {name: tuple(record["task"][name]) for name in ("overrides", "at_test", "decoding")}
+    lists = {name: tuple(record["task"][name]) for name in ("overrides", "at_test", "decoding", "averaged")}
     task = Task(**{**record["task"], **lists})
     try:
         run_task(task, stops_without_parent(record["parent"]), own_process=True)

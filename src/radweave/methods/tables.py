@@ -64,6 +64,8 @@ class Row:
         at_test: settings of those runs that are changed then (``key=value``, see ``radweave.engine.restore``). Such a
             row ``needs`` a setting, or ``dataset``: the folder of another data set to report on.
         decoding: options of decoding that are changed then (``kind=expected_utility``).
+        average_seeds: drafts by the mean of so many seeds of ``run_of``, which is trained as often; one run.
+        average_with: labels of trained rows whose run of the same seed is averaged with that of ``run_of``.
         draws: reports are written so often by the run of seed 0, with ``pairing_seed`` 0, 1, ...: the row's mean and
             deviation are over draws, and say nothing of other trainings.
     """
@@ -81,6 +83,8 @@ class Row:
     run_of: str | None = None
     at_test: tuple[str, ...] = ()
     decoding: tuple[str, ...] = ()
+    average_seeds: int = 0
+    average_with: tuple[str, ...] = ()
     draws: int = 0
 
     def __post_init__(self) -> None:
@@ -89,7 +93,8 @@ class Row:
         configured = self.ablation or self.overrides or self.method or self.preset
         if self.run_of is not None and (configured or self.printed):
             raise InputError("a row that takes another's runs has no configuration", field="run_of", got=self.label)
-        if self.run_of is None and (self.at_test or self.decoding or self.draws):
+        reports_only = self.at_test or self.decoding or self.draws or self.average_seeds or self.average_with
+        if self.run_of is None and reports_only:
             raise InputError("whose runs report?", field="run_of", got=self.label)
         if self.printed and (self.ablation or self.overrides or self.method or self.preset or self.needs):
             raise InputError("a printed row is not run and has no configuration", field="printed", got=self.label)
@@ -136,6 +141,9 @@ class Table:
                 row.run_of == other.label and not other.run_of for other in self.rows
             ):
                 raise InputError("there is no such row that is trained", field="run_of", got=row.run_of)
+            trained = [other.label for other in self.rows if not (other.run_of or other.printed)]
+            if unknown := [name for name in row.average_with if name not in trained]:
+                raise InputError("there is no such row that is trained", field="average_with", got=unknown[0])
         if len({row.slug for row in self.rows}) < len(labels):
             raise InputError("two rows share a folder name", field="rows", got=", ".join(row.slug for row in self.rows))
         for metric in self.metrics:
