@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -166,6 +167,28 @@ def test_self_critical_gradients_are_those_of_the_expected_reward(monkeypatch: p
          for ids, value in zip(EVERY, rewards, strict=True)),
         torch.zeros(()),
     )  # fmt: skip
+    wanted = gradient(-exact, model)
+    assert float(wanted.abs().max()) > 0.01
+    assert torch.allclose(expected_gradient, wanted, atol=1e-5)
+
+
+def test_group_relative_gradients_are_those_of_the_expected_reward(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two samples the better one has the advantage 1: the expected gradient is that of the probability to be it,
+    sum_y p(y) sum_z q(z) sign(r(y) - r(z)) / |y| with q = p, which is not differentiated."""
+    model, grpo = writer().eval(), objective(algorithm="grpo", samples=2)
+    names = [Letters().decode(ids) for ids in EVERY]
+    rewards = LetterRewards().parts(names, ["a"] * len(names))["place"]
+    log_probs = [sum(log_prob(model, 2, ids), torch.zeros(())) for ids in EVERY]
+    q = [float(value.detach().exp()) for value in log_probs]
+    expected_gradient = torch.zeros(sum(value.numel() for value in model.parameters()))
+    for one, other in combinations(range(len(EVERY)), 2):
+        given(monkeypatch, model, [[[3, 2], EVERY[one], EVERY[other]]])
+        loss, _ = grpo(model, studies(2))
+        expected_gradient += 2 * q[one] * q[other] * gradient(loss, model)
+    exact = torch.zeros(())
+    for ids, value, reward in zip(EVERY, log_probs, rewards, strict=True):
+        gain = float(np.dot(q, np.sign(reward - rewards))) / len([*ids, EOS][:MOST])
+        exact = exact + value.exp() * gain
     wanted = gradient(-exact, model)
     assert float(wanted.abs().max()) > 0.01
     assert torch.allclose(expected_gradient, wanted, atol=1e-5)
