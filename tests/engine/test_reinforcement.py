@@ -455,6 +455,7 @@ def test_without_epochs_a_configuration_is_the_one_of_before() -> None:
         ("baseline", ["stages.reward.rewards.clarity=1"], "no such reward"),
         ("baseline", ["stages.reward.rewards.radgraph=1"], "needs a local folder with RadGraph's weights"),
         ("baseline", ["stages.reward.rewards.radgraph=1", "stages.reward.radgraph=/nowhere"], "no folder with"),
+        ("baseline", ["stages.reward.radgraph=/nowhere"], "which rewards does not name"),
         ("baseline", ["stages.reward.samples=1"], "samples must be 2 or more"),
         ("baseline", ["stages.reward.rewards={findings: 0}"], "no reward has a weight above 0"),
         ("baseline", ["stages.reward.rewards.cider=-1"], "greater than or equal to 0"),

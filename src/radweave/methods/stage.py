@@ -172,6 +172,8 @@ class RewardStageConfig(StageConfig):
             raise ValueError("grpo compares the samples of a study: samples must be 2 or more")
         if not any(self.rewards.values()):
             raise ValueError("no reward has a weight above 0")
+        if self.radgraph is not None and "radgraph" not in self.rewards:
+            raise ValueError("radgraph is the folder of the reward of that name, which rewards does not name")
         if self.select == "loss":
             raise ValueError("the loss of this stage is a surrogate of a gradient and selects nothing")
         if self.compiled != "nothing":
