@@ -138,6 +138,12 @@ def import_verb(
     verify: Annotated[
         bool | None, typer.Option(help="Decode every image and leave out unreadable ones [default: folder only].")
     ] = None,
+    extra_train: Annotated[
+        bool, typer.Option("--extra-train", help="Studies outside the lists of the source's split join train.")
+    ] = False,
+    labels: Annotated[
+        str, typer.Option(help="given: the source's label states; read: from the target text, by rules.")
+    ] = "given",
     link: Annotated[bool, typer.Option("--link", help="Hard links instead of copies of the images.")] = False,
     scrub: Annotated[
         bool, typer.Option("--scrub", help="Take names, ids, dates and long numbers out of the texts.")

@@ -16,7 +16,9 @@ from PIL import Image
 from radweave.core.errors import InputError
 from radweave.core.study import LabelState, Study, View
 from radweave.data.importers import ImportOptions, import_dataset
+from radweave.data.importers.build import Evaluated
 from radweave.data.importers.iu_formats import image_key
+from radweave.data.importers.source import RawStudy, Source
 
 XML = """<?xml version="1.0" encoding="utf-8"?>
 <eCitation><uId id="CXR{number}"/><MedlineCitation><Article><Abstract>
@@ -105,6 +107,43 @@ def test_every_shared_study_is_read(shared_data: Path, tmp_path: Path) -> None:
             tuple(size) if size else None for size in row["original_size_wh"]
         ]
     assert Counter(study.split for study in studies.values()) == Counter(row["r2gen_split"] for row in rows)
+
+
+def test_studies_outside_the_lists_join_train_but_for_those_that_share_with_test(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    (source / "images").mkdir(parents=True)
+    # The third is not in the lists, the fourth neither, and has the image of the test study under another name.
+    for number, (split, pixel) in enumerate([("train", 10), ("test", 20), (None, 30), (None, 20)]):
+        Image.fromarray(np.full((32, 32), pixel, np.uint8)).save(source / "images" / f"{number}.png")
+        row = {
+            "id": f"CXR{number}",
+            "r2gen_split": split,
+            "images": [f"images/{number}.png"],
+            "findings": "The heart is enlarged.",
+            "labels_chexpert14_auto": {"Edema": 1},
+        }
+        with (source / "manifest.jsonl").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+    plain = imported(source, tmp_path / "plain")
+    assert {name: study.split for name, study in plain.items()} == {"CXR0": "train", "CXR1": "test"}
+    assert plain["CXR0"].labels["chexpert14"]["Edema"] is LabelState.POSITIVE
+    more = imported(source, tmp_path / "more", extra_train=True, labels="read")
+    assert {name: study.split for name, study in more.items()} == {"CXR0": "train", "CXR1": "test", "CXR2": "train"}
+    assert not any(study.labels for study in more.values())
+    card = json.loads((tmp_path / "more" / "dataset.json").read_text())
+    assert card["left_out"] == {"not in the source's split, and has an image of validation or test": 1}
+    assert "join train" in card["split_provenance"]
+    assert "extra_train" not in json.loads((tmp_path / "plain" / "dataset.json").read_text())["options"]
+    with pytest.raises(InputError, match="published split"):
+        imported(source, tmp_path / "ratio", split="7:1:2", extra_train=True)
+    assert not (tmp_path / "ratio").exists()
+
+
+def test_a_further_study_of_a_test_patient_is_not_trained_on(tmp_path: Path) -> None:
+    studies = [RawStudy("a", "p0", "test"), RawStudy("b", "p1", "train"), RawStudy("c", "p0"), RawStudy("d", "p1")]
+    evaluated = Evaluated.of(Source("made", lambda _: iter(studies), tmp_path, (), "lists", needs_split=True))
+    assert "of a patient of validation or test" in str(evaluated.shares_with(studies[2]))
+    assert evaluated.shares_with(studies[3]) is None
 
 
 def test_labels_views_and_sizes_of_a_shared_study(forms: dict[str, dict[str, Study]]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -130,6 +130,8 @@ def build_dataset(
         options,
         source.named_splits,
     )
+    if options.extra_train:
+        provenance = f"{provenance}; studies outside of it join train"
     problems = Problems()
     scrubber = Scrubber(read_names(options.scrub_names) if options.scrub_names else ()) if options.scrub else None
     card = DatasetCard(
@@ -184,9 +186,15 @@ def _progress_reporter(source: Source, progress: Progress | None) -> PassThrough
     return with_progress
 
 
+NEWER: Mapping[str, object] = {"extra_train": False, "labels": "given"}
+"""Option -> its default."""
+
+
 def _stored(options: ImportOptions) -> dict[str, Any]:
     """Options for the card, without paths, so that its bytes do not depend on the machine."""
     stored = options.model_dump(mode="json", exclude={"images", "annotation", "link", "scrub_names"})
+    # Options that are newer than cards: one with their defaults is the same as before there were any.
+    stored = {name: value for name, value in stored.items() if name not in NEWER or value != NEWER[name]}
     if options.annotation is not None:
         stored["annotation"] = options.annotation.name
     return stored
@@ -217,6 +225,15 @@ def _included(
     """
     clean = cleaner(options.cleaning)
     verify = options.verify if options.verify is not None else not source.is_known_set
+    own_split = options.split in (*SOURCE_SPLIT, *source.named_splits)
+    if options.extra_train and not (source.needs_split and own_split):
+        raise InputError(
+            "adds studies to a published split, which lists the others",
+            field="extra_train",
+            got=f"split={options.split}",
+            expected="split=source, and a source whose split has lists",
+        )
+    evaluated = Evaluated.of(source) if options.extra_train else None
     for raw in with_progress(_with_verdicts(source, verify, problems, verdicts)):
         if problem := _text_problem(raw):
             problems.leave_out_study(raw.study_id, problem)
@@ -238,11 +255,47 @@ def _included(
         if not options.keeps_without_text and target_text(raw, options.target, clean) is None:
             problems.leave_out_study(raw.study_id, f"no {'+'.join(sections_for(options.target))} text")
             continue
-        own_split = options.split in (*SOURCE_SPLIT, *source.named_splits)
+        if evaluated is not None and raw.split is None:
+            if (reason := evaluated.shares_with(raw)) is not None:
+                problems.leave_out_study(raw.study_id, reason)
+                continue
+            raw = replace(raw, split="train")
         if source.needs_split and own_split and raw.split is None and options.keep != "all":
             problems.leave_out_study(raw.study_id, "not in the source's split")
             continue
-        yield replace(raw, images=tuple(images))
+        labels = raw.labels if options.labels == "given" else {}
+        yield replace(raw, images=tuple(images), labels=labels)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """Patients, and hashes of the image files, of a source's validation and test studies."""
+
+    patients: frozenset[str]
+    images: frozenset[str]
+
+    @classmethod
+    def of(cls, source: Source) -> Evaluated:
+        """Read them from the source; its texts are read once more for that."""
+        studies = [raw for raw in source.studies(Problems()) if raw.split in ("val", "test")]
+        hashes = (_hash(image) for raw in studies for image in raw.images)
+        return cls(frozenset(raw.patient_id for raw in studies), frozenset(filter(None, hashes)))
+
+    def shares_with(self, raw: RawStudy) -> str | None:
+        """Reason why a study may not be trained on; None if it shares nothing with theirs."""
+        if raw.patient_id in self.patients:
+            return "not in the source's split, and of a patient of validation or test"
+        if any(_hash(image) in self.images for image in raw.images):
+            return "not in the source's split, and has an image of validation or test"
+        return None
+
+
+def _hash(image: RawImage) -> str | None:
+    """Hash of an image file; None for one that cannot be read, which no study keeps."""
+    try:
+        return content_hash(image.file)
+    except (InputError, OSError, ValueError):
+        return None
 
 
 def _with_verdicts(

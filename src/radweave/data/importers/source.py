@@ -38,6 +38,10 @@ class ImportOptions(Record):
     link: hard links instead of copies of the images, where the file system can.
     verify: decode every image and leave out unreadable ones; the view of a DICOM header is used if the source gives
         none. By default only a plain folder is verified, since decoding takes longer than copying.
+    extra_train: studies outside the lists of the source's split join its training part. One of a patient of
+        validation or test, or with an image file of theirs, is left out.
+    labels: ``given`` takes over the label states that the source has; with ``read`` studies come without, so that the
+        rule-based labeler reads them from the target text.
     scrub: remove names, ids, dates and numbers from the texts by ``radweave.data.deidentify.texts``.
     scrub_names: a file with further names to remove, one a line.
     """
@@ -54,6 +58,8 @@ class ImportOptions(Record):
     labeler: Literal["chexpert", "chexbert", "negbio"] = "chexpert"
     link: bool = False
     verify: bool | None = None
+    extra_train: bool = False
+    labels: Literal["given", "read"] = "given"
     scrub: bool = False
     scrub_names: Path | None = None
 
