@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from radweave.core.study import ImageRef, Study
+from radweave.core.study import ImageRef, Split, Study
 from radweave.data.cache.images import PixelCache, build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example
+from radweave.engine.expected_utility import training_reports_of
 from radweave.inference import floors
 
 
@@ -28,12 +31,32 @@ def test_the_nearest_is_of_another_patient() -> None:
 
 
 def test_no_study_of_another_split_is_a_floor(toy_dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    splits_read: list[list[Study]] = []
-    monkeypatch.setattr(floors, "_constant", lambda dataset, train: splits_read.append(list(train)) or "Clear.")
-    monkeypatch.setattr(floors, "_nearest", lambda train, cache, examples: splits_read.append(list(train)) or {})
+    texts: list[str] = []
+    splits_read: list[Study] = []
+    monkeypatch.setattr(floors, "_constant", lambda dataset, train: texts.extend(train) or "Clear.")
+    monkeypatch.setattr(floors, "_nearest", lambda train, cache, examples: splits_read.extend(train) or {})
     floors.floor_reports(toy_dataset, build_cache(toy_dataset, size=16), [])
-    assert len(splits_read) == 2
-    assert {study.split for studies in splits_read for study in studies} == {"train"}
+    assert texts == [study.report for study in toy_dataset.studies("train")]
+    assert {study.split for study in splits_read} == {"train"}
+
+
+def test_without_training_studies_constants_are_of_the_run_s_reports(toy_dataset: Dataset, toy_run: Path) -> None:
+    """The reports that the run keeps are its training reports; a data set's own take precedence."""
+
+    class TestOnly(Dataset):
+        def studies(self, split: Split | None = None) -> Iterator[Study]:
+            return iter(()) if split != "test" else super().studies(split)
+
+    query = Example("q", "p0", np.zeros((1, 32, 32), np.uint8), (0,), (1,))
+    cache = build_cache(toy_dataset, size=16)
+    outside = TestOnly(toy_dataset.path, toy_dataset.card)
+    own = {study.report for study in toy_dataset.studies("train")}
+    made = floors.floor_reports(outside, cache, [query], lambda: training_reports_of(toy_run))["q"]
+    assert set(made) == {"constant", "constant_findings", "constant_wording"}
+    assert set(made.values()) <= own
+    assert floors.floor_reports(outside, cache, [query]) == {}
+    other = floors.floor_reports(toy_dataset, cache, [query], lambda: ["Another report."])["q"]
+    assert "Another report." not in other.values()
 
 
 @pytest.mark.parametrize("width", [1024, 2048])

@@ -16,7 +16,7 @@ from radweave.core.evidence import DraftEvidence, OwnReports
 from radweave.drafting.calibration import RunCalibration, Source
 from radweave.drafting.prior import only_of_one_patient, reported_classes
 from radweave.drafting.smoothers import EmbeddedStudies, Evidence, Floats, PriorEvidence
-from radweave.drafting.store import DraftingFacts, DraftingStore, load_drafting
+from radweave.drafting.store import BANK, DraftingFacts, DraftingStore, load_drafting
 from radweave.drafting.writer import UtilityDraft, UtilityWriter
 from radweave.labels import get_labeler
 from radweave.methods.model import (
@@ -30,7 +30,7 @@ from radweave.methods.model import (
 from radweave.nn.connector import encode_views
 from radweave.nn.decoding import DecodingConfig, ExpectedUtilityConfig
 from radweave.nn.heads import DenseHead
-from radweave.nn.memory.bank import BankLayout, Column, Owners
+from radweave.nn.memory.bank import BankLayout, Column, Owners, load_bank
 
 FOLDER = "drafting"
 MOST_STUDIES = 4096
@@ -94,6 +94,12 @@ def barred_rows(owners: Owners, batch: Batch) -> NDArray[np.bool_]:
     """True (B, J) for rows of each study itself and of its patient."""
     own = owners.of_queries(batch.study_ids, batch.patient_ids)
     return np.asarray(owners.barred(own, slice(0, len(owners))).numpy())
+
+
+def training_reports_of(run: Path) -> list[str]:
+    """The training reports that a run folder keeps; none of an export without them."""
+    place = run / FOLDER / BANK
+    return [str(row["text"]) for row in load_bank(place).rows] if place.is_dir() else []
 
 
 @dataclass(slots=True)

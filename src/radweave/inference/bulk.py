@@ -8,6 +8,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from radweave.data.loader import Example
 from radweave.data.targets import NO_CONTEXT
 from radweave.engine.distributed import Ranks
 from radweave.engine.drafts import COMPARISONS_REMOVED as COMPARISONS
+from radweave.engine.expected_utility import training_reports_of
 from radweave.engine.prepare import prepare
 from radweave.engine.restore import Run, restore, vary
 from radweave.inference.pictures import Picture, read_pictures, views_for
@@ -359,7 +361,7 @@ def generate_split(
             by_study: dict[str, Mapping[str, Any]] = {
                 "ref": prepared.references,
                 "prior_report": prior_reports(dataset.studies(split)),
-                "floors": floor_reports(dataset, cache, prepared.examples),
+                "floors": floor_reports(dataset, cache, prepared.examples, partial(training_reports_of, run.folder)),
             }
             facts = _facts(data, dataset, predictor.decoding)
             write_jsonl(out, _counted(_merged(plan, facts, by_study), counts))

@@ -1,15 +1,17 @@
-"""Floors: what a system would score that looks at nothing, or at raw pixels only. Training split only.
+"""Floors: what a system would score that looks at nothing, or at raw pixels only. Training reports only.
 
 ``constant``: one training report for every study, chosen for its score on the validation split.
 ``constant_findings``, ``constant_wording``: the same, chosen for one score alone on the training split
 (``evaluation.constants``).
 ``nearest_neighbour``: the report of the training study whose frontal image is nearest in 32 x 32 grey values, or whose
 scan is nearest in 8 x 16 x 16 of them.
+
+A data set without a training split has the constants of the run's own training reports, as far as the run keeps them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,17 +36,26 @@ CANDIDATES = 200
 VALIDATION_STUDIES = 100
 
 
-def floor_reports(dataset: Dataset, cache: PixelCache, examples: Sequence[Example]) -> dict[str, dict[str, str]]:
-    """Floor reports per study id; empty where the data set has no training reports."""
+def floor_reports(
+    dataset: Dataset,
+    cache: PixelCache,
+    examples: Sequence[Example],
+    run_reports: Callable[[], Sequence[str]] = tuple,
+) -> dict[str, dict[str, str]]:
+    """Floor reports per study id; empty where neither the data set nor the run has training reports.
+
+    ``run_reports`` reads those of the run, where the data set has none.
+    """
     train = [study for study in dataset.studies("train") if study.report]
-    if not train:
+    texts = training_reports(train) or tuple(text.strip() for text in run_reports() if text.strip())
+    if not texts:
         return {}
-    constants = {"constant": _constant(dataset, train)}
+    constants = {"constant": _constant(dataset, texts)}
     known = {study.study_id for study in train}
     if not any(example.study_id in known for example in examples):
         # Training studies would be scored by a report that was chosen on them.
         labeler = get_labeler(LABELER_OF[dataset.card.modality])
-        constants |= best_constants(training_reports(train), get_protocol("full"), labeler)
+        constants |= best_constants(texts, get_protocol("full"), labeler)
     with_image = [study for study in train if any(ref.path in cache.rows for ref in study.images)]
     nearest = _nearest(with_image, cache, examples) if with_image else {}
     return {
@@ -54,9 +65,9 @@ def floor_reports(dataset: Dataset, cache: PixelCache, examples: Sequence[Exampl
     }
 
 
-def _constant(dataset: Dataset, train: Sequence[Study]) -> str:
-    order = np.random.default_rng(0).permutation(len(train))[:CANDIDATES]
-    candidates = list(dict.fromkeys((train[index].report or "").strip() for index in order))
+def _constant(dataset: Dataset, texts: Sequence[str]) -> str:
+    order = np.random.default_rng(0).permutation(len(texts))[:CANDIDATES]
+    candidates = list(dict.fromkeys(texts[index] for index in order))
     references = [study.report.strip() for study in dataset.studies("val") if study.report]
     return best_constant(candidates, references[:VALIDATION_STUDIES]) if references else candidates[0]
 
