@@ -30,6 +30,7 @@ from radweave.core.foreign_files import (
     refuse_hostile,
     refuse_incomplete,
     safetensors_error,
+    shown,
     weights_bytes,
 )
 from radweave.core.json_files import read_json_object
@@ -205,7 +206,6 @@ def read_processor(path: Path | str, shape: Any, *, what: str) -> Any:
     Raises:
         InputError: as ``locate``, or if the files are not a processor's, or of one that reads no images.
     """
-    from transformers import AutoImageProcessor
     from transformers.models.auto.processing_auto import PROCESSOR_MAPPING, processor_class_from_name
 
     folder, tokenizer = locate(path, "processor", what=what), read_tokenizer(path, what=f"the tokenizer of {what}")
@@ -221,14 +221,29 @@ def read_processor(path: Path | str, shape: Any, *, what: str) -> Any:
         kind: Any = processor_class_from_name(str(named.get("processor_class"))) or PROCESSOR_MAPPING.get(type(shape))
         if kind is None or "image_processor" not in kind.get_attributes():
             raise InputError(f"cannot load {what}: transformers has no processor of images for it", file=folder)
-        images = AutoImageProcessor.from_pretrained(
-            str(folder), backend="pil", local_files_only=True, trust_remote_code=False
-        )
+        images = _image_processor(named).from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
         parts = {"image_processor": images, "tokenizer": tokenizer}
         template = _chat_template(folder) or settings.get("chat_template") or tokenizer.chat_template
         return _without_videos(kind).from_args_and_dict(
             [parts.get(name) for name in kind.get_attributes()], {**settings, "chat_template": template}
         )
+
+
+def _image_processor(settings: Mapping[str, Any]) -> Any:
+    """The class of an image processor that works with Pillow.
+
+    Raises:
+        InputError: if the settings name none that transformers has.
+    """
+    import transformers
+
+    own = settings.get("image_processor")
+    named = (own if isinstance(own, Mapping) else settings).get("image_processor_type")
+    base = str(named).removesuffix("Fast").removesuffix("Pil")
+    kind = getattr(transformers, f"{base}Pil", None)
+    if kind is None or not base.endswith("ImageProcessor"):
+        raise InputError("no such image processor", field="image_processor_type", got=shown(str(named)))
+    return kind
 
 
 def _chat_template(folder: Path) -> str | None:

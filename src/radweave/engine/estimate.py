@@ -284,7 +284,8 @@ def estimate_of(experiment: Experiment, *, prompt_tokens: int | None = None, ran
     model = build_on_meta(experiment)
     stage = list(experiment.named_stages().values())[-1]
     quantizations: dict[str, Quantization] = {
-        name: getattr(record, "quantization", "none") for name, record in experiment.model
+        name: getattr(record, "quantization", getattr(experiment.model, "quantization", "none"))
+        for name, record in experiment.model
     }
     parts = part_sizes(model, stage.finetune, quantizations)
     if prompt_tokens is None:
@@ -369,7 +370,7 @@ def _weight_bytes(part: Any, quantization: Quantization) -> int:
     total = sum(int(weight.numel() * weight.element_size()) for weight in part.parameters())
     if quantization == "none":
         return total
-    head = part.model.get_output_embeddings()
+    head = part.model.get_output_embeddings() if isinstance(part, WRITERS) else None
     maps = [
         module.weight
         for name, module in part.named_modules()

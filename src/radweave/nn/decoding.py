@@ -596,7 +596,7 @@ LEAST_ROWS = 4
 WIDTH = 64
 FAMILIES = frozenset(
     {"bert", "gemma", "gemma2", "gemma3_text", "gpt2", "gpt_neox", "llama", "mistral", "opt", "phi", "phi3", "qwen2",
-     "qwen3", "stablelm"}
+     "qwen2_vl_text", "qwen2_5_vl_text", "qwen3", "qwen3_vl_text", "stablelm"}
 )  # fmt: skip
 """Kinds of language model whose steps were compared with transformers' own (``tests/nn/test_language_families.py``)."""
 

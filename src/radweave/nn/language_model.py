@@ -86,6 +86,8 @@ def adapt(network: nn.Module, lora: NoLoraConfig | LoraConfig) -> nn.Module:
     if not isinstance(lora, LoraConfig) or lora.targets is not None:
         return lora.apply(network)
     maps = _named(network, nn.Linear) or _named(network, nn.Conv2d, nn.Conv3d)
+    if not maps:
+        raise InputError("LoRA cannot be applied: the part has no linear map", field="lora", expected="lora=none")
     return lora.model_copy(update={"targets": maps}).apply(network)
 
 

@@ -23,13 +23,13 @@ from radweave.methods.generator.model import (
     LanguageConfig,
     ScratchConfig,
 )
+from radweave.methods.generator.published import MEDGEMMA
 from radweave.methods.stage import StageConfig, full
 from radweave.methods.tables import Table, parts_table
 from radweave.nn.decoding import DecodingConfig
 from radweave.nn.heads import DenseHeadConfig
 from radweave.nn.language_model import LoraConfig
 
-MEDGEMMA = "google/medgemma-4b-it"
 REPORT = {"report": 1.0}
 WHOLE = full("vision_encoder", "connector", "language_model")
 AS_IT_IS = StageConfig(finetune={}, losses={}, epochs=0, augment=False, select="last")
@@ -94,8 +94,8 @@ def whole() -> GeneratorExperiment:
 
 
 def paper() -> GeneratorExperiment:
-    """``small``, scored as written; there is no paper of this method."""
-    experiment = small()
+    """MedGemma-4B with adapters, scored as written; there is no paper of this method."""
+    experiment = lora()
     return experiment.model_copy(update={"decoding": as_written(experiment.decoding)})
 
 

@@ -32,6 +32,7 @@ from radweave.methods.generator.network import (
     pictures,
     read_checkpoint,
 )
+from radweave.methods.generator.published import published
 from radweave.methods.generator.writing import StudyPrompts, Writer
 from radweave.methods.model import (
     WORDS_TERM,
@@ -110,7 +111,7 @@ class Forward(ForwardPass["GeneratorModel"]):
         batch, network = self.batch, self.model.network
         ids, mask = required(batch.input_ids), required(batch.attention_mask)
         out: Tensor | None = None
-        for rows in _alike(self.queries):
+        for rows in _alike(self.queries, network.family.equally_many):
             some = network.inputs([self.queries[row] for row in rows], (ids[rows].cpu(), mask[rows].cpu()))
             refuse_too_long(self.model.language_model.architecture, some["input_ids"].shape[1], "data.max_tokens")
             arguments = {name: value.to(ids.device) for name, value in some.items()}
@@ -123,11 +124,10 @@ class Forward(ForwardPass["GeneratorModel"]):
         return required(out)
 
 
-def _alike(queries: Sequence[Query]) -> list[list[int]]:
-    """Rows with images, and rows without; a processor takes them apart."""
-    with_images = [row for row, one in enumerate(queries) if one.images]
-    without = [row for row, one in enumerate(queries) if not one.images]
-    return [rows for rows in (with_images, without) if rows]
+def _alike(queries: Sequence[Query], equally_many: bool) -> list[list[int]]:
+    """Rows that a processor takes together: with images, without, or with equally many."""
+    counts = [len(query.images) if equally_many else bool(query.images) for query in queries]
+    return [[row for row, own in enumerate(counts) if own == count] for count in dict.fromkeys(counts)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,8 +343,11 @@ class GeneratorModelConfig(ModelConfig):
         Raises:
             InputError: if there is no such checkpoint, or it is of no model of images and texts.
         """
-        if self.path is not None:
-            read_checkpoint(self.path).save_pretrained(str(folder / "vision_encoder"))
+        if self.path is None:
+            return
+        known = None if Path(self.path).exists() else published(self.path)
+        checkpoint = read_checkpoint(self.path) if known is None else Checkpoint(*known)
+        checkpoint.save_pretrained(str(folder / "vision_encoder"))
 
     def build(self, context: BuildContext) -> GeneratorModel:
         """Compose the model.
@@ -360,6 +363,8 @@ class GeneratorModelConfig(ModelConfig):
             adapt(tower, self.vision_encoder.lora)
             adapt(projector, self.connector.lora)
             adapt(words.text, self.language_model.lora)
+        for part in (tower, projector):
+            part.put_back(network.model)
         tokenizer = context.tokenizer
         ids: dict[str, Any] = {name: getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
         return GeneratorModel(
@@ -427,6 +432,8 @@ class GeneratorExperiment(Experiment):
             changed = type(self).model_validate(base)
         changed = Experiment.fitted(changed, preset, fields)
         if "data.image_size" in fields:
+            return changed
+        if not Path(self.model.path).exists() and published(self.model.path) is not None:
             return changed
         data = changed.data.model_copy(update={"image_size": image_side(self.model.path)})
         return changed.model_copy(update={"data": data})

@@ -90,12 +90,19 @@ def files_of(processor: Any) -> dict[str, bytes]:
 
 
 class Members(nn.Module):
-    """Modules of a model, by name."""
+    """Modules and single weights of a model, by name."""
 
-    def __init__(self, members: Mapping[str, nn.Module]) -> None:
+    def __init__(self, members: Mapping[str, nn.Module | nn.Parameter]) -> None:
         super().__init__()
+        self.names = {name.replace(".", "_"): name for name in members}
         for name, member in members.items():
-            self.add_module(name.replace(".", "_"), member)
+            setattr(self, name.replace(".", "_"), member)
+
+    def put_back(self, model: nn.Module) -> None:
+        """Set the modules in their places in the model: adapters may have replaced them here."""
+        for own, name in self.names.items():
+            above, _, last = name.rpartition(".")
+            setattr(model.get_submodule(above), last, getattr(self, own))
 
 
 class Projector(Members):
@@ -156,7 +163,7 @@ class _TowerOutput(Exception):  # noqa: N818
 class Tower(Members):
     """The vision tower. As an encoder it prepares images as the model's processor does, and returns patch tokens."""
 
-    def __init__(self, members: Mapping[str, nn.Module], network: Network) -> None:
+    def __init__(self, members: Mapping[str, nn.Module | nn.Parameter], network: Network) -> None:
         super().__init__(members)
         vision = network.model.config.vision_config
         wide = [getattr(vision, name, None) for name in ("vision_output_dim", "embed_dim", "hidden_size")]
@@ -169,6 +176,13 @@ class Tower(Members):
     def architecture(self) -> Checkpoint:
         """The checkpoint without its weights."""
         return self._network[0].checkpoint
+
+    def count_tokens(self, image_size: int) -> int:
+        """Tokens of a square image in the prompt: those behind the projector."""
+        network = self._network[0]
+        black = Image.new("RGB", (image_size, image_size))
+        lengths = [network.inputs([Query((black,) * images, "")])["input_ids"].shape[1] for images in (1, 2)]
+        return lengths[1] - lengths[0]
 
     def forward(self, pixel_values: Float[Tensor, "n c h w"]) -> VisionFeatures:
         """Encode images from 0 to 1; ``c`` is 1. Tokens of an image's tiles follow each other."""
@@ -191,14 +205,17 @@ def pictures(pixels: Float[Tensor, "n c h w"]) -> list[Image.Image]:
 
 def _collect(
     module: nn.Module, wanted: Mapping[int, str], default: str, name: str = ""
-) -> Iterator[tuple[str, str, nn.Module]]:
-    """Part, name and module of the largest modules that belong to one part."""
+) -> Iterator[tuple[str, str, nn.Module | nn.Parameter]]:
+    """Part, name and module of the largest modules that belong to one part, and of weights between them."""
     part = wanted.get(id(module), default)
     if not any(id(deeper) in wanted for deeper in module.modules() if deeper is not module):
         yield part, name, module
         return
-    for child_name, child in module.named_children():
-        yield from _collect(child, wanted, part, f"{name}.{child_name}" if name else child_name)
+    before = f"{name}." if name else ""
+    for own, weight in module.named_parameters(recurse=False):
+        yield part, before + own, weight
+    for own, child in module.named_children():
+        yield from _collect(child, wanted, part, before + own)
 
 
 _MERGERS: Final = ("merger", "deepstack_merger_list")
@@ -219,13 +236,21 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The facts that set a kind of model apart: the position of its first token, and the kind of a report's tokens."""
+    """The facts that set a kind of model apart.
+
+    ``first_position`` is that of the first token, ``report_kind`` the kind of a report's tokens. Studies of one pass
+    have ``equally_many`` images where the absent ones of a study would change what is read of the others.
+    """
 
     first_position: int = 0
     report_kind: int = 0
+    equally_many: bool = False
 
 
-_FAMILIES: Final[Mapping[str, Family]] = {"paligemma": Family(first_position=1, report_kind=1)}
+_FAMILIES: Final[Mapping[str, Family]] = {
+    "paligemma": Family(first_position=1, report_kind=1),
+    "mllama": Family(equally_many=True),
+}
 """PaliGemma counts positions from 1 and reads its prompt both ways; a report is read from left to right."""
 
 
@@ -264,7 +289,7 @@ class Network:
         text, head = self.model.get_decoder(), self.model.get_output_embeddings()
         wanted = {id(self.tower): "tower", id(text): "words", id(head): "words"}
         wanted |= {id(part): "projector" for name, part in self.tower.named_children() if name in _MERGERS}
-        members: dict[str, dict[str, nn.Module]] = {"tower": {}, "projector": {}, "words": {}}
+        members: dict[str, dict[str, nn.Module | nn.Parameter]] = {"tower": {}, "projector": {}, "words": {}}
         for part, name, module in _collect(self.model, wanted, "projector"):
             members[part][name] = module
         return Tower(members["tower"], self), Projector(members["projector"]), Words(text, head)

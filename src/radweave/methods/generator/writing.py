@@ -96,14 +96,14 @@ class Stepper:
         return Logits(self.ended(self.words(**inputs).logits))
 
     def ended(self, logits: Float[Tensor, "*rows vocabulary"]) -> Float[Tensor, "*rows vocabulary"]:
-        """Scores in which the end has the probability of all ends, and the others none."""
+        """Scores in which the end stands for the likeliest of all ends, and the others cannot come."""
         if len(self.ends) < 2:
             return logits
         ends = list(self.ends)
-        total = logits[..., ends].logsumexp(dim=-1)
+        likeliest = logits[..., ends].amax(dim=-1)
         logits = logits.clone()
         logits[..., ends] = -torch.inf
-        logits[..., self.end] = total
+        logits[..., self.end] = likeliest
         return logits
 
 

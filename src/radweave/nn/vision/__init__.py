@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, get_args
+from typing import Annotated, Protocol, get_args, runtime_checkable
 
 import torch
 from pydantic import Field
@@ -52,8 +52,17 @@ class InputSize:
     volume: tuple[int, int, int] | None = None
 
 
+@runtime_checkable
+class CountsTokens(Protocol):
+    """An encoder that says itself how many tokens it makes of a square image: its pass depends on numbers."""
+
+    def count_tokens(self, image_size: int) -> int: ...
+
+
 def tokens_of(encoder: nn.Module, size: InputSize) -> int:
     """The number of tokens that the encoder makes of one view, from shapes alone."""
+    if isinstance(encoder, CountsTokens):
+        return encoder.count_tokens(size.image)
     space = (size.image, size.image) if size.volume is None else size.volume
     state = {**dict(encoder.named_parameters()), **dict(encoder.named_buffers())}
     shapes = {name: torch.empty_like(value, device="meta") for name, value in state.items()}
