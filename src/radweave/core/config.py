@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -51,6 +51,8 @@ Pixels = Annotated[int, Field(ge=1, le=2048)]
 Grid = Annotated[int, Field(ge=1, le=256)]
 Voxels = Annotated[int, Field(ge=1, le=1024)]
 Hounsfield = Annotated[int, Field(ge=-32_768, le=32_767)]
+AIR_HU: Final = -1024
+"""Lowest Hounsfield units that are kept: those of air outside the patient."""
 Seed = Annotated[int, Field(ge=0, lt=1 << 32)]
 """The range that numpy, scikit-learn and torch share."""
 

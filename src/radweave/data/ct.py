@@ -8,14 +8,16 @@ The presets are those of the published code of the three CT papers; sizes and sp
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import model_validator
 
-from radweave.core.config import Channels, Config, Hounsfield, Voxels
-from radweave.io.volumes import AIR_HU, Volume
+from radweave.core.config import AIR_HU, Channels, Config, Hounsfield, Voxels
+
+if TYPE_CHECKING:
+    from radweave.io.volumes import Volume  # readers of files: what describes a preprocessing needs none of them
 
 BODY_FROM_HU: Final = -500
 MAX_VOXELS: Final = 1 << 29

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol
 
 import numpy as np
 import torch
@@ -22,7 +22,9 @@ from radweave.core.batch import Batch, Slice
 from radweave.core.config import Config, Count
 from radweave.core.study import ImageRef, LabelState, View
 from radweave.data.augmentation import AugmentationConfig, NoAugmentation
-from radweave.data.cache.ct import ScanRows
+
+if TYPE_CHECKING:
+    from radweave.data.cache.ct import ScanRows
 
 # Order of the studies of an epoch, equal on every rank and after a resume.
 #

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from scipy import ndimage
 
+from radweave.core.config import AIR_HU
 from radweave.core.errors import InputError
 from radweave.core.study import Record
 from radweave.io import worker
@@ -29,7 +30,6 @@ from radweave.io.sandbox import sandbox
 VolumeSource = Literal["nifti", "nrrd", "metaimage", "dicom"]
 
 READ_TIMEOUT_S: Final = 120.0
-AIR_HU: Final = -1024
 MAX_HU: Final = 31_000
 MIN_SPAN_HU: Final = 1.0
 """Least span of values; a smaller one rounds to one value."""

@@ -21,6 +21,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, Template
 from numpy.typing import NDArray
 
+from radweave.core.config import AIR_HU
 from radweave.core.evidence import DraftEvidence
 from radweave.core.map_kinds import KEY as MAP_KIND
 from radweave.core.map_kinds import MapKind, kind_of
@@ -57,7 +58,6 @@ from radweave.inference.explain.support import (
 )
 from radweave.inference.explain.support import SOURCES as SOURCES
 from radweave.io.viewer import LINEAR_EXACT, SCAN_PRESETS, WHOLE_RANGE, Read, Words, bundle, style
-from radweave.io.volumes import AIR_HU
 from radweave.labels import NO_FINDING, Labeler
 from radweave.labels.comparisons import MARK, STATES, compares_with_prior
 
