@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import resource
+import signal
 import sys
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,3 +37,16 @@ def radweave(*arguments: str | Path) -> Done:
     finally:
         sys.argv = before
     return Done(code, out.getvalue(), err.getvalue())
+
+
+@contextmanager
+def file_size_limit(size: int) -> Iterator[None]:
+    """Let no file grow beyond ``size`` bytes: writing more fails as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)

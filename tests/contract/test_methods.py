@@ -426,16 +426,20 @@ def test_a_method_overfits_and_shows_its_evidence_and_context(
     optimizer = build_optimizer(model, stage.optimizer)
     for group in optimizer.param_groups:
         group["lr"] = 3e-3
-    model.train()
-    for _ in range(300):
-        loss = total_loss(model.loss(batch, tuple(stage.losses)), stage.losses)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    model.eval()
-    generation = model.generate(batch, experiment.decoding)
-    texts = [context.tokenizer.decode(ids) for ids in generation.token_ids]
-    assert texts == [TOY_REPORTS["right"], TOY_REPORTS["left"], TWO_PARTS]
+    wanted = [TOY_REPORTS["right"], TOY_REPORTS["left"], TWO_PARTS]
+    texts: list[str] = []
+    for _ in range(10):
+        model.train()
+        for _ in range(30):
+            loss = total_loss(model.loss(batch, tuple(stage.losses)), stage.losses)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        model.eval()
+        texts = [context.tokenizer.decode(ids) for ids in model.generate(batch, experiment.decoding).token_ids]
+        if texts == wanted:
+            break
+    assert texts == wanted
 
 
 def test_context_stands_in_the_prompt_only_where_a_study_has_it(

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from command_line import Done, radweave
+from command_line import Done, file_size_limit, radweave
 from radweave.core.errors import InputError
 from radweave.data.dataset import Dataset
 from radweave.engine import run_directory as run_place
@@ -294,19 +292,6 @@ def test_a_disk_that_is_full_for_the_tokenizer_is_one_line(toy_dataset: Dataset,
     assert "cannot write: File too large" in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
-
-
-@contextmanager
-def file_size_limit(size: int) -> Iterator[None]:
-    """Let no file grow beyond ``size`` bytes."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, handler)
 
 
 def test_resume_does_not_accept_a_finished_run_of_other_options(

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import radweave
+from command_line import file_size_limit
 from command_line import radweave as run_command
 from radweave.core.errors import InputError
 from radweave.data.dataset import Dataset
@@ -133,13 +134,8 @@ def test_an_export_that_exists_is_kept_unless_asked(toy_run: Path, exported: Pat
 
 
 def test_a_full_disk_leaves_nothing(toy_run: Path, tmp_path: Path) -> None:
-    script = (
-        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))\n"
-        "from radweave.cli import main; sys.argv = ['radweave', 'export', *sys.argv[1:]]; main()"
-    )
-    command = [sys.executable, "-c", script, str(toy_run), str(tmp_path / "out")]
-    failed = subprocess.run(command, capture_output=True, text=True)
+    with file_size_limit(50_000):
+        failed = run_command("export", toy_run, tmp_path / "out")
     assert failed.returncode == 2, failed.stderr
     assert "cannot write" in failed.stderr
     assert list(tmp_path.iterdir()) == []
