@@ -1,17 +1,18 @@
 """Change of every score by one planted error a report: run by hand.
 
-    OMP_NUM_THREADS=1 python bench/planted_errors.py [--studies 300] [--ct] [--rexval FOLDER]
+    OMP_NUM_THREADS=1 python bench/planted_errors.py [--studies 300] [--ct] [--weights NAME=FOLDER] [--rexval FOLDER]
 
 The reports are phantoms' (findings section, first visits, seed 0), the drafts copies of them with one error. Where an
 error cannot be planted, the report is left out; a cell is the score of the drafts less that of plain copies of the same
 reports. Bold: the score falls by more than for the harmless changes. With ReXVal's folder, the agreement of every score
-with radiologists' counts of errors follows.
+with radiologists' counts of errors follows. Scores of models need their weights.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,14 +20,15 @@ import numpy as np
 from radweave.labels import get_labeler
 from radweave.labels.labeler import Labeler
 from radweave.metrics import Evaluation, Options, Pair, evaluate_pairs
-from radweave.metrics.catalogue import METRICS
+from radweave.metrics.catalogue import FURTHER_METRICS, METRICS
 from radweave.metrics.planted_errors import HARMLESS, PLANTED, agreement, planted, read_rexval
+from radweave.metrics.weights import read_weights
 from radweave.phantom.anatomy import draw_anatomy
 from radweave.phantom.ct_report import write_ct_report
 from radweave.phantom.findings import draw_findings
 from radweave.phantom.report import write_report
 
-OPTIONS = Options(floors=False, resamples=0)
+OPTIONS = Options(scores=FURTHER_METRICS, floors=False, resamples=0)
 SHOWN = ("BLEU_4", "METEOR", "ROUGE_L", "CIDEr", "CE_F1", "CE_F1_macro")
 SIDED = "findings with side F1"
 HONESTY = {
@@ -57,10 +59,10 @@ def scores_of(evaluation: Evaluation) -> dict[str, float]:
     return {name: value for name, value in scores.items() if value is not None}
 
 
-def changes(pairs: Sequence[Pair], labeler: Labeler) -> dict[str, float]:
+def changes(pairs: Sequence[Pair], labeler: Labeler, options: Options) -> dict[str, float]:
     """Score of the drafts less that of plain copies of the references."""
     copies = [Pair(pair.study_id, pair.refs[0], pair.refs) for pair in pairs]
-    own, plain = (scores_of(evaluate_pairs(each, labeler=labeler, options=OPTIONS)) for each in (pairs, copies))
+    own, plain = (scores_of(evaluate_pairs(each, labeler=labeler, options=options)) for each in (pairs, copies))
     return {name: own[name] - plain[name] for name in own if name in plain}
 
 
@@ -68,7 +70,9 @@ def print_table(rows: Mapping[str, tuple[int, Mapping[str, float]]]) -> None:
     shown = [*(name for name in SHOWN if all(name in row for _, row in rows.values())), SIDED]
     shown[-1:-1] = [name for name in METRICS if name not in SHOWN and METRICS[name].title and _is_shown(name, rows)]
     shown += HONESTY.values()
-    harmless = {name: min(_worth(name, rows[each][1].get(name, 0.0)) for each in HARMLESS) for name in shown}
+    harmless = {
+        name: min(_worth(name, rows[each][1].get(name, 0.0)) for each in HARMLESS if each in rows) for name in shown
+    }
     print("| change | reports |", " | ".join(METRICS[name].title if name in METRICS else name for name in shown), "|")
     print("|---|---:|" + "---:|" * len(shown))
     for error, (reports, row) in rows.items():
@@ -91,10 +95,10 @@ def _is_shown(name: str, rows: Mapping[str, tuple[int, Mapping[str, float]]]) ->
     return further and all(name in row for _, row in rows.values())
 
 
-def print_agreement(folder: Path, labeler: Labeler) -> None:
+def print_agreement(folder: Path, labeler: Labeler, options: Options) -> None:
     """Kendall's tau-b and Pearson's r of each score's studies with the counts of errors."""
     counted = read_rexval(folder)
-    evaluation = evaluate_pairs(counted.pairs, labeler=labeler, options=OPTIONS)
+    evaluation = evaluate_pairs(counted.pairs, labeler=labeler, options=options)
     print("\n| score | tau, significant errors | tau, all errors | r, all errors |\n|---|---:|---:|---:|")
     for name, statistic in evaluation.statistics.items():
         rank = METRICS[name].higher_is_better
@@ -108,17 +112,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--studies", type=int, default=300)
     parser.add_argument("--ct", action="store_true")
+    parser.add_argument("--weights", action="append", default=[])
     parser.add_argument("--rexval", type=Path)
     arguments = parser.parse_args()
+    options = replace(OPTIONS, folders=read_weights(arguments.weights).folders)
     labeler = get_labeler("ct18" if arguments.ct else "chexpert14")
     reports = phantom_reports(arguments.studies, ct=arguments.ct)
     rows = {}
     for name, edit in (PLANTED | HARMLESS).items():
         pairs = planted(reports, edit, labeler)
-        rows[name] = len(pairs), changes(pairs, labeler)
+        if not pairs:
+            continue
+        rows[name] = len(pairs), changes(pairs, labeler, options)
     print_table(rows)
     if arguments.rexval is not None:
-        print_agreement(arguments.rexval, get_labeler("chexpert14"))
+        print_agreement(arguments.rexval, get_labeler("chexpert14"), options)
 
 
 if __name__ == "__main__":

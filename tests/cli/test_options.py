@@ -45,11 +45,12 @@ REQUESTS: dict[str, tuple[str, str, Any]] = {
     ),
     "compare": (
         "radweave.metrics.commands.run_compare",
-        "a b --protocol ws --ontology ct18 --weights w --floors --seeds --no-meteor --resamples 7 --seed 3 "
-        "--judge http://x --judge-model m --judge-limit 5 --both-orders --phrases 3 --json --out o "
-        "--overwrite --study i --hyp h --ref r --suite rexrank --all",
+        "a b --protocol ws --ontology ct18 --weights w --weights radgraph=g --floors --seeds --no-meteor "
+        "--resamples 7 --seed 3 --judge http://x --judge-model m --judge-limit 5 --both-orders --phrases 3 "
+        "--json --out o --overwrite --study i --hyp h --ref r --suite rexrank --all",
         CompareRequest(
-            (P("a"), P("b")), "ws", "ct18", P("w"), Fields("i", "h", "r"), "rexrank", show_all=True, floors=True,
+            (P("a"), P("b")), "ws", "ct18", P("w"), {"radgraph": P("g")}, Fields("i", "h", "r"), "rexrank",
+            show_all=True, floors=True,
             seeds=True, meteor=False, resamples=7, seed=3, judge="http://x", judge_model="m", judge_limit=5,
             both_orders=True, phrases=3, as_json=True, out=P("o"), overwrite=True,
         ),

@@ -93,7 +93,7 @@ def compare(
     ],
     protocol: Annotated[str, typer.Option(help="Scoring protocol; a wrong name lists them.")] = "full",
     ontology: Ontology = "auto",
-    weights: Weights = None,
+    named_weights: NamedWeights = None,
     study: StudyField = "",
     hyp: HypField = "",
     ref: RefField = "",
@@ -123,9 +123,12 @@ def compare(
     options = dict(locals())
     from radweave.metrics.commands import CompareRequest, run_compare
     from radweave.metrics.pairs import Fields
+    from radweave.metrics.weights import read_weights
 
     fields = Fields(**{name: options.pop(name) for name in _FIELDS})
-    run_compare(CompareRequest(**options | {"runs": tuple(runs), "fields": fields}))
+    named = read_weights(options.pop("named_weights") or ())
+    made = {"runs": tuple(runs), "fields": fields, "weights": named.labeler, "folders": named.folders}
+    run_compare(CompareRequest(**options | made))
 
 
 def label(

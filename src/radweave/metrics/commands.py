@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, get_args, overload
@@ -199,8 +199,7 @@ def run_evaluate(request: EvaluateRequest) -> None:
         refuse_existing(request.out, overwrite=request.overwrite, kind=_EVALUATION_OUTPUT)
     get_protocol(request.protocol)
     suite = suite_of(request.suite)
-    further = [key for key in SUITES[suite] if key in FURTHER_METRICS]
-    request = replace(request, scores=tuple(dict.fromkeys((*request.scores, *further))))
+    request = replace(request, scores=tuple(dict.fromkeys((*request.scores, *_further_scores(suite)))))
     requested_metrics(request.scores, request.folders)
     files = {name: _read(path, request) for name, path in run_names(request.pairs)}
     if request.priors is not None:
@@ -224,6 +223,11 @@ def run_evaluate(request: EvaluateRequest) -> None:
     print_tables(tables if request.show_all else summary_tables(results))
     if not request.show_all:
         print(MORE)
+
+
+def _further_scores(suite: SuiteName) -> tuple[str, ...]:
+    """The scores of a suite that are computed on request."""
+    return tuple(key for key in SUITES[suite] if key in FURTHER_METRICS)
 
 
 def _read(path: Path, request: EvaluateRequest) -> PairsFile:
@@ -323,6 +327,7 @@ class CompareRequest:
     protocol: str = "full"
     ontology: str = "auto"
     weights: Path | None = None
+    folders: Mapping[str, Path] = field(default_factory=dict)
     fields: Fields = BY_NAME
     suite: str = "papers"
     show_all: bool = False
@@ -376,12 +381,17 @@ def run_compare(request: CompareRequest) -> None:
 
 
 def _evaluation(pairs: Sequence[Pair], request: CompareRequest) -> Evaluation:
-    return evaluate_pairs(
-        pairs,
-        request.protocol,
-        labeler=labeler_for(ontology_of(request.ontology, pairs), request.weights),
-        options=Options(meteor=request.meteor, floors=False, resamples=0, seed=request.seed),
+    ontology = ontology_of(request.ontology, pairs)
+    options = Options(
+        meteor=request.meteor,
+        scores=_further_scores(suite_of(request.suite)),
+        folders=request.folders,
+        floors=False,
+        resamples=0,
+        seed=request.seed,
     )
+    labeler = labeler_for(ontology, request.weights or request.folders.get(ontology))
+    return evaluate_pairs(pairs, request.protocol, labeler=labeler, options=options)
 
 
 def same_references(name: str, first: Sequence[Pair], other: Sequence[Pair]) -> None:

@@ -56,6 +56,8 @@ _INVENTED = (
     ("Pneumothorax", "There is a moderate right pneumothorax."),
     ("Pleural Effusion", "There is a large left pleural effusion."),
     ("Lung Lesion", "There is a 3 cm mass in the right upper lung."),
+    ("Pleural effusion", "There is a large left pleural effusion."),
+    ("Lung nodule", "There is a 9 mm nodule in the right upper lobe."),
 )
 
 

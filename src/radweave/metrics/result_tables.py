@@ -67,11 +67,7 @@ def summary_table(runs: Mapping[str, Result]) -> TextTable:
         notes[f"{prefix}{_studies(result)}"] = None
         if "abnormal" in result and any(row["metric"] == "CIDEr" for row in summaries[name]):
             notes[prefix + result["abnormal"]["note"]] = None
-        reasons: dict[str, list[str]] = {}
-        for row in summaries[name]:
-            if "unavailable" in row:
-                reasons.setdefault(row["unavailable"].removeprefix("unavailable: "), []).append(row["title"])
-        notes |= {f"{prefix}{', '.join(titles)}: {reason}": None for reason, titles in reasons.items()}
+    notes |= dict.fromkeys(_missing_scores(summaries))
     notes[MEANING] = None
     if len(runs) > 1:
         columns = tuple(f"{name}: {_label(result['protocol'])}" for name, result in runs.items())
@@ -93,6 +89,25 @@ def summary_table(runs: Mapping[str, Result]) -> TextTable:
     )
     head = ("score", "value", "95 %", "verdict", "best floor")
     return TextTable(f"Scores, suite {suite}, protocol {_label(result['protocol'])}", head, rows, tuple(notes))
+
+
+_NEEDS = "; needs "
+"""Between the weights that one score lacks."""
+
+
+def _missing_scores(summaries: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
+    """A line for each reason why scores have no value; what several scores or all runs lack is named once."""
+    runs_of: dict[str, list[str]] = {}
+    for name, rows in summaries.items():
+        titles: dict[str, list[str]] = {}
+        for row in rows:
+            if "unavailable" in row:
+                first, *others = row["unavailable"].removeprefix("unavailable: ").split(_NEEDS)
+                for reason in (first, *(f"needs {other}" for other in others)):
+                    titles.setdefault(reason, []).append(row["title"])
+        for reason, own in titles.items():
+            runs_of.setdefault(f"{', '.join(own)}: {reason}", []).append(name)
+    return [line if len(names) == len(summaries) else f"{', '.join(names)}: {line}" for line, names in runs_of.items()]
 
 
 def _warnings(runs: Mapping[str, Result]) -> TextTable:

@@ -60,12 +60,14 @@ def summary_rows(
 ) -> tuple[SummaryRow, ...]:
     """The rows of a suite, in its order, then of other further scores that the corpus has.
 
-    A score that was not computed keeps its row with the reason.
+    A score that was not computed keeps its row with the reason; of all scores, those that the protocol has.
     """
     rows = []
     named = [key for key in FURTHER_METRICS if key in corpus and key not in SUITES[suite]]
     for key in (*SUITES[suite], *named):
         metric = METRICS[key]
+        if suite == "all" and metric.clinical is None and key not in corpus:
+            continue
         of_floors = {name: floor.score(key) for name, floor in floors.items()}
         rows.append(_row(key, metric.title or key, _score(metric, corpus, clinical), metric, of_floors))
         if key == "CIDEr" and abnormal is not None:
