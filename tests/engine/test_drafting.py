@@ -64,7 +64,8 @@ def test_a_run_without_heads_drafts_from_training_reports(baseline: Path, toy_da
     run = restore(baseline)
     reports = {study.study_id: study.report or "" for study in toy_dataset.studies("train")}
     assert load_facts(baseline / "drafting").source == "smoothers"
-    predictor, labeler = Predictor.of(run, decoding=UTILITY), get_labeler("chexpert14")
+    decoding, labeler = [*UTILITY, "expected_utility.written=false"], get_labeler("chexpert14")
+    predictor = Predictor.of(run, decoding=decoding)
     for report in predictor.reports(prepared_examples(run, toy_dataset)):
         for sentence in report.evidence["sentences"]:
             sentences = split_sentences(reports[sentence["source"]["study_id"]])
