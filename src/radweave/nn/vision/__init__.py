@@ -54,15 +54,16 @@ class InputSize:
 
 @runtime_checkable
 class CountsTokens(Protocol):
-    """An encoder that says itself how many tokens it makes of a square image: its pass depends on numbers."""
+    """An encoder that may say itself how many tokens it makes of a square image: its pass depends on numbers."""
 
-    def count_tokens(self, image_size: int) -> int: ...
+    def count_tokens(self, image_size: int) -> int | None: ...
 
 
 def tokens_of(encoder: nn.Module, size: InputSize) -> int:
     """The number of tokens that the encoder makes of one view, from shapes alone."""
-    if isinstance(encoder, CountsTokens):
-        return encoder.count_tokens(size.image)
+    counted = encoder.count_tokens(size.image) if isinstance(encoder, CountsTokens) else None
+    if counted is not None:
+        return counted
     space = (size.image, size.image) if size.volume is None else size.volume
     state = {**dict(encoder.named_parameters()), **dict(encoder.named_buffers())}
     shapes = {name: torch.empty_like(value, device="meta") for name, value in state.items()}

@@ -131,11 +131,8 @@ class QwenTower(nn.Module):
             InputError: if a side is no multiple of a token's.
         """
         merge, patch = int(self.config.spatial_merge_size), int(self.config.patch_size)
-        step = merge * patch
         count, channels, *size = pixel_values.shape
-        if any(side % step for side in size):
-            raise InputError(f"not a multiple of {step} pixels", field="data.image_size", got=size[0])
-        rows, columns = (side // step for side in size)
+        rows, columns = (_whole(side, merge * patch) for side in size)
         frames = pixel_values.unsqueeze(2).expand(-1, -1, int(self.config.temporal_patch_size), -1, -1)
         cells = frames.reshape(count, channels, -1, rows, merge, patch, columns, merge, patch)
         # A patch's numbers are (channel, frame, row, column); patches stand by token, then by their place in it.
@@ -146,6 +143,87 @@ class QwenTower(nn.Module):
             places = _places(rows, columns, merge).repeat(count, 1).to(pixel_values.device)
             out = self.tower(patches, grid_thw=grids, position_ids=places).pooler_output
         return Tokens(out.reshape(count, rows * columns, -1))
+
+    @property
+    def dim(self) -> int:
+        """Width of the merged tokens."""
+        return int(getattr(self.config, "out_hidden_size", self.config.hidden_size))
+
+    def count_tokens(self, image_size: int) -> int:
+        """Tokens of a square image.
+
+        Raises:
+            InputError: if its side is no multiple of a token's.
+        """
+        return _whole(image_size, int(self.config.spatial_merge_size) * int(self.config.patch_size)) ** 2
+
+
+def _whole(side: int, step: int) -> int:
+    """Steps along a side.
+
+    Raises:
+        InputError: if they do not fill it.
+    """
+    if side % step:
+        raise InputError(f"not a multiple of {step} pixels", field="data.image_size", got=side)
+    return side // step
+
+
+# SigLIP 2 in its NaFlex form, wrapped likewise: it takes the patches of an image of any size, and their rows and
+# columns.
+#
+# Source: Tschannen et al., "SigLIP 2", arXiv:2502.14786, Sec. 2.4.2.
+
+
+class NaflexTower(nn.Module):
+    """Images (n, 3, h, w) to tokens of a patch each."""
+
+    def __init__(self, tower: nn.Module) -> None:
+        super().__init__()
+        self.tower = tower
+
+    @property
+    def config(self) -> Any:
+        """The tower's transformers configuration."""
+        return self.tower.config
+
+    @property
+    def dim(self) -> int:
+        """Width of the tokens."""
+        return int(self.config.hidden_size)
+
+    def count_tokens(self, image_size: int) -> int:
+        """Tokens of a square image.
+
+        Raises:
+            InputError: if its side is no multiple of a patch's.
+        """
+        return _whole(image_size, int(self.config.patch_size)) ** 2
+
+    def forward(self, pixel_values: Float[Tensor, "n c h w"]) -> Tokens:
+        """Encode images.
+
+        Raises:
+            InputError: if a side is no multiple of a patch's.
+        """
+        patch = int(self.config.patch_size)
+        count, channels, *size = pixel_values.shape
+        rows, columns = (_whole(side, patch) for side in size)
+        cells = pixel_values.reshape(count, channels, rows, patch, columns, patch)
+        # A patch's numbers are (row, column, channel); patches stand row by row.
+        patches = cells.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)
+        mask = torch.ones(count, rows * columns, dtype=torch.long, device=pixel_values.device)
+        # Sizes stay on the CPU: the tower reads them as numbers.
+        with torch.device("cpu"):
+            shapes = torch.tensor([[rows, columns]]).expand(count, -1)
+        out = self.tower(patches, pixel_attention_mask=mask, spatial_shapes=shapes)
+        return Tokens(out.last_hidden_state)
+
+
+_WRAPPERS: Final[dict[str, type[QwenTower | NaflexTower]]] = {
+    **dict.fromkeys(_CLASSES, QwenTower),
+    "siglip2_vision_model": NaflexTower,
+}
 
 
 def _places(rows: int, columns: int, merge: int) -> Tensor:
@@ -192,10 +270,17 @@ class AnyVisionEncoder(nn.Module):
         """The model's transformers configuration."""
         return self.backbone.config
 
+    def count_tokens(self, image_size: int) -> int | None:
+        """Tokens of a square image, for towers whose pass depends on numbers; None for others."""
+        tower = self.backbone
+        return tower.count_tokens(image_size) if isinstance(tower, (QwenTower, NaflexTower)) else None
+
     def forward(self, pixel_values: Float[Tensor, "n c h w"]) -> VisionFeatures:
         """Encode images; ``c`` is 1 or the model's channels."""
         pixels = pixel_values.expand(-1, self.channels, -1, -1)
         states = self.backbone(pixel_values=(pixels - self.mean) / self.std, **self._options(pixels)).last_hidden_state
+        if states.ndim == 3 and len(states) != len(pixels):  # Pixtral's images stand in one row
+            states = states.reshape(len(pixels), -1, states.shape[-1])
         if states.ndim == 4:
             return VisionFeatures(tokens=states.flatten(2).transpose(1, 2), grid=(states.shape[2], states.shape[3]))
         rows, columns = self._grid(pixels, states.shape[1])
@@ -254,7 +339,7 @@ class AnyVisionConfig(Config):
         poolable = "add_pooling_layer" in inspect.signature(kind).parameters
         options: dict[str, Any] = {"add_pooling_layer": False} if poolable else {}
         mean, std = self._statistics(shape, saved)
-        wrap = QwenTower if tower else _as_it_is
+        wrap = _WRAPPERS.get(shape.model_type, _as_it_is)
         with torch.device("meta"):
             empty = wrap(kind(shape, **options))
             dim = self._width(AnyVisionEncoder(empty, image_size=image_size, mean=mean, std=std))
@@ -281,6 +366,9 @@ class AnyVisionConfig(Config):
             raise InputError(
                 error.reason, file=error.file, field=error.field or FIELD, got=error.got, expected=error.expected
             ) from None
+        most = settings.get("max_num_patches")
+        if isinstance(most, int):
+            return int(most**0.5) * int(getattr(shape, "vision_config", shape).patch_size)
         if tower_class(getattr(shape, "vision_config", shape).model_type):
             # The model takes any size; ``size`` in its processor is the largest number of pixels.
             return None
@@ -302,7 +390,10 @@ class AnyVisionConfig(Config):
 
     def _width(self, empty: AnyVisionEncoder) -> int:
         """Width of the tokens, by a pass on the meta device; the pass also tests the size of the images."""
-        size = empty.image_size
+        size, tower = empty.image_size, empty.backbone
+        if isinstance(tower, (QwenTower, NaflexTower)):
+            tower.count_tokens(size)
+            return tower.dim
         try:
             features = empty.eval()(torch.zeros(1, 1, size, size))
         except (ValueError, RuntimeError) as error:
