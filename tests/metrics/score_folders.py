@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import BertConfig, BertModel, RobertaConfig, RobertaModel
+from transformers import BertConfig, BertForTokenClassification, BertModel, RobertaConfig, RobertaModel
 
 WORDS = (
     "the", "lungs", "are", "clear", "no", "pleural", "effusion", "left", "right", "heart", "is", "normal",
@@ -20,13 +20,15 @@ WORDS = (
 )  # fmt: skip
 
 
-def made_up_reports(number: int, seed: int = 0, longest: int = 30) -> list[str]:
-    """Reports of random words in random sentences."""
+def made_up_reports(number: int, seed: int = 0, longest: int = 30, *, capitals: bool = False) -> list[str]:
+    """Reports of random words in random sentences; with ``capitals`` each begins with one and has a word more."""
     rng = random.Random(seed)
     reports = []
     for _ in range(number):
         words = [rng.choice(WORDS) for _ in range(rng.randint(1, longest))]
         words = [word + "." if rng.random() < 0.15 else word for word in words]
+        if capitals:
+            words = [part for word in words for part in ([word, "There", "is"] if word.endswith(".") else [word])]
         reports.append(" ".join([words[0].capitalize(), *words[1:]]))
     return reports
 
@@ -96,4 +98,36 @@ def write_chexbert(folder: Path, *, positions: int = 64) -> Path:
         state[f"module.linear_heads.{head}.weight"] = torch.randn(size, shape.hidden_size)
         state[f"module.linear_heads.{head}.bias"] = torch.randn(size)
     torch.save({"model_state_dict": state}, folder / "chexbert.pth")
+    return folder
+
+
+KINDS = ("ABNORMALITY", "NON-ABNORMALITY", "DISEASE", "NON-DISEASE", "ANATOMY")
+
+
+def write_tagger(folder: Path, *, kinds: Sequence[str] = KINDS, positions: int = 64) -> Path:
+    """A random tagger of tokens with the labels of RaTE-NER."""
+    words = write_vocabulary(folder)
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "BertTokenizer", "model_max_length": 512})
+    )
+    shape = bert_shape(words, positions=positions)
+    labels = ["O", *(f"{mark}-{kind}" for kind in kinds for mark in "BI")]
+    shape.id2label, shape.label2id = dict(enumerate(labels)), {label: index for index, label in enumerate(labels)}
+    torch.manual_seed(2)
+    model = BertForTokenClassification(shape)
+    with torch.no_grad():
+        # Fewer of the kinds than of none of them.
+        model.classifier.bias[0] += 2.0
+    model.save_pretrained(folder)
+    return folder
+
+
+def write_bert(folder: Path, *, positions: int = 64) -> Path:
+    """A random BERT with its tokenizer."""
+    words = write_vocabulary(folder)
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "BertTokenizer", "model_max_length": 512})
+    )
+    torch.manual_seed(3)
+    BertModel(bert_shape(words, positions=positions)).save_pretrained(folder)
     return folder

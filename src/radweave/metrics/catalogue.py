@@ -14,7 +14,7 @@ from radweave.metrics.records import ClassGroup, ClinicalAverage, ClinicalKey, M
 from radweave.metrics.statistics import Statistic
 from radweave.metrics.weights import WeightsName
 
-Implementation = Literal["coco", "hf", "words", "labels", "radgraph", "chexbert", "bertscore", "radcliq"]
+Implementation = Literal["coco", "hf", "words", "labels", "radgraph", "chexbert", "bertscore", "radcliq", "ratescore"]
 SuiteName = Literal["papers", "rexrank", "vlm3d", "all"]
 CRG = "CRG"
 _DF_SOURCE = "references of the evaluated set"
@@ -279,6 +279,14 @@ METRICS: Mapping[str, Metric] = {
             )
             for key, title, rule in _RADCLIQ_RULES
         ),
+        Metric(
+            "RaTEScore",
+            "RaTEScore",
+            "agreement of entities by kind and similarity of names, weights 'long', mean over studies, as RaTEScore"
+            " 0.6.0; 0.5 where a report has none",
+            computed_by=("ratescore",),
+            weights=("rate-ner", "biolord"),
+        ),
         *(
             Metric(
                 f"BLEU_{n}_corpus",
@@ -327,7 +335,7 @@ SHORT_METRICS = tuple(metric.key for metric in METRICS.values() if metric.is_sho
 _LANGUAGE = ("BLEU_1", "BLEU_2", "BLEU_3", "BLEU_4", "METEOR", "ROUGE_L", "CIDEr")
 SUITES: Mapping[SuiteName, tuple[str, ...]] = {
     "papers": (*_LANGUAGE, "CE_P", "CE_R", "CE_F1", "CE_F1_macro"),
-    "rexrank": ("BLEU_2_sentence", "BERTScore", "SembScore", "RadGraph_combined", "RadCliQ_v1_inverse"),
+    "rexrank": ("BLEU_2_sentence", "BERTScore", "SembScore", "RadGraph_combined", "RadCliQ_v1_inverse", "RaTEScore"),
     "vlm3d": (*_LANGUAGE, "CE_P_macro", "CE_R_macro", "CE_F1_macro", CRG),
     "all": tuple(METRICS),
 }

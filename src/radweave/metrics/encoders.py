@@ -19,9 +19,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from radweave.core.errors import InputError
 from radweave.core.foreign_models import read_model, read_shape, read_tokenizer
 from radweave.core.storage import sha256_file, sha256_json, write_aside
+from radweave.labels.trained import check_vocabulary
 
 BATCH_TOKENS = 8192
 """Tokens that are encoded at once."""
@@ -172,13 +172,7 @@ def read_encoder(
         shape.num_hidden_layers = layers
     model, _ = read_model(folder, "encoder", what=what, shape=shape, may_be_new=("pooler",))
     tokenizer = read_tokenizer(folder, what=what)
-    if len(tokenizer) > int(shape.vocab_size):
-        raise InputError(
-            "the vocabulary does not fit the network",
-            file=folder,
-            got=f"{len(tokenizer)} words",
-            expected=shape.vocab_size,
-        )
+    check_vocabulary(tokenizer, int(shape.vocab_size), folder)
     limits = [position_limit(shape), max_tokens, int(min(tokenizer.model_max_length, _LONGEST))]
     return TextEncoder(
         model.eval().to(device),

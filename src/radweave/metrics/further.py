@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from radweave.metrics.bertscore import BertScorer
     from radweave.metrics.radcliq import LinearModel
     from radweave.metrics.radgraph import RadGraphScorer
+    from radweave.metrics.ratescore import RaTEScorer
     from radweave.metrics.sembscore import SembScorer
 
 References = Sequence[Sequence[str]]
@@ -73,6 +74,13 @@ class Models:
         from radweave.metrics.sembscore import SembScorer
 
         return SembScorer(self._folders["chexbert"], device=self._device, cache=self._cache)
+
+    @cached_property
+    def ratescore(self) -> RaTEScorer:
+        from radweave.metrics.ratescore import RaTEScorer
+
+        folders = self._folders["rate-ner"], self._folders["biolord"]
+        return RaTEScorer(*folders, device=self._device, cache=self._cache)
 
     def bertscore(self, references: Sequence[str]) -> BertScorer:
         """The scorer with the IDF of these references."""
@@ -168,16 +176,22 @@ def _radcliq(models: Models, reports: PairedReports) -> Values:
     return values
 
 
+def _ratescore(models: Models, reports: PairedReports) -> Values:
+    return {"RaTEScore": reports.best(models.ratescore.score(reports.pairs))}
+
+
 _SCORERS: Mapping[Implementation, Callable[[Models, PairedReports], Values]] = {
     "words": _words,
     "radgraph": _radgraph,
     "chexbert": _chexbert,
     "bertscore": _bertscore,
     "radcliq": _radcliq,
+    "ratescore": _ratescore,
 }
 _VERSIONS: Mapping[Implementation, Callable[[Models, PairedReports], str]] = {
     "radgraph": lambda models, _: models.radgraph.version,
     "chexbert": lambda models, _: f"CheXbert {models.sembscore.version}",
+    "ratescore": lambda models, _: models.ratescore.version,
     "bertscore": lambda models, reports: models.bertscore([text for _, text in reports.pairs]).version,
 }
 
