@@ -639,7 +639,10 @@ def test_every_method_has_rows_that_are_told_the_prior_and_rows_that_are_not(
     )
     for dataset, by_utility, prior, rows in expected:
         request = request_for(dataset, tmp_path, methods=("weave",), utility=by_utility, prior=prior, overrides=())
-        assert [row.label for row in plan_set(request, "xray", dataset.path).table.rows] == ["baseline", *rows]
+        suite = plan_set(request, "xray", dataset.path)
+        assert [row.label for row in suite.table.rows] == ["baseline", *rows]
+        assert suite.request.out == request.out / "xray"
+        assert suite.name == "xray"
     with pytest.raises(InputError, match="may be told"):
         run_bench(request_for(toy_dataset, tmp_path / "out", prior=("everything",)))
 
