@@ -252,6 +252,23 @@ def test_a_stage_with_a_frozen_encoder_computes_features_once_and_learns_the_sam
     assert len(stores[1]) == len(stores[0]) + 1
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("method", ["dast", "am_mrg", "vdgen"])
+def test_methods_of_radiographs_train_and_draft_on_scans(method: str, toy_ct_dataset: Dataset, tmp_path: Path) -> None:
+    names = resolve(method, "tiny-ct", []).named_stages()
+    short = [f"stages.{name}.epochs=1" for name, stage in names.items() if stage.epochs]
+    overrides = [option for option in TOY_CT_OVERRIDES if not option.startswith("stages")]
+    run = restore(
+        train(method, toy_ct_dataset.path, tmp_path / "run", preset="tiny-ct", overrides=[*overrides, *short])
+    )
+    written = Predictor.of(run).report(first_scan(toy_ct_dataset))
+    if method != "vdgen":  # its head has words alone
+        assert set(written.evidence["class_probabilities"]) == set(run.card.classes)
+    for values in written.evidence.get("attention_maps", {}).values():
+        assert np.asarray(values).ndim == 4, "one view, and a map over depth, height and width"
+    assert Predictor.of(run, decoding=["kind=expected_utility"]).report(first_scan(toy_ct_dataset)).text
+
+
 def test_scans_come_with_their_prior_and_in_the_same_order_after_a_stop(toy_ct_dataset: Dataset, run: Run) -> None:
     experiment = run.experiment.model_copy(update={"data": run.experiment.data.model_copy(update={"priors": True})})
     cache = build_cache(toy_ct_dataset, size=128, ct=experiment.data.ct)

@@ -500,3 +500,7 @@ def stage(
 def warm(learning_rate: float, warmup_steps: int, final_ratio: float = 0.05) -> OptimizerConfig:
     """A learning rate that is reached after some steps and then decays."""
     return OptimizerConfig(learning_rate=learning_rate, warmup_steps=warmup_steps, final_ratio=final_ratio)
+
+
+SCAN_STAGE = stage(full("vision_encoder", "word_head"), {"words": 1.0}, warm(1e-3, 50), epochs=18)
+"""The first stage of tiny presets for scans, whose encoders start from nothing."""

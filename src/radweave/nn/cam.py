@@ -93,21 +93,21 @@ def score_gradients(score: Score, activations: Float[Tensor, "batch ..."], class
 
 def view_maps(
     kind: CamKind, views: ViewTokens, score: Score, classes: Sequence[int]
-) -> Float[Tensor, "classes batch views h w"]:
+) -> Float[Tensor, "classes batch views *grid"]:
     """Maps of the asked classes for all views of each study, scaled so that a study's strongest place is 1.
 
     A map without any positive place stays 0. ``score`` takes the tokens (B, V, S, D).
     """
     batch, num_views, _, dim = views.tokens.shape
-    height, width = views.grid
     flat = views.tokens.detach().reshape(batch * num_views, -1, dim)
     maps = []
     for gradient in score_gradients(score, views.tokens, classes):
-        heat = class_activation_map(kind, flat, gradient.reshape(flat.shape)).view(batch, num_views, height, width)
-        heat = heat * views.view_mask[:, :, None, None]
-        peak = heat.flatten(1).amax(1)[:, None, None, None]
-        maps.append(heat / peak.clamp(min=torch.finfo(heat.dtype).tiny))
-    return torch.stack(maps) if maps else flat.new_zeros(0, batch, num_views, height, width)
+        heat = class_activation_map(kind, flat, gradient.reshape(flat.shape)).view(batch, num_views, -1)
+        heat = heat * views.view_mask[:, :, None]
+        peak = heat.flatten(1).amax(1)[:, None, None]
+        scaled = heat / peak.clamp(min=torch.finfo(heat.dtype).tiny)
+        maps.append(scaled.view(batch, num_views, *views.grid))
+    return torch.stack(maps) if maps else flat.new_zeros(0, batch, num_views, *views.grid)
 
 
 def cell_means(maps: Float[Tensor, "n h w"], image_size: int, cell: int) -> Float[Tensor, "n rows columns"]:

@@ -7,13 +7,16 @@ Source: Wang et al., "Activating associative disease-aware vision token memory f
 from __future__ import annotations
 
 from radweave.methods.am_mrg.disease_queries import QueryFormerConfig
-from radweave.methods.am_mrg.memory import ReportMemoryConfig, VisualMemoryConfig
+from radweave.methods.am_mrg.memory import NoVisualMemoryConfig, ReportMemoryConfig, VisualMemoryConfig
 from radweave.methods.am_mrg.model import AmMrgExperiment, AmMrgModelConfig
 from radweave.methods.am_mrg.regions import RegionConfig
 from radweave.methods.experiment import (
     ENCODER_STAGE,
+    MANY_FINDINGS,
     R2GENGPT_DECODING,
+    SCAN_STAGE,
     SMALL_XRAY,
+    TINY_CT,
     TINY_XRAY,
     DiseaseFirstStages,
     published,
@@ -30,6 +33,7 @@ from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, PretrainedLangua
 from radweave.nn.text_encoder import LsaTextEncoderConfig, PretrainedTextEncoderConfig
 from radweave.nn.vision import SwinConfig, ViTConfig
 from radweave.nn.vision.pretrained import PHANTOM_ENCODER
+from radweave.nn.vision.resnet3d import TINY_RESNET3D
 from radweave.nn.vision.vim import MAMBAXRAY_LARGE
 
 # R2GenGPT's words around the slots, as in the paper's code; the instruction itself is the paper's (Sec. III-D).
@@ -73,6 +77,28 @@ def tiny() -> AmMrgExperiment:
             report=report_stage(STAGE_TWO | LANGUAGE, REPORT),
         ),
         decoding=DecodingConfig(max_new_tokens=96),
+    )
+
+
+def tiny_ct() -> AmMrgExperiment:
+    """``tiny`` with a 3D encoder, for scans. Regions are mined on 2D maps: there is no V-Hopfield."""
+    plain, fast = tiny(), warm(2e-3, 50)
+    changes = {
+        "vision_encoder": TINY_RESNET3D,
+        "word_head": LinearWordHeadConfig(),
+        "visual_memory": NoVisualMemoryConfig(),
+    }
+    second = {name: how for name, how in STAGE_TWO.items() if name != "visual_memory"}
+    return AmMrgExperiment(
+        data=TINY_CT,
+        model=plain.model.model_copy(update=changes),
+        stages=DiseaseFirstStages(
+            encoder=SCAN_STAGE,
+            disease=stage(STAGE_ONE, DISEASE, warm(5e-4, 50), epochs=8),
+            language=stage(LANGUAGE, IN_CONTEXT, fast, epochs=8, augment=False),
+            report=stage(second | LANGUAGE, REPORT, warm(1e-3, 100), epochs=8, augment=False),
+        ),
+        decoding=DecodingConfig(max_new_tokens=160, expected_utility=MANY_FINDINGS),
     )
 
 
@@ -128,7 +154,7 @@ def paper_swin() -> AmMrgExperiment:
     return base.model_copy(update={"model": base.model.model_copy(update={"vision_encoder": swin})})
 
 
-PRESETS = {"tiny": tiny, "small": small, "paper": paper, "paper-swin": paper_swin}
+PRESETS = {"tiny": tiny, "tiny-ct": tiny_ct, "small": small, "paper": paper, "paper-swin": paper_swin}
 
 
 MEMORIES = ("visual_memory", "report_memory")

@@ -10,7 +10,10 @@ from radweave.methods.dast.model import DastExperiment, DastModelConfig
 from radweave.methods.dast.retrieval import DmsrConfig
 from radweave.methods.experiment import (
     ENCODER_STAGE,
+    MANY_FINDINGS,
+    SCAN_STAGE,
     SMALL_XRAY,
+    TINY_CT,
     TINY_XRAY,
     DiseaseFirstStages,
     as_written,
@@ -23,12 +26,13 @@ from radweave.methods.stage import full
 from radweave.methods.tables import read_tables
 from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.decoding import DecodingConfig
-from radweave.nn.heads import DenseHeadConfig
+from radweave.nn.heads import DenseHeadConfig, LinearWordHeadConfig
 from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, PretrainedLanguageModelConfig
 from radweave.nn.query_transformer import DiseaseTokensConfig
 from radweave.nn.text_encoder import LsaTextEncoderConfig, PretrainedTextEncoderConfig
 from radweave.nn.vision import VMambaConfig
 from radweave.nn.vision.pretrained import PHANTOM_ENCODER
+from radweave.nn.vision.resnet3d import TINY_RESNET3D
 
 # The paper gives no prompt. The instruction is R2GenGPT's, which the paper builds on.
 EXEMPLAR_PROMPT = "The report of a similar chest X-ray reads: {exemplar}\n"
@@ -66,6 +70,23 @@ def tiny() -> DastExperiment:
             report=report_stage(FUSION_SIDE | LANGUAGE, REPORT),
         ),
         decoding=DecodingConfig(max_new_tokens=96),
+    )
+
+
+def tiny_ct() -> DastExperiment:
+    """``tiny`` with a 3D encoder, for scans."""
+    plain, fast = tiny(), warm(2e-3, 50)
+    changes = {"vision_encoder": TINY_RESNET3D, "word_head": LinearWordHeadConfig()}
+    return DastExperiment(
+        data=TINY_CT,
+        model=plain.model.model_copy(update=changes),
+        stages=DiseaseFirstStages(
+            encoder=SCAN_STAGE,
+            disease=stage(VISION_SIDE, STAGE_ONE, warm(5e-4, 50), epochs=8),
+            language=stage(LANGUAGE, IN_CONTEXT, fast, epochs=8, augment=False),
+            report=stage(FUSION_SIDE | LANGUAGE, REPORT, warm(1e-3, 100), epochs=8, augment=False),
+        ),
+        decoding=DecodingConfig(max_new_tokens=160, expected_utility=MANY_FINDINGS),
     )
 
 
@@ -121,7 +142,7 @@ def paper_iu() -> DastExperiment:
     return experiment.model_copy(update={"data": data})
 
 
-PRESETS = {"tiny": tiny, "small": small, "paper": paper, "paper-iu": paper_iu}
+PRESETS = {"tiny": tiny, "tiny-ct": tiny_ct, "small": small, "paper": paper, "paper-iu": paper_iu}
 
 NO_RETRIEVAL = "model.retrieval=none"
 ABLATIONS: dict[str, list[str]] = {

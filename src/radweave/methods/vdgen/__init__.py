@@ -8,7 +8,9 @@ from __future__ import annotations
 from radweave.methods.experiment import (
     ALL_LINEAR,
     ENCODER_STAGE,
+    MANY_FINDINGS,
     SMALL_XRAY,
+    TINY_CT,
     TINY_XRAY,
     VisionFirstStages,
     as_written,
@@ -31,6 +33,7 @@ from radweave.nn.language_model import (
 )
 from radweave.nn.vision import SwinConfig
 from radweave.nn.vision.pretrained import PHANTOM_ENCODER
+from radweave.nn.vision.resnet3d import TINY_RESNET3D
 
 VDGEN_PROMPT = (
     "Human: <img> {image} </img> Generate a comprehensive and detailed diagnosis report for this chest X-ray image."
@@ -78,6 +81,19 @@ def tiny() -> VdgenExperiment:
     )
 
 
+def tiny_ct() -> VdgenExperiment:
+    """``tiny`` with a 3D encoder, for scans."""
+    plain = tiny()
+    changes = {"vision_encoder": TINY_RESNET3D, "word_head": LinearWordHeadConfig()}
+    report = stage(REPORT_PARTS | {"language_model": "base"}, BALANCED_WEIGHTS, warm(1e-3, 100), epochs=8)
+    return VdgenExperiment(
+        data=TINY_CT,
+        model=plain.model.model_copy(update=changes),
+        stages=stages(report, vision=18, language=8),
+        decoding=DecodingConfig(max_new_tokens=160, expected_utility=MANY_FINDINGS),
+    )
+
+
 def small() -> VdgenExperiment:
     """About a hundred million weights from nothing; one consumer GPU."""
     changes = {
@@ -112,7 +128,7 @@ def paper() -> VdgenExperiment:
     )
 
 
-PRESETS = {"tiny": tiny, "small": small, "paper": paper}
+PRESETS = {"tiny": tiny, "tiny-ct": tiny_ct, "small": small, "paper": paper}
 
 ABLATIONS: dict[str, list[str]] = {
     "full": [],
