@@ -111,6 +111,12 @@ def test_an_answer_that_is_none_is_one_line_in_time(speak: Callable[[socket.sock
     assert time.monotonic() - started < 5
 
 
+def test_a_name_that_no_machine_has_is_no_connection() -> None:
+    for host in ("nowhere.invalid", "a" * 70):
+        with pytest.raises(ChatFailedError, match="no connection"):
+            chat(f"http://{host}/v1", allow_remote=True, retries=0).ask(QUESTION)
+
+
 def test_an_endless_body_ends_at_its_limit() -> None:
     def speak(connection: socket.socket) -> None:
         connection.sendall(OK + b"\r\n")

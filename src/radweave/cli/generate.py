@@ -110,6 +110,8 @@ def generate(
             )  # fmt: skip
         if ranks.is_first:
             _print_summary(done, out, predictor.warnings)
+        if done.failed:
+            raise typer.Exit(2)
         return
     if chosen is not None and out is not None:
         write_finished(
@@ -195,6 +197,8 @@ def _print_summary(result: BulkResult, out: Path, warnings: Sequence[str]) -> No
         console.print(f"left out {printable(study_id)}: {printable(reason)}", style="yellow")
     if result.left_out:
         console.print(f"{len(result.left_out)} studies left out", style="yellow")
+    if result.failed:
+        console.print(f"{result.failed} of them without an answer; the same with --overwrite asks for them alone")
     if result.unlike:
         console.print(f"{result.unlike} studies do not look like those the run was trained on", style="yellow")
     if result.compared:

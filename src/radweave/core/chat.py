@@ -244,10 +244,19 @@ class HttpChat:
         """Ask, at temperature 0 unless ``options`` of the request say otherwise.
 
         Raises:
+            ChatFailedError: as ``send``.
+            BudgetSpentError: as ``send``.
+        """
+        return self.send(self.body(messages, options or {}))
+
+    def send(self, body: bytes) -> ChatAnswer:
+        """Send a request that ``body`` made.
+
+        Raises:
             ChatFailedError: after the last try, or at once for a refusal that another try will not change.
             BudgetSpentError: if no request is left.
         """
-        body, wait = self.body(messages, options or {}), self.wait_s
+        wait = self.wait_s
         for attempt in range(self.retries + 1):
             self.pause.wait()
             self.budget.take()
@@ -264,7 +273,7 @@ class HttpChat:
                 problem = str(error)
             except TimeoutError:
                 problem = f"no answer within {self.timeout_s:g} s"
-            except (OSError, HTTPException) as error:
+            except (OSError, HTTPException, UnicodeError) as error:  # the last of a name that is none
                 problem = f"no connection: {type(error).__name__}"
             if attempt < self.retries:
                 if delay is not None:

@@ -135,6 +135,18 @@ ClassChange = dict[str, str | float]
 _Judged = TypedDict("_Judged", {"familiarity": OodEvidence}, total=False)  # noqa: UP013
 
 
+class ServedEvidence(TypedDict, total=False):
+    """The ``model`` at an endpoint that wrote a draft, requests and tokens that it took, the reason why it ended, and
+    for a study without a draft the reason of that.
+    """
+
+    model: str
+    requests: int
+    tokens: int
+    finish: str
+    failed: str
+
+
 class DraftEvidence(_Judged, total=False):
     """Evidence of a draft, by key."""
 
@@ -160,6 +172,7 @@ class DraftEvidence(_Judged, total=False):
     marks_removed: list[str]
     contradictions: list[Contradiction]
     own_reports: OwnEvidence
+    served: ServedEvidence
 
 
 @dataclass(frozen=True, slots=True)

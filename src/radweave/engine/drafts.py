@@ -121,6 +121,18 @@ def with_contradictions(draft: UtilityDraft) -> UtilityDraft:
     return UtilityDraft(draft.text, {**draft.evidence, CONTRADICTIONS: rows}, (*draft.warnings, warning))
 
 
+def served_warnings(evidence: DraftEvidence) -> tuple[str, ...]:
+    """Warnings of a draft from an endpoint: there is none, or it was cut."""
+    served = evidence.get("served")
+    if served is None:
+        return ()
+    if (reason := served.get("failed")) is not None:
+        return (f"no draft: {reason}",)
+    return (
+        ("the draft was cut at its most tokens (decoding.max_new_tokens)",) if served.get("finish") == "length" else ()
+    )
+
+
 DIGITS = 4
 """Significant digits of a number, enough for attention maps at a third of the length."""
 
@@ -210,7 +222,7 @@ class Drafter:
         each = zip(generation.token_ids, generation.intermediates, strict=True)
         written = [(decode(self.tokenizer, ids), self._evidence(ids, values)) for ids, values in each]
         return [
-            UtilityDraft(text, {**evidence, **json_value(own)})
+            UtilityDraft(text, {**evidence, **json_value(own)}, served_warnings(evidence))
             for (text, evidence), own in zip(written, classes or [{}] * len(written), strict=True)
         ]
 

@@ -31,7 +31,7 @@ from radweave.engine.reinforcement import refuse_wordless
 from radweave.engine.rewards import CHANGE, refuse_unusable_rewards
 from radweave.methods.descriptors import DescriptorExtractor
 from radweave.methods.experiment import Experiment
-from radweave.methods.model import ReportModel, device_of, named_parts, refuse_unknown
+from radweave.methods.model import ReportModel, Writes, device_of, named_parts, refuse_unknown
 from radweave.methods.stage import RewardStageConfig, StageConfig, apply_finetune
 from radweave.metrics.priors import prior_reports
 from radweave.nn.decoding import DecodingConfig, refuse_too_long, refuse_uncompilable
@@ -344,7 +344,7 @@ def refuse_unread_context(experiment: Experiment, model: ReportModel) -> None:
     Raises:
         InputError: naming the field.
     """
-    readers = Writers | DescriptorExtractor
+    readers = Writers | DescriptorExtractor | Writes
     if experiment.data.input_sections and not any(isinstance(module, readers) for module in model.modules()):
         raise InputError(
             "this model reads images alone: nothing in it could be told anything",

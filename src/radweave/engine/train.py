@@ -56,7 +56,7 @@ from radweave.engine.stages import Training, TrainingWatch, run_stages, training
 from radweave.engine.warm_start import StartRun
 from radweave.methods import resolve
 from radweave.methods.experiment import BuildContext, Experiment
-from radweave.methods.model import EvidenceSource, ReportModel, Shaped, Tokenizing, named_parts
+from radweave.methods.model import EvidenceSource, ReportModel, Served, Shaped, Tokenizing, named_parts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -80,7 +80,7 @@ def _validation_cautions(training: Training) -> list[str]:
     """Cautions from drafts of some validation studies, compared with floors of training reports."""
     prepared = training.splits["val"]
     examples = [example for example in prepared.examples if example.study_id in prepared.references]
-    if len(examples) < LEAST_STUDIES:
+    if len(examples) < LEAST_STUDIES or isinstance(training.model, Served):
         return []
     from radweave.metrics import Options, Pair, evaluate_pairs
 

@@ -43,6 +43,7 @@ from radweave.inference.shards import (
 from radweave.io.dicom import read_header
 from radweave.io.images import sniff
 from radweave.methods.experiment import DataConfig
+from radweave.methods.model import Served
 from radweave.metrics.priors import prior_reports
 from radweave.nn.decoding import DecodingConfig
 
@@ -289,14 +290,17 @@ def _csv(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 class BulkResult:
     """Number of reports written, and the studies left out with the reason.
 
-    ``unlike`` counts reports on images that are refused where files are given: unlike those the run was trained on.
-    ``compared`` counts sentences that compared with an earlier study which was not given.
+    A study without an answer of an endpoint is left out too, and ``failed`` counts those: the others are kept, and with
+    ``--overwrite`` only these are asked for again. ``unlike`` counts reports on images that are refused where files are
+    given: unlike those the run was trained on. ``compared`` counts sentences that compared with an earlier study which
+    was not given.
     """
 
     written: int
     left_out: dict[str, str]
     unlike: int = 0
     compared: int = 0
+    failed: int = 0
 
 
 def generate_split(
@@ -323,6 +327,7 @@ def generate_split(
     on where it was; they are shared out among ``ranks``, or over ``ray_workers`` workers of Ray. Images unlike those
     the run was trained on are reported on, with a warning, and counted: a score over a split is one over all of it.
     ``at_test`` are settings that are changed for these reports (``radweave.engine.restore``); the model keeps them.
+    Answers of an endpoint are kept in ``OUT.answers``, each as it comes, until every study has one.
 
     Raises:
         InputError: if ``out`` exists or another process writes it, no study can be used, or a setting is none.
@@ -345,16 +350,34 @@ def generate_split(
         with ranks.first_goes_first():
             plan = open_plan(shards_of(out), study_ids, shard_size=shard_size, identity=identity)
         count = _counter(plan, progress if ranks.is_first else None)
+        answers = answers_of(out) if isinstance(run.model, Served) else None
+        if isinstance(run.model, Served) and not ray_workers:
+            run.model.keep_answers(answers_of(out), ranks.size)
         if ray_workers:
             decoding, settings = predictor.decoding.model_dump(mode="json"), tuple(at_test)
-            recipe = ReportRecipe(run.folder, dataset_path, split, batch_size, decoding, predictor.warnings, settings)
-            compute_on_ray(plan, recipe, workers=ray_workers, finished=lambda number: count(len(plan.shards[number])))
+            recipe = ReportRecipe(
+                run.folder,
+                dataset_path,
+                split,
+                batch_size,
+                decoding,
+                predictor.warnings,
+                settings,
+                answers,
+                ray_workers,
+            )
+
+            def finished(number: int) -> None:
+                count(len(plan.shards[number]))
+
+            compute_on_ray(plan, recipe, workers=ray_workers, finished=finished, on_gpus=answers is None)
         else:
             examples = prepared.beside_priors if predictor.decoding.asks_prior else prepared.examples
             rows = Rows(predictor, {example.study_id: example for example in examples}, batch_size, count)
             for number in shards_to_compute(plan, ranks):
                 write_jsonl(plan.path(number), rows.of(plan.shards[number]))
         counts: Counter[str] = Counter()
+        failed: dict[str, str] = {}
         if ranks.is_first:
             from radweave.inference.floors import floor_reports
 
@@ -364,10 +387,18 @@ def generate_split(
                 "floors": floor_reports(dataset, cache, prepared.examples, partial(training_reports_of, run.folder)),
             }
             facts = _facts(data, dataset, predictor.decoding)
-            write_jsonl(out, _counted(_merged(plan, facts, by_study), counts))
+            write_jsonl(out, _counted(_merged(plan, facts, by_study, failed), counts))
             shutil.rmtree(plan.folder)
+            if answers is not None and not failed:
+                shutil.rmtree(answers, ignore_errors=True)
         ranks.wait()
-    return BulkResult(len(study_ids), prepared.left_out, counts["unlike"], counts["compared"])
+    left_out = {**prepared.left_out, **failed}
+    return BulkResult(len(study_ids) - len(failed), left_out, counts["unlike"], counts["compared"], len(failed))
+
+
+def answers_of(out: Path) -> Path:
+    """Folder of the answers of an endpoint for an output."""
+    return out.with_name(f"{out.name}.answers")
 
 
 def _varied(run: Run, predictor: Predictor, dataset: Dataset, at_test: Sequence[str], ranks: Ranks) -> Predictor:
@@ -431,17 +462,19 @@ class Rows:
 
     def _row(self, report: Report) -> dict[str, Any]:
         self.count(1)
+        if (reason := report.evidence.get("served", {}).get("failed")) is not None:
+            return {"study_id": report.study_id, "refused": reason}
         evidence, warnings = dict(report.evidence), list(report.warnings)
         return {"study_id": report.study_id, "hyp": report.text, "evidence": evidence, "warnings": warnings}
 
 
 def _merged(
-    plan: Plan, facts: Mapping[str, Any], by_study: Mapping[str, Mapping[str, Any]]
+    plan: Plan, facts: Mapping[str, Any], by_study: Mapping[str, Mapping[str, Any]], failed: dict[str, str]
 ) -> Iterator[dict[str, Any]]:
     """The rows of all shards in the order of the plan, each study exactly once.
 
     ``facts`` hold of all of them; ``by_study`` has further fields, each by study id, null (floors: none) where
-    one lacks.
+    one lacks. ``failed`` gets the studies without a draft, with the reason.
 
     Raises:
         InputError: if a shard does not hold the studies it should.
@@ -451,6 +484,9 @@ def _merged(
         if [row["study_id"] for row in rows] != list(study_ids):
             raise InputError("the shard does not hold the studies it should; remove it", file=plan.path(number))
         for row in rows:
+            if "refused" in row:
+                failed[row["study_id"]] = row["refused"]
+                continue
             extra = {**facts, **{name: values.get(row["study_id"]) for name, values in by_study.items()}}
             extra["floors"] = extra["floors"] or {}
             order = ("study_id", *facts, "hyp", *by_study, "evidence", "warnings")
@@ -477,12 +513,16 @@ class ReportRecipe:
     decoding: dict[str, Any]
     warnings: tuple[str, ...]
     at_test: tuple[str, ...] = ()
+    answers: Path | None = None
+    workers: int = 1
 
     def open(self) -> Compute:
         run = restore(self.run)
         dataset = Dataset.open(self.dataset).aimed(run.experiment.data.target)
         if self.at_test:
             vary(run, dataset, self.at_test)
+        if self.answers is not None and isinstance(run.model, Served):
+            run.model.keep_answers(self.answers, self.workers)
         data = run.experiment.data
         cache = build_cache(dataset, size=data.image_size, ct=data.ct)
         prepared = prepare(dataset, self.split, run.experiment, run.tokenizer, cache, need_text=False)

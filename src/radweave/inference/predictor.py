@@ -330,12 +330,14 @@ class Predictor:
         """Write the draft of the views that ``read_views`` gave, with its warnings; ``context`` has sections by name.
 
         Raises:
-            InputError: if a view is unlike those the run was trained on and not ``force``, or the run's weights were
-                never trained.
+            InputError: if a view is unlike those the run was trained on and not ``force``, the run's weights were never
+                trained, or an endpoint gave no draft.
         """
         unread = self.unread(context)
         example = self.example(views, study_id, force=force, context=context)
         report = next(iter(self.reports([example], names={study_id: [printable(path.name) for path, _ in views]})))
+        if (reason := report.evidence.get("served", {}).get("failed")) is not None:
+            raise InputError(f"no draft: {reason}", field="model.endpoint")
         # Evidence about views, such as maps, stands in their order, which need not be the order of the files given.
         shown: list[ViewEvidence] = [
             {"file": printable(path.name), "view": view_of(picture).value} for path, picture in views

@@ -121,11 +121,14 @@ def shards_to_compute(plan: Plan, ranks: Ranks) -> Iterator[int]:
     ranks.wait()  # the first may remove the shards now: all have looked
 
 
-def compute_on_ray(plan: Plan, recipe: Recipe, *, workers: int, finished: Callable[[int], None] | None = None) -> None:
+def compute_on_ray(
+    plan: Plan, recipe: Recipe, *, workers: int, finished: Callable[[int], None] | None = None, on_gpus: bool = True
+) -> None:
     """Compute the missing shards with Ray Data: ``workers`` processes that each open the recipe once.
 
     It joins the cluster that RAY_ADDRESS names, or starts one on this machine. All machines see the same disk.
-    ``finished`` is called with the number of each finished shard.
+    ``finished`` is called with the number of each finished shard. Each worker has a GPU of a cluster that has any,
+    unless it computes nothing itself (``on_gpus``).
 
     Raises:
         InputError: if the extra is not installed.
@@ -150,7 +153,7 @@ def compute_on_ray(plan: Plan, recipe: Recipe, *, workers: int, finished: Callab
             fn_constructor_args=(recipe, plan.shards),
             batch_size=1,
             compute=ray.data.ActorPoolStrategy(size=min(workers, len(missing))),
-            num_gpus=1 if ray.cluster_resources().get("GPU") else 0,
+            num_gpus=1 if on_gpus and ray.cluster_resources().get("GPU") else 0,
         )
         for row in shards.iter_rows():
             if finished is not None:

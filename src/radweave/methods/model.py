@@ -346,6 +346,17 @@ class Varied(Protocol):
     def vary(self, settings: Any, look: Look) -> None: ...
 
 
+@runtime_checkable
+class Served(Protocol):
+    """A model that another program serves: every report costs a request.
+
+    ``keep_answers`` keeps answers in a folder as they come, and takes those that are there; of what is left of the
+    job's budget this process gets one of ``share`` equal parts.
+    """
+
+    def keep_answers(self, folder: Path, share: int = 1) -> None: ...
+
+
 def required(value: Value | None) -> Value:
     """A field of the batch that this loss cannot do without; the loader fills it in training."""
     assert value is not None

@@ -5,7 +5,7 @@ See docs/methods/generator.md.
 
 from __future__ import annotations
 
-from radweave.data.tokenizer import PretrainedTokenizerConfig
+from radweave.data.tokenizer import BpeTokenizerConfig, PretrainedTokenizerConfig
 from radweave.methods.experiment import (
     ENCODER_STAGE,
     SMALL_XRAY,
@@ -64,6 +64,18 @@ def zero_shot() -> GeneratorExperiment:
         model=GeneratorModelConfig(path=MEDGEMMA, dtype="bfloat16"),
         stages=GeneratorStages(report=AS_IT_IS),
         decoding=DecodingConfig(max_new_tokens=256),
+    )
+
+
+def served() -> GeneratorExperiment:
+    """A model at an endpoint: nothing is here but the tokenizer, whose ids stand for the words of its answers."""
+    plain = zero_shot()
+    return plain.model_copy(
+        update={
+            "data": plain.data.model_copy(update={"tokenizer": BpeTokenizerConfig(), "keep_features": False}),
+            "model": GeneratorModelConfig(),
+            "stages": GeneratorStages(encoder=AS_IT_IS, report=AS_IT_IS),
+        }
     )
 
 

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, cast
 
 import torch
 from jaxtyping import Float
 from PIL import Image
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from radweave.core.batch import Batch, Generation
 from radweave.core.config import Config, Heads, Layers, Pixels, Prompt, Width
 from radweave.core.study import Modality
 from radweave.data.loader import VIEW_KINDS
-from radweave.data.tokenizer import encode
+from radweave.data.tokenizer import decode, encode
 from radweave.methods.experiment import BuildContext, EncoderFirstStages, Experiment, ModelConfig
 from radweave.methods.generator.network import (
     Checkpoint,
@@ -33,11 +33,19 @@ from radweave.methods.generator.network import (
     read_checkpoint,
 )
 from radweave.methods.generator.published import published
+from radweave.methods.generator.served import (
+    NoTower,
+    ServedConfig,
+    ServedPrompts,
+    ServedSettings,
+    ServedWriter,
+)
 from radweave.methods.generator.writing import StudyPrompts, Writer
 from radweave.methods.model import (
     WORDS_TERM,
     DecoderInput,
     ForwardPass,
+    Look,
     ReportModel,
     StudySize,
     Term,
@@ -181,6 +189,10 @@ TERMS: Mapping[str, Term[Forward]] = {
 }
 
 
+NO_TERMS: Mapping[str, Term[Forward]] = {}
+"""Losses of a model that is elsewhere."""
+
+
 @dataclass(eq=False, repr=False, kw_only=True)
 class GeneratorModel(ReportModel):
     """A report by a published model of images and texts, in its own prompt.
@@ -244,6 +256,65 @@ class GeneratorModel(ReportModel):
             for one in Forward(self, batch).queries
         ]
         return ToWrite(StudyPrompts.of(self.network, arguments), written)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class ServedModel(ReportModel):
+    """A report by a model that another program serves, in a chat.
+
+    The question has the images and texts that ``GeneratorModel`` puts into a prompt; the server has the template. No
+    weight is here, so that nothing trains.
+    """
+
+    vision_encoder: NoTower
+    language_model: ServedWriter
+    prior: Prior
+    report_heading: tuple[int, ...]
+    break_ids: tuple[int, ...]
+    terms = NO_TERMS
+    inputs = INPUTS
+
+    @property
+    def absent_inputs(self) -> frozenset[str]:
+        """The prior, where the configuration leaves it out."""
+        return frozenset({"prior"} if self.prior == "none" else ())
+
+    def asks_priors(self) -> bool:
+        """True if the model is told of a study's prior."""
+        return self.prior != "none"
+
+    def loss(self, batch: Batch, terms: Sequence[str]) -> dict[str, Tensor]:
+        """No losses.
+
+        Raises:
+            InputError: for any term.
+        """
+        return losses({}, Forward(cast(GeneratorModel, self), batch), terms)
+
+    @torch.no_grad()
+    def generate(self, batch: Batch, decoding: DecodingConfig) -> Generation:
+        """Ask for a report per study. Evidence: the model's name, requests and tokens, or why there is no report."""
+        return generation(self, batch, decoding)
+
+    @torch.no_grad()
+    def to_write(self, batch: Batch) -> ToWrite:
+        """The question of each study."""
+        # A prompt of either model is made of the fields that both have.
+        prompts = ServedPrompts.of(Forward(cast(GeneratorModel, self), batch).queries)
+        return ToWrite(prompts, prompts.finish)
+
+    def keep_answers(self, folder: Path, share: int = 1) -> None:
+        """Keep answers in a folder as they come; see ``ServedWriter.keep``."""
+        self.language_model.keep(folder, share)
+
+    @property
+    def settings(self) -> ServedSettings:
+        """Address and options of the requests."""
+        return self.language_model.settings
+
+    def vary(self, settings: ServedSettings, look: Look) -> None:
+        """Ask by other settings in this process."""
+        self.language_model.set(settings)
 
 
 # Configuration.
@@ -318,9 +389,16 @@ class GeneratorModelConfig(ModelConfig):
     ``prompt`` is the instruction of the user's turn. ``prior`` says what the model gets of a study's prior, where
     ``data.priors`` gives it one. ``quantization`` loads the weights in 8 or 4 bits; adapters on them can train.
     ``gradient_checkpointing`` trades time for memory in training.
+
+    With an ``endpoint``, the address of a chat interface in OpenAI's form, the reports are written there instead, by
+    the model ``served.name``. Images and texts of patients go to other machines than this one only with
+    ``allow_remote``. The key stands in the environment variable RADWEAVE_ENDPOINT_KEY.
     """
 
     path: str | None = None
+    endpoint: str | None = Field(default=None, max_length=2000)
+    allow_remote: bool = False
+    served: ServedConfig = ServedConfig()
     dtype: Precision = "float32"
     quantization: Quantization = "none"
     gradient_checkpointing: bool = False
@@ -349,12 +427,21 @@ class GeneratorModelConfig(ModelConfig):
         checkpoint = read_checkpoint(self.path) if known is None else Checkpoint(*known)
         checkpoint.save_pretrained(str(folder / "vision_encoder"))
 
-    def build(self, context: BuildContext) -> GeneratorModel:
+    @model_validator(mode="after")
+    def _is_served_or_here(self) -> Self:
+        if self.endpoint is not None and self.path is not None:
+            raise ValueError("endpoint and path both name a model: one of them can write")
+        return self
+
+    def build(self, context: BuildContext) -> GeneratorModel | ServedModel:
         """Compose the model.
 
         Raises:
-            InputError: if the checkpoint cannot be opened, or is of no model of images and texts.
+            InputError: if the checkpoint cannot be opened, or is of no model of images and texts; or for an endpoint
+                that must not be asked.
         """
+        if self.endpoint is not None:
+            return self._served(context, self.endpoint)
         network = context.part("network", lambda: self._network(context))
         tower, projector, words = network.parts()
         if self.gradient_checkpointing:
@@ -375,6 +462,20 @@ class GeneratorModelConfig(ModelConfig):
             network=network,
             prior=self.prior,
             image_size=context.image_size,
+            report_heading=tuple(encode(tokenizer, "Report of the previous study: ")),
+            break_ids=tuple(encode(tokenizer, "\n")),
+        )
+
+    def _served(self, context: BuildContext, endpoint: str) -> ServedModel:
+        tokenizer = context.tokenizer
+        settings = ServedSettings(**self.served.model_dump(), endpoint=endpoint, allow_remote=self.allow_remote)
+        writer = ServedWriter(
+            settings, self.prompt, partial(encode, tokenizer), partial(decode, tokenizer), int(tokenizer.eos_token_id)
+        )
+        return ServedModel(
+            vision_encoder=NoTower(),
+            language_model=writer,
+            prior=self.prior,
             report_heading=tuple(encode(tokenizer, "Report of the previous study: ")),
             break_ids=tuple(encode(tokenizer, "\n")),
         )
@@ -409,29 +510,30 @@ class GeneratorExperiment(Experiment):
 
     @property
     def writes_untrained(self) -> bool:
-        """True of a checkpoint."""
-        return self.model.path is not None
+        """True of a checkpoint, and of an endpoint."""
+        return self.model.path is not None or self.model.endpoint is not None
 
     def fitted(self, preset: Self, fields: Collection[str]) -> Self:
         """The experiment adapted to a checkpoint in place of a model from nothing; ``fields`` set by the user stay.
 
-        What the user leaves open is that of the preset ``zero-shot``; of ``lora``, where a training is asked for.
+        What the user leaves open is that of the preset ``zero-shot``; of ``lora``, where a training is asked for. With
+        an endpoint the run has a tokenizer of its own.
         """
-        if self.model.path is None:
+        if self.model.path is None and self.model.endpoint is None:
             return super().fitted(preset, fields)
         changed = self
         if preset.model.path is None:
-            from radweave.methods.generator import lora, zero_shot
+            from radweave.methods.generator import lora, served, zero_shot
 
             trains = any(name.startswith(("stages.report.", "model.language_model.lora")) for name in fields)
-            base = (lora() if trains else zero_shot()).model_dump()
+            base = (served() if self.model.path is None else lora() if trains else zero_shot()).model_dump()
             mine = self.model_dump()
             leaves = [name for name in fields if not any(other.startswith(f"{name}.") for other in fields)]
             for name in leaves:
                 _copy(mine, base, name.split("."))
             changed = type(self).model_validate(base)
         changed = Experiment.fitted(changed, preset, fields)
-        if "data.image_size" in fields:
+        if "data.image_size" in fields or self.model.path is None:
             return changed
         if not Path(self.model.path).exists() and published(self.model.path) is not None:
             return changed
