@@ -512,9 +512,11 @@ class UtilityWriter:
         return UtilityDraft(choice.candidate.text, evidence_shown, (PRIOR_UNUSED,) if unused else ())
 
     def _updated(self, evidence: Evidence, stated: Floats | None) -> UpdatedStudy | None:
-        """The study by its prior too; None without one, or where nothing was learned of priors."""
+        """The study by its prior too; None without one, or where nothing was learned or can be read of it."""
         learned, read = self.prior, self.prior_input
         if evidence.prior is None or learned is None or read == "none":
+            return None
+        if read == "report" and (evidence.prior.reported < 0).all():
             return None
         own = self.calibration.log_odds(evidence.scores[None], None if stated is None else stated[None])[0]
         before = replace(evidence.prior, scores=self.of_heads.log_odds(evidence.prior.scores[None])[0])
