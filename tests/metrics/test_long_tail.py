@@ -134,7 +134,7 @@ def test_the_command_shows_the_thirds(toy_dataset: Dataset, tmp_path: Path) -> N
         )
     )
     command = ["evaluate", str(pairs), "--no-meteor", "--resamples", "0", "--train-labels", str(toy_dataset.path)]
-    shown = CliRunner().invoke(app, command)
+    shown = CliRunner().invoke(app, [*command, "--all"])
     assert shown.exit_code == 0, shown.output
     assert "Frequent and rare classes" in shown.output
     assert "12 (100.0 %)" in shown.output, "all twelve training studies of the toy set have an opacity"

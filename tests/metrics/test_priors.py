@@ -192,7 +192,7 @@ def test_a_dataset_folder_gives_priors_and_patients(tmp_path: Path, capsys: pyte
     assert result["priors"]["studies"] == {"with_prior": 6, "without_prior": 10}
     own = result["priors"]["systems"][THIS_RUN]["changes"]
     assert all(own[change]["recall"]["value"] in (1.0, None) for change in CHANGES)
-    run_evaluate(EvaluateRequest(pairs=(path,), priors=tmp_path / "data", meteor=False, resamples=0))
+    run_evaluate(EvaluateRequest(pairs=(path,), priors=tmp_path / "data", meteor=False, resamples=0, show_all=True))
     shown = capsys.readouterr().out
     assert "With and without a prior" in shown
     assert "Change from the prior" in shown
