@@ -100,8 +100,12 @@ def print_agreement(folder: Path, labeler: Labeler, options: Options) -> None:
     counted = read_rexval(folder)
     evaluation = evaluate_pairs(counted.pairs, labeler=labeler, options=options)
     print("\n| score | tau, significant errors | tau, all errors | r, all errors |\n|---|---:|---:|---:|")
-    for name, statistic in evaluation.statistics.items():
-        rank = METRICS[name].higher_is_better
+    for name, metric in METRICS.items():
+        statistic = metric.statistic(evaluation.statistics, evaluation.clinical_statistics)
+        # Of the averages of findings only this one has a value of its own for each study.
+        if statistic is None or (metric.clinical is not None and metric.clinical[0] != "example"):
+            continue
+        rank = metric.higher_is_better
         significant = agreement(statistic.per_study.tolist(), counted.significant.tolist(), higher_is_better=rank)
         every = agreement(statistic.per_study.tolist(), counted.errors.tolist(), higher_is_better=rank)
         if significant is not None and every is not None:
