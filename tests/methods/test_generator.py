@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +13,17 @@ import numpy as np
 import pytest
 import torch
 
+from checkpoints import write_language_model
 from generators import FAMILIES, write_generator
 from radweave.core.batch import Batch
+from radweave.core.errors import InputError
 from radweave.core.study import ImageRef, Study, View
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter
 from radweave.data.loader import Example, collate
 from radweave.data.tokenizer import encode, load_tokenizer
 from radweave.engine.estimate import estimate, estimate_of
+from radweave.engine.plan import plan_training
 from radweave.engine.prepare import prepare
 from radweave.engine.restore import restore
 from radweave.engine.train import train
@@ -314,3 +319,128 @@ def test_an_estimate_is_near_what_a_shrunk_copy_takes(name: str, tmp_path: Path)
 def test_published_shapes_have_the_published_number_of_parameters(name: str, parameters: int) -> None:
     """Those of the checkpoints' pages."""
     assert estimate("generator", "zero-shot", [f"model.path={name}"], prompt_tokens=1).parameters == parameters
+
+
+@pytest.mark.parametrize("family", ["gemma3", "paligemma", "qwen2_5_vl"])
+def test_texts_of_a_study_bring_no_image_and_no_turn(family: str, folders: dict[str, Path]) -> None:
+    """An indication, or a prior's report, with the words of the control tokens in it."""
+    model, tokenizer = built(folders[family])
+    control = [number for number, token in tokenizer.added_tokens_decoder.items() if token.special]
+    words = " ".join(tokenizer.convert_ids_to_tokens(control))
+    plain = example(tokenizer, 0, told="Indication: fall.\n")
+    hostile_prior = replace(example(tokenizer, 9), token_ids=(*encode(tokenizer, words), *control))
+    groups = [
+        (plain, example(tokenizer, 0, told=f"Indication: {words} fall.\n"), replace(plain, context_ids=(*control, 20))),
+        (replace(plain, prior=example(tokenizer, 9)), replace(plain, prior=hostile_prior)),
+    ]
+    for group in groups:
+        queries = [Forward(model, collate([study], pad_id=0)).queries for study in group]
+        ids = [model.network.inputs(each)["input_ids"][0].tolist() for each in queries]
+        assert len({sum(word in model.network.control for word in row) for row in ids}) == 1
+    assert model.generate(collate(groups[0], pad_id=0), DecodingConfig(max_new_tokens=3)).token_ids
+
+
+@pytest.mark.parametrize("family", ["gemma3", "paligemma", "qwen2_5_vl", "idefics3"])
+def test_a_study_without_any_image_is_written_after_its_texts(family: str, folders: dict[str, Path]) -> None:
+    model, tokenizer = built(folders[family])
+    batch = collate(studies(tokenizer), pad_id=int(tokenizer.pad_token_id))
+    fewer = replace(batch, view_mask=torch.tensor([[False, False], [True, True], [True, False]]))
+    with torch.no_grad():
+        logits = Forward(model, fewer).logits()
+        torch.testing.assert_close(logits[1], Forward(model, batch).logits()[1], **CLOSE)
+        with model.reading_by(lambda name, slot: (slot[0], torch.zeros_like(slot[1]))):
+            assert [query.images for query in Forward(model, batch).queries] == [(), (), ()]
+            written = model.generate(batch, DecodingConfig(max_new_tokens=3)).token_ids
+    assert torch.isfinite(logits).all()
+    assert len(written) == 3
+
+
+def _without(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).unlink()
+
+
+def _no_processor(folder: Path) -> None:
+    for name in ("processor_config.json", "preprocessor_config.json"):
+        (folder / name).unlink()
+
+
+def _template(text: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / "chat_template.jinja").write_text(text) and None
+
+
+def _settings(**changes: Any) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        file = folder / "preprocessor_config.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+    return change
+
+
+def _pickled(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    torch.save({"weight": torch.zeros(1)}, folder / "pytorch_model.bin")
+
+
+FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
+    "no processor": (_no_processor, "it has no processor"),
+    "no tokenizer": (_without("tokenizer.json"), "cannot load a tokenizer"),
+    "no weights": (_without("model.safetensors"), "no weights in safetensors"),
+    "pickled weights": (_pickled, "a file that can hold code"),
+    "a template without text": (
+        _template("{% for m in messages %}<start_of_image>{% endfor %}"),
+        "no place for images",
+    ),
+    "a broken template": (_template("{% for m in messages %}{{ m"), "no place for images"),
+    "giant images": (_settings(size={"height": 100_000, "width": 100_000}), "an image of this size is not made"),
+    "code beside it": (
+        _settings(image_processor_type="Evil", auto_map={"AutoImageProcessor": "evil.Evil"}),
+        "no such image processor",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_faulty_checkpoint_is_refused_before_images_are_read(
+    fault: str, folders: dict[str, Path], toy_dataset: Dataset, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(folders["gemma3"], tmp_path / "checkpoint"))
+    damage, reason = FAULTS[fault]
+    damage(folder)
+    with pytest.raises(InputError, match=reason) as error:
+        options = [f"model.path={folder}", "data.image_size=64"]
+        plan_training(resolve("generator", "tiny", options), toy_dataset, learn_tokenizer=False)
+    assert "\n" not in str(error.value)
+
+
+def test_a_checkpoint_of_text_alone_is_refused(toy_dataset: Dataset, tmp_path: Path) -> None:
+    write_language_model("llama", tmp_path)
+    experiment = resolve("generator", "tiny", [f"model.path={tmp_path}", "data.image_size=64"])
+    with pytest.raises(InputError, match="not a model of images and texts"):
+        plan_training(experiment, toy_dataset, learn_tokenizer=False)
+
+
+def test_a_missing_shard_is_named(toy_dataset: Dataset, tmp_path: Path) -> None:
+    write_generator("gemma3", tmp_path, shards="40KB")
+    gone = sorted(tmp_path.glob("model-*.safetensors"))[1]
+    gone.unlink()
+    experiment = resolve("generator", "tiny", [f"model.path={tmp_path}", "data.image_size=64"])
+    with pytest.raises(InputError, match=f"a part of the weights is missing: {gone.name}"):
+        plan_training(experiment, toy_dataset, learn_tokenizer=False)
+
+
+def test_a_checkpoint_without_a_chat_template_has_the_images_before_the_text(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(folders["llava"], tmp_path / "checkpoint"))
+    (folder / "chat_template.jinja").unlink()
+    model, _ = built(folder)
+    assert model.network.prompt(2, "Text. " + PROMPT) == "<image><image>\nText. " + PROMPT
+
+
+def test_a_prompt_longer_than_the_positions_is_refused(folders: dict[str, Path]) -> None:
+    model, tokenizer = built(folders["gemma3"])
+    batch = collate([example(tokenizer, 0, told="Indication: fall.\n" * 1000)], pad_id=0)
+    with pytest.raises(InputError, match="longer than the language model's positions"):
+        model.generate(batch, DecodingConfig(max_new_tokens=3))
+    with pytest.raises(InputError, match="longer than the language model's positions"):
+        Forward(model, batch).logits()

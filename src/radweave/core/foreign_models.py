@@ -60,6 +60,8 @@ _ALIGNMENT = 64
 """Bytes; torch allocates CPU tensors at multiples of this."""
 _NUMBERS_PER_WEIGHT = 4
 """Limit of model parameters per stored byte: four-bit weights pack two, and new layers add some."""
+_WIDEST_IMAGE, _MOST_PIXELS, _MOST_TILES = 8192, 1 << 26, 1024
+"""Limits of an image that a processor makes: its side, the pixels of all of it, and its tiles or patches."""
 _lock = threading.RLock()
 
 
@@ -217,6 +219,7 @@ def read_processor(path: Path | str, shape: Any, *, what: str) -> Any:
             named |= settings
     if not (folder / PROCESSORS[0]).is_file():
         settings = {}
+    _refuse_wide(named, folder)
     with _isolated(what, path):
         kind: Any = processor_class_from_name(str(named.get("processor_class"))) or PROCESSOR_MAPPING.get(type(shape))
         if kind is None or "image_processor" not in kind.get_attributes():
@@ -227,6 +230,26 @@ def read_processor(path: Path | str, shape: Any, *, what: str) -> Any:
         return _without_videos(kind).from_args_and_dict(
             [parts.get(name) for name in kind.get_attributes()], {**settings, "chat_template": template}
         )
+
+
+def _refuse_wide(value: Any, folder: Path, name: str = "", *, area: bool = False) -> None:
+    """Refuse sizes of images that would fill the memory, and negative ones.
+
+    Raises:
+        InputError: naming the field.
+    """
+    if isinstance(value, Mapping):
+        area = area or "merge_size" in value  # sizes of these processors are numbers of pixels
+        for key, inner in value.items():
+            _refuse_wide(inner, folder, f"{name}.{key}".lstrip("."), area=area)
+    elif isinstance(value, list):
+        for inner in value:
+            _refuse_wide(inner, folder, name, area=area)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        own = name.rpartition(".")[2]
+        most = _MOST_PIXELS if area and own.endswith(("edge", "pixels")) else _WIDEST_IMAGE
+        if not -1 <= value <= (_MOST_TILES if own.endswith(("patches", "crops", "tiles")) else most):
+            raise InputError("an image of this size is not made", file=folder, field=name, got=value)
 
 
 def _image_processor(settings: Mapping[str, Any]) -> Any:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from radweave.core.batch import Batch, Generation
 from radweave.core.config import Config, Heads, Layers, Pixels, Prompt, Width
+from radweave.core.foreign_models import read_processor
 from radweave.core.study import Modality
 from radweave.data.loader import VIEW_KINDS
 from radweave.data.tokenizer import decode, encode
@@ -123,7 +124,7 @@ class Forward(ForwardPass["GeneratorModel"]):
             some = network.inputs([self.queries[row] for row in rows], (ids[rows].cpu(), mask[rows].cpu()))
             refuse_too_long(self.model.language_model.architecture, some["input_ids"].shape[1], "data.max_tokens")
             arguments = {name: value.to(ids.device) for name, value in some.items()}
-            whole = network.model(**arguments, logits_to_keep=ids.shape[1] + 1, use_cache=False)
+            whole = network.run(arguments, logits_to_keep=ids.shape[1] + 1, use_cache=False)
             scores: Tensor = whole.logits[:, :-1].float()
             if len(rows) == len(batch):
                 return scores
@@ -425,6 +426,8 @@ class GeneratorModelConfig(ModelConfig):
             return
         known = None if Path(self.path).exists() else published(self.path)
         checkpoint = read_checkpoint(self.path) if known is None else Checkpoint(*known)
+        if known is None:  # so that what is wrong with it is said of this folder
+            read_processor(self.path, checkpoint.config, what="the processor of a model of images and texts")
         checkpoint.save_pretrained(str(folder / "vision_encoder"))
 
     @model_validator(mode="after")
@@ -443,6 +446,9 @@ class GeneratorModelConfig(ModelConfig):
         if self.endpoint is not None:
             return self._served(context, self.endpoint)
         network = context.part("network", lambda: self._network(context))
+        black = Image.new("RGB", (context.image_size, context.image_size))
+        with torch.device("cpu"):  # also for a model without numbers; refused here rather than at the first study
+            network.inputs([Query((black,), describe([1], []))])
         tower, projector, words = network.parts()
         if self.gradient_checkpointing:
             network.model.gradient_checkpointing_enable()

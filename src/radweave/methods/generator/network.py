@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 from radweave.core.batch import VisionFeatures
 from radweave.core.errors import InputError
-from radweave.core.foreign_files import PROCESSORS
+from radweave.core.foreign_files import PROCESSORS, one_line
 from radweave.core.foreign_models import (
     locate,
     model_of_shape,
@@ -328,7 +328,12 @@ class Network:
         if queries[0].images:
             if self.is_prefix_model or (bos is not None and texts[0].startswith(bos)):
                 options["add_special_tokens"] = False
-            read = self.processor(text=texts, images=[list(one.images) for one in queries], **options)
+            try:
+                read = self.processor(text=texts, images=[list(one.images) for one in queries], **options)
+            except Exception as error:  # of a foreign configuration, of any type
+                raise InputError(
+                    f"the processor cannot prepare the images and the prompt: {one_line(error)}", field="model.path"
+                ) from None
             return {name: value for name, value in read.items() if name != "labels"}
         if self.is_prefix_model:
             texts = [f"{bos}{text}\n" for text in texts]
@@ -409,6 +414,17 @@ class Network:
         return value.to(self._dtype(value))
 
     # Passes.
+
+    def run(self, arguments: Mapping[str, Tensor], **options: Any) -> Any:
+        """Run the whole model's own pass.
+
+        Raises:
+            InputError: if the processor does not fit the model.
+        """
+        try:
+            return self.model(**arguments, **options)
+        except ValueError as error:
+            raise InputError(f"the processor does not fit the model: {one_line(error)}", field="model.path") from None
 
     def embed(self, input_ids: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape width"]:
         """Word embeddings, those of an image's places among them."""

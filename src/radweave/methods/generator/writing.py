@@ -34,7 +34,7 @@ class StudyPrompt(Prompt):
     def read(self, model: Any, cache: Any) -> tuple[Float[Tensor, " vocabulary"], int]:
         """Read the prompt by the whole model's own pass."""
         whole = self.network.model
-        out = whole(**self.arguments, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        out = self.network.run(self.arguments, past_key_values=cache, use_cache=True, logits_to_keep=1)
         ahead = self.network.family.first_position
         if "image_grid_thw" in self.arguments:
             ahead = int(whole.model.rope_deltas.item())
