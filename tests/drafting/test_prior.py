@@ -13,9 +13,11 @@ from radweave.core.errors import InputError
 from radweave.drafting.calibration import logistic_regression
 from radweave.drafting.prior import (
     FILE,
+    FOLDS,
     PRIOR_INPUTS,
     Known,
     PriorCalibration,
+    PriorCurve,
     UpdatedStudy,
     load_prior,
     multinomial,
@@ -86,6 +88,21 @@ def test_new_findings_are_stated_as_often_as_without_a_prior(learned: PriorCalib
     assert stated_by(log_odds, learned.shifts(told, new.prior))[appeared].mean() > untold - 0.05
     if told != "image":
         assert stated_by(log_odds)[appeared].mean() < untold - 0.05, "one threshold for all cells would hold them back"
+
+
+def test_thresholds_are_of_log_odds_by_curves_without_the_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, fit = list[Any](), PriorCurve.fit
+
+    def watched(own: Any, before: Any, truth: Any, cells: Any, *, image: bool) -> PriorCurve:
+        if (cells.all(axis=1) | ~cells.any(axis=1)).all():  # the group of all cells
+            whole.append(~cells.any(axis=1))
+        return fit(own, before, truth, cells, image=image)
+
+    monkeypatch.setattr(PriorCurve, "fit", watched)
+    Followed(50).fit()
+    left_out = np.stack(whole)
+    assert (left_out.sum(axis=1) > 0).sum() == 2 * FOLDS, "for the image alone and for an unread report"
+    assert (left_out.sum(axis=0) == 2).all(), "each study once"
 
 
 def test_own_evidence_never_counts_less_beside_a_prior(learned: PriorCalibration) -> None:

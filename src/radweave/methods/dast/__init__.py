@@ -82,7 +82,7 @@ def tiny_ct() -> DastExperiment:
         model=plain.model.model_copy(update=changes),
         stages=DiseaseFirstStages(
             encoder=SCAN_STAGE,
-            disease=stage(VISION_SIDE, STAGE_ONE, warm(5e-4, 50), epochs=8),
+            disease=plain.stages.disease,
             language=stage(LANGUAGE, IN_CONTEXT, fast, epochs=8, augment=False),
             report=stage(FUSION_SIDE | LANGUAGE, REPORT, warm(1e-3, 100), epochs=8, augment=False),
         ),
