@@ -19,7 +19,7 @@ from radweave.core.study import RESEARCH_ONLY, Report
 from radweave.inference.explain.support import find_support
 from radweave.io.sandbox import Sandbox
 from radweave.labels import LABELER_OF, get_labeler
-from radweave.workstation import drafts, log, outbox, related, store, users
+from radweave.workstation import drafts, log, outbox, related, store, users, work_list
 from radweave.workstation.access import (
     COOKIE,
     Admin,
@@ -143,17 +143,22 @@ def _refuse_disabled(station: Station, user: User) -> None:
 
 
 @router.get("/studies", tags=["studies"])
-def work_list(
+def list_studies(
     user: CurrentUser,
     station: CurrentStation,
     state: State | None = None,
     search: Annotated[str | None, Query(max_length=200)] = None,
     offset: Offset = 0,
     limit: Limit = 50,
+    sort: work_list.Sort = "created",
+    descending: bool = True,
 ) -> dict[str, Any]:
-    """The work list, the newest first."""
+    """The work list, the newest first unless ``sort`` names another column; ``headers`` are those of the images."""
     with station.database.reading() as connection:
-        total, rows = store.work_list(connection, user, state=state, search=search, offset=offset, limit=limit)
+        total, rows = work_list.page(
+            station, connection, user, state=state, search=search, offset=offset, limit=limit, sort=sort,
+            descending=descending,
+        )  # fmt: skip
         rows, counts = drafts.mark_overridden(connection, rows), store.counts(connection, user)
     return {"total": total, "offset": offset, "studies": rows, "counts": counts}
 

@@ -250,7 +250,7 @@ class Station:
             folder, studies = take_in(incoming, place, limits, take, modality=self.modality, one_study=one_study)
         before: Path | None = None
         try:
-            people = [None if study.refused else self._whose([path for path, _ in study.files]) for study in studies]
+            people = [None if study.refused else self.whose([path for path, _ in study.files]) for study in studies]
             if prior is not None and prior.files:
                 before = place / uuid.uuid4().hex
                 prior = copied(prior, before)
@@ -264,7 +264,7 @@ class Station:
                     made = NewStudy(study.name, study.files, source=source, refused=study.refused, prior=prior)
                     ids.append(store.add(connection, made, owner=owner))
                     if person is not None:
-                        for later in store.record_patient(connection, ids[-1], person, self._secret, self._whose):
+                        for later in store.record_patient(connection, ids[-1], person, self._secret, self.whose):
                             related.find(connection, later)
                     if arrived:
                         outbox.arrived(connection, ids[-1])
@@ -282,7 +282,7 @@ class Station:
         log_event("submitted", studies=len(ids))
         return ids
 
-    def _whose(self, files: Sequence[Path]) -> Identity | None:
+    def whose(self, files: Sequence[Path]) -> Identity | None:
         """Identity of a study's patient, cached in memory only."""
         key = str(files[0]) if files else ""
         if key not in self._headers:

@@ -9,12 +9,13 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 from stations import listening
 
 from radweave.workstation.settings import Settings
 
 Origin = str
+expect.set_options(timeout=20_000)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -28,8 +29,8 @@ def browser() -> Iterator[Browser]:
     result = os.environ.get("RADWEAVE_TEST_BROWSER") or shutil.which("chromium")
     assert result is not None, "there is no Chromium (Debian: apt-get install chromium)"
     with sync_playwright() as playwright:
-        # Containers have no place for its sandbox; the software renderer is the same everywhere.
-        options = ["--no-sandbox", "--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"]
+        # Containers have no place for its sandbox. Without a GPU there is no WebGL, and drawing is the same everywhere.
+        options = ["--no-sandbox", "--disable-gpu"]
         yield playwright.chromium.launch(executable_path=result, args=options)
 
 

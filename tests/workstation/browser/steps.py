@@ -58,6 +58,13 @@ def open_study(page: Page, name: str = "chest.dcm", data: bytes | None = None) -
     return study
 
 
+def open_editor(page: Page) -> None:
+    """Open the editor of the first sentence, whose buttons show once it is chosen."""
+    sentence = page.locator("li.sentence").first
+    sentence.locator(".words").click()
+    sentence.get_by_role("button", name="Edit").click()
+
+
 def grave_problems(page: Page) -> list[tuple[str, str, list[Any]]]:
     """What axe finds on a page that keeps people out: rule, impact and the first places. axe is in the page already."""
     result = page.evaluate(

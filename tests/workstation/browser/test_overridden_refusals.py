@@ -25,7 +25,7 @@ def test_a_knee_shows_its_film_and_its_reason_and_is_drafted_when_an_admin_confi
         row.wait_for(timeout=90_000)
         expect(row).to_contain_text("not a chest: the body part is KNEE")
         row.locator("a").click()
-        page.locator(".rv-canvas[data-center]").wait_for()
+        page.locator(".rv-film[data-center]").wait_for()
         expect(page.locator("#refusal")).to_contain_text("film.dcm: not a chest: the body part is KNEE")
         expect(page.locator("#refusal")).not_to_contain_text("--force")
         above, film = page.locator("#refusal").bounding_box(), page.locator("#viewer").bounding_box()

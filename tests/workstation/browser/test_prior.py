@@ -34,8 +34,8 @@ def _choose_prior(page: Page, name: str) -> None:
 
 
 def _same(page: Page, *facts: str) -> None:
-    """Both canvases come to say the same of themselves."""
-    one, other = page.locator(".rv canvas[data-center]").all()
+    """Both films come to say the same of themselves."""
+    one, other = page.locator(".rv-film[data-center]").all()
     for name in facts:
         expect(other).to_have_attribute(f"data-{name}", one.get_attribute(f"data-{name}") or "")
 
@@ -46,13 +46,16 @@ def test_a_chosen_prior_is_shown_beside_the_study(page: Page) -> None:
     _choose_prior(page, "early.dcm")
     expect(page.locator("#prior")).to_contain_text("The draft was made without it")
     page.get_by_role("button", name="Show the image before this one").click()
-    panes = page.locator(".rv-pane")
-    expect(panes).to_have_count(2)
-    expect(page.locator(".rv-canvas[data-image=prior-0]")).to_have_count(1)
-    panes.first.locator(".rv-stage").focus()
+    films = page.locator(".rv-film[data-center]")
+    expect(films).to_have_count(2)
+    expect(page.locator(".rv-film[data-image=prior-0]")).to_have_count(1)
+    films.first.focus()
+    before = films.last.get_attribute("data-scale")
     page.keyboard.press("Shift+ArrowRight")
     page.keyboard.press("+")
-    _same(page, "center", "width")
+    page.keyboard.press("r")
+    _same(page, "center", "width", "rotation")
+    expect(films.last).not_to_have_attribute("data-scale", before or "")
     page.reload()
     expect(page.locator("#prior")).to_contain_text("early.dcm")
     page.get_by_role("button", name="It has no prior").click()
@@ -68,31 +71,28 @@ def test_a_scan_and_the_one_before_it_are_scrolled_together(
         page.goto(f"/login#token={token}")
         page.wait_for_url("**/studies")
         _open_second(page, ".nii.gz", scan, scan)
-        first = page.locator("canvas[data-axial]")
-        first.wait_for(timeout=60_000)
+        page.locator(".rv-film[data-slice]").first.wait_for(timeout=60_000)
         _choose_prior(page, "early.nii.gz")
-        first.wait_for(timeout=60_000)
         page.get_by_role("button", name="Prior", exact=True).click()
-        before = page.locator("canvas[data-image=prior-0]")
+        before = page.locator(".rv-film[data-image=prior-0][data-slice]")
         before.wait_for(timeout=60_000)
-        main = page.locator("canvas[data-image='0']")
+        main = page.locator(".rv-film[data-image='0'][data-slice]")
         main.focus()
         page.keyboard.press("ArrowUp")
         page.keyboard.press("n")
-        page.keyboard.press("2")
-        _same(page, "axial", "center", "width", "planes")
-        at = int(main.get_attribute("data-axial") or 0)
+        _same(page, "slice", "center", "width", "plane")
+        at = int(main.get_attribute("data-slice") or 0)
         page.get_by_role("button", name="Linked").click()
         before.focus()
         page.keyboard.press("ArrowDown")
-        expect(before).to_have_attribute("data-axial", str(at - 1))
-        expect(main).to_have_attribute("data-axial", str(at))
+        expect(before).to_have_attribute("data-slice", str(at + 1))
+        expect(main).to_have_attribute("data-slice", str(at))
         # Linked again, what lies between them stays.
         page.get_by_role("button", name="Linked").click()
         before.focus()
         page.keyboard.press("ArrowDown")
-        expect(before).to_have_attribute("data-axial", str(at - 2))
-        expect(main).to_have_attribute("data-axial", str(at - 1))
+        expect(before).to_have_attribute("data-slice", str(at + 2))
+        expect(main).to_have_attribute("data-slice", str(at + 1))
 
 
 def test_a_template_is_loaded_and_its_lines_are_put_in(page: Page) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from playwright.sync_api import BrowserContext, Locator, Page, expect
 from stations import listening
-from steps import dicom, open_study, upload
+from steps import dicom, open_editor, open_study, upload
 
 from radweave.workstation.inference import main
 from radweave.workstation.settings import Settings
@@ -17,7 +17,7 @@ REAL = Path("cxr_dicom") / "files" / "rsna_pa_jpeg.dcm"
 
 def _read_and_sign(page: Page) -> None:
     """Change the first sentence, look at all that is flagged, sign."""
-    page.locator("li.sentence").first.get_by_role("button", name="Edit").click()
+    open_editor(page)
     page.locator("textarea").fill("The heart is of normal size.")
     page.get_by_role("button", name="Save").click()
     expect(page.locator("#draft")).to_contain_text("The heart is of normal size.")
@@ -41,7 +41,7 @@ def test_a_real_radiograph_to_a_signed_report(
         page.goto(f"/login#token={token}")
         page.wait_for_url("**/studies")
         open_study(page, data=image)
-        page.locator(".rv-canvas[data-center]").wait_for()
+        page.locator(".rv-film[data-center]").wait_for()
         _read_and_sign(page)
 
 
@@ -138,7 +138,7 @@ def test_typed_text_survives_an_edit_by_another_user(
     page: Page, station: tuple[str, str], watched: Callable[..., BrowserContext]
 ) -> None:
     study = open_study(page)
-    page.locator("li.sentence").first.get_by_role("button", name="Edit").click()
+    open_editor(page)
     page.locator("textarea").fill("Typed for an hour.")
     origin, token = station
     other = watched(origin).request

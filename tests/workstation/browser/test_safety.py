@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
-from steps import AXE, dicom, grave_problems, open_study, upload
+from steps import AXE, dicom, grave_problems, open_editor, open_study, upload
 
 SCRIPT = '<img src=x onerror="window.ran=1"><script>window.ran=1</script>\'"--></textarea>{{7*7}}'
 
 
 def test_no_script_of_a_name_a_report_or_a_patient_runs(page: Page) -> None:
     study = open_study(page, f"{SCRIPT}.dcm".replace("/", "\u2215"), dicom(PatientName="<script>window.ran=1</script>"))
-    page.locator("li.sentence").first.get_by_role("button", name="Edit").click()
+    open_editor(page)
     page.locator("textarea").fill(SCRIPT)
     page.get_by_role("button", name="Save").click()
     expect(page.locator("#draft")).to_contain_text(SCRIPT)
@@ -57,7 +57,8 @@ def test_axe_finds_nothing_serious(
     scheme: str, station: tuple[str, str], watched: Callable[..., BrowserContext]
 ) -> None:
     origin, token = station
-    context = watched(origin, color_scheme=scheme)
+    context = watched(origin)
+    context.add_init_script(f"try {{ localStorage.setItem('radweave.theme', '{scheme}') }} catch {{}}")
     context.add_init_script(path=AXE)
     page = context.new_page()
     page.goto("/login")
@@ -72,7 +73,7 @@ def test_axe_finds_nothing_serious(
     page.keyboard.press("?")
     _look(page, "keys")
     page.keyboard.press("Escape")
-    page.locator("li.sentence").first.get_by_role("button", name="Edit").click()
+    open_editor(page)
     _look(page, "editor")
     page.locator("textarea").fill("Another one.")
     page.get_by_role("button", name="Save").click()

@@ -4,7 +4,7 @@ import { ask } from "./api.js";
 import { alarm, at, button, clearAlarm, h, redraw, say } from "./dom.js";
 import { key, listed } from "./keys.js";
 import { drawTemplate } from "./template.js";
-import { against, origin, probability, verdict, why } from "./words.js";
+import { against, margin, origin, probability, verdict, why } from "./words.js";
 
 export const SECTIONS = ["indication", "technique", "comparison", "findings", "impression"];
 const title = (section) => section[0].toUpperCase() + section.slice(1);
@@ -13,6 +13,10 @@ const mostCharacters = Number(at("study").dataset.mostCharacters);
 /** The one editor that is open: {op, key, after, section, text, was, above}. It stays until it is saved or cancelled. */
 let open = null;
 let current = null;
+/** While a pointer is down nothing is chosen: what would move away under it is not clicked. */
+let isPressed = false;
+document.addEventListener("pointerdown", () => { isPressed = true; }, true);
+for (const end of ["pointerup", "pointercancel"]) document.addEventListener(end, () => { isPressed = false; }, true);
 
 export const canEdit = ({ study }) => study.state === "drafted" || study.state === "edited";
 export const hasUnsaved = () => open !== null && open.text !== open.was;
@@ -65,17 +69,18 @@ function drawSentence(page, row) {
   const classes = ["sentence", row.flagged && "flagged", mustLook && "unseen", current === row.key && "current"].filter(Boolean);
   return h("li", {
     class: classes.join(" "), "data-key": row.key, "data-focus": `sentence-${row.key}`, tabindex: "-1",
-    onfocusin: () => select(row.key), ondblclick: () => canEdit(page) && !isOpen && edit(page, row.key),
+    onfocusin: () => !isPressed && select(row.key), onclick: () => select(row.key), ondblclick: () => canEdit(page) && !isOpen && edit(page, row.key),
   },
-  isOpen && canEdit(page) ? drawEditor(page) : h("p", { class: "words" }, row.text),
-  h("p", { class: "facts" }, verdict(row), against(row), h("span", {}, probability(row)), h("span", {}, origin(row)),
-    row.flagged && row.looked_at && h("span", { class: "seen" }, "✓ you looked at it"),
+  margin(row),
+  isOpen && canEdit(page) ? drawEditor(page) : h("p", { class: "words" }, row.text, row.flagged && row.looked_at && h("span", { class: "seen", title: "You looked at it" }, " ✓")),
+  mustLook && canEdit(page) && !isOpen && h("p", { class: "actions" }, button("I looked at it", () => look(page, row.key), { focus: `look-${row.key}`, class: "main look" })),
+  h("div", { class: "evidence" }, h("p", { class: "facts" }, verdict(row), against(row), h("span", {}, probability(row)), h("span", {}, origin(row)),
+    row.flagged && row.looked_at && h("span", { class: "seen" }, "you looked at it"),
     mustLook && row.lookers.length > 0 && h("span", { class: "soft" }, `looked at by ${row.lookers.join(", ")}; not by you`)),
   h("div", { class: "foot" }, canEdit(page) && !isOpen && h("p", { class: "actions" },
-    mustLook && button("I looked at it", () => look(page, row.key), { focus: `look-${row.key}`, class: "main look" }),
     button("Edit", () => edit(page, row.key), { focus: `edit-${row.key}` }),
     button("Add after", () => insert(page, row.section, row.key), { focus: `add-${row.key}` }),
-    button("Remove", () => remove(page, row.key), { focus: `remove-${row.key}` })), why(row)),
+    button("Remove", () => remove(page, row.key), { focus: `remove-${row.key}` })), why(row))),
   isFollowed && canEdit(page) && drawEditor(page));
 }
 
@@ -218,7 +223,7 @@ async function changed(page, edits, done = () => {}) {
 }
 
 function focusSentence(name) {
-  current = name;
+  select(name);
   item(name)?.focus();
 }
 

@@ -6,7 +6,7 @@ import "./keys.js";
 
 at("theme").addEventListener("click", () => {
   const root = document.documentElement;
-  const dark = (root.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+  const dark = (root.dataset.theme ?? "dark") === "dark";
   root.dataset.theme = dark ? "light" : "dark";
   try {
     localStorage.setItem("radweave.theme", root.dataset.theme);

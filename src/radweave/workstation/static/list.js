@@ -8,7 +8,8 @@ import { chip, STATES } from "./states.js";
 import { chooseFiles } from "./upload.js";
 
 const SIZE = 50;
-const wanted = { search: "", state: "", offset: 0 };
+const KEPT = "radweave.list";
+const wanted = { search: "", state: "", offset: 0, sort: "created", descending: true, ...JSON.parse(sessionStorage.getItem(KEPT) ?? "{}") };
 const rows = new Map();
 let newest = 0;
 let isLost = false;
@@ -18,6 +19,9 @@ async function look() {
   const query = new URLSearchParams({ offset: wanted.offset, limit: SIZE });
   if (wanted.search) query.set("search", wanted.search);
   if (wanted.state) query.set("state", wanted.state);
+  query.set("sort", wanted.sort);
+  query.set("descending", wanted.descending);
+  sessionStorage.setItem(KEPT, JSON.stringify({ state: wanted.state, sort: wanted.sort, descending: wanted.descending }));
   let found;
   try {
     found = await ask("GET", `/studies?${query}`);
@@ -30,6 +34,7 @@ async function look() {
   isLost = false;
   if (asked !== newest) return; // another question came in between
   drawStates(found.counts);
+  drawColumns();
   drawRows(found.studies);
   drawPaging(found);
 }
@@ -44,6 +49,38 @@ function drawStates(counts) {
 
 function choose(state) {
   wanted.state = state;
+  wanted.offset = 0;
+  look().catch(() => {});
+}
+
+const dateOf = (text) => (/^\d{8}$/.test(text) ? `${text.slice(0, 4)}-${text.slice(4, 6)}-${text.slice(6)}` : text);
+const ageOf = (text) => text.replace(/^0+(?=\d)/, "").replace(/Y$/, " y").replace(/M$/, " mo").replace(/W$/, " wk").replace(/D$/, " d");
+
+/** Columns as [words, what they sort by, cell]. */
+const COLUMNS = [
+  ["Study", "name", null],
+  ["Patient", "patient_name", ({ headers }) => [headers.patient_name, headers.patient_id && h("span", { class: "soft" }, ` ${headers.patient_id}`)]],
+  ["Age, sex", "patient_age", ({ headers }) => [ageOf(headers.patient_age), headers.patient_sex].filter(Boolean).join(", ")],
+  ["Accession", "accession_number", ({ headers }) => headers.accession_number],
+  ["Modality", "modality", ({ headers }) => headers.modality],
+  ["Body part", "body_part_examined", ({ headers }) => headers.body_part_examined],
+  ["Date", "study_date", ({ headers }) => dateOf(headers.study_date)],
+  ["State", "state", (study) => [chip(study.state), study.drafted_anyway && h("p", { class: "reason" }, `drafted although refused (${study.drafted_anyway})`)]],
+  ["Received", "created", (study) => time(study.created)],
+];
+
+function drawColumns() {
+  const heads = COLUMNS.map(([words, name]) => {
+    const isSorted = wanted.sort === name;
+    return h("th", { scope: "col", "aria-sort": isSorted ? (wanted.descending ? "descending" : "ascending") : "none" },
+      button([words, isSorted && h("span", { "aria-hidden": "true" }, wanted.descending ? " ▼" : " ▲")], () => sortBy(name), { focus: `sort-${name}`, class: "head" }));
+  });
+  redraw(at("columns"), heads, h("th", { scope: "col" }, h("span", { class: "visually-hidden" }, "Actions")));
+}
+
+function sortBy(name) {
+  wanted.descending = wanted.sort === name ? !wanted.descending : name === "created" || name === "study_date";
+  wanted.sort = name;
   wanted.offset = 0;
   look().catch(() => {});
 }
@@ -70,9 +107,7 @@ function drawRow(study) {
     h("th", { scope: "row" },
       h("a", { href: `/studies/${study.id}`, class: "study-link", "data-focus": `open-${study.id}` }, study.name),
       study.reason && h("p", { class: "reason" }, study.reason)),
-    h("td", {}, chip(study.state), study.drafted_anyway && h("p", { class: "reason" }, `drafted although refused (${study.drafted_anyway})`)),
-    h("td", {}, time(study.created)),
-    h("td", {}, time(study.changed)),
+    COLUMNS.slice(1).map(([, , cell]) => h("td", {}, cell(study))),
     h("td", {}, isQueued && button("Cancel", () => cancel(study), { focus: `cancel-${study.id}`, "aria-label": `Cancel ${study.name}` })));
 }
 

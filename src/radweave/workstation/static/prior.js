@@ -41,9 +41,12 @@ function since(page, prior) {
     h("div", { class: "cards beside" },
       h("article", { class: "card" }, h("h3", {}, prior.id ? h("a", { href: `/studies/${prior.id}` }, `Before: ${prior.name}`) : `Report of the study before: ${prior.name}`), h("p", { class: "lines-kept" }, prior.report ?? "It has no report.")),
       page.study.draft && h("article", { class: "card" }, h("h3", {}, "This draft, as it is now"), h("p", { class: "lines-kept" }, page.study.draft.text))),
-    h("p", {}, button("Show the image before this one", () => page.viewer?.showPrior(), { focus: "prior-image" })),
+    h("p", {}, button("Show the image before this one", () => showPrior(page), { focus: "prior-image" })),
   ];
 }
+
+/** Show its images beside the study's, once those are there. */
+export const showPrior = async (page) => (await page.mounting?.catch(() => null))?.showPrior();
 
 function chooser(page, prior) {
   const toggle = button(prior ? "Another study is the prior" : "Choose the prior", () => { isChoosing = !isChoosing; drawPrior(page); }, { focus: "choose-prior", "aria-expanded": String(isChoosing) });

@@ -10,14 +10,14 @@ import { drawFindings, drawRecalled } from "./findings.js";
 import "./frame.js";
 import { drawHistory } from "./history.js";
 import { key } from "./keys.js";
-import { drawPrior, loadPrior } from "./prior.js";
+import { drawPrior, loadPrior, showPrior } from "./prior.js";
 import { add, decide, drawSign, hasAddendum, sign } from "./sign.js";
 import { chip } from "./states.js";
 import { loadTemplate } from "./template.js";
 import { mountViewer } from "./viewer/viewer.js";
 
 const id = at("study").dataset.study;
-const page = { id, study: null, evidence: null, viewer: null, hasMaps: null, prior: null, template: null, reload: load, restore, change, showImages };
+const page = { id, study: null, evidence: null, viewer: null, hasMaps: null, prior: null, template: null, reload: load, restore, change, showImages, mounting: null };
 let drawn = "";
 
 /** Load the study; draw what changed. */
@@ -54,8 +54,7 @@ function draw() {
   at("name").textContent = study.name;
   redraw(at("about"), study.files.length ? `${study.files.length} ${study.files.length === 1 ? "file" : "files"}, received ` : "of the data set, received ", time(study.created), `, number ${id.slice(0, 8)}`);
   redraw(at("state"), chip(study.state));
-  redraw(at("warnings"), alteration(study), refusalOf(page), markOf(study), study.warnings?.length > 0 && h("div", { class: "alert" }, h("h2", {}, "Warnings"),
-    h("ul", {}, study.warnings.map((text) => h("li", {}, text)))));
+  redraw(at("warnings"), alteration(study), refusalOf(page), markOf(study), quiet(study.warnings ?? []));
   drawDraft(page);
   drawSign(page);
   drawHistory(page);
@@ -63,6 +62,10 @@ function draw() {
   if (study.draft) drawEvidence();
   for (const part of ["findings", "recalled", "prior", "difference", "exports", "history"]) at(part).hidden = !at(part).hasChildNodes();
 }
+
+/** Warnings as one line that opens. */
+const quiet = (warnings) => warnings.length > 0 && h("details", { class: "quiet", id: "quiet", open: at("quiet")?.open ?? false }, h("summary", { "data-focus": "quiet" }, h("b", {}, `${warnings.length} ${warnings.length === 1 ? "warning" : "warnings"}`), ` ${warnings[0]}`),
+  h("ul", {}, warnings.map((text) => h("li", {}, text))));
 
 const alteration = ({ altered_at: entry }) => typeof entry === "number" && h("div", { class: "alert", id: "altered" }, h("h2", {}, "Altered after it was signed"),
   h("p", {}, `This is not what was signed, as entry ${entry} of the log shows. It is not exported, and nobody stands for it.`));
@@ -83,22 +86,35 @@ function drawFooter({ model, draft }) {
 }
 
 async function start() {
+  const images = showImages(); // they take longest
   try {
     page.template = await loadTemplate();
     await load();
   } catch (problem) {
     return alarm(problem);
   }
-  await showImages();
+  await images;
+}
+
+/** Go to the next study that waits for a reader, in the order of the work list. */
+async function next() {
+  const { sort = "created", descending = true } = JSON.parse(sessionStorage.getItem("radweave.list") ?? "{}");
+  const wait = await Promise.all(["drafted", "edited"].map((state) => ask("GET", `/studies?${new URLSearchParams({ state, sort, descending, limit: 200 })}`)));
+  const all = wait.flatMap(({ studies }) => studies);
+  const other = all[(all.findIndex((one) => one.id === id) + 1) % all.length];
+  if (!other || other.id === id) return alarm("No other study waits for a reader.");
+  location.assign(`/studies/${other.id}`);
 }
 
 /** Mount the viewer; again where a draft came since, for maps come with it. */
 async function showImages() {
   page.viewer?.destroy();
   page.viewer = null;
-  page.hasMaps = Boolean(page.study.draft);
+  page.hasMaps = null;
   try {
-    page.viewer = await mountViewer(at("viewer"), { study: page.study, csrf });
+    page.mounting = mountViewer(at("viewer"), { study: id, csrf });
+    page.viewer = await page.mounting;
+    page.hasMaps = page.viewer.hasDraft;
   } catch {
     redraw(at("viewer"), h("p", {}, "The images cannot be shown."));
   }
@@ -113,10 +129,11 @@ key("d", "difference to the first draft", () => showDifference(page));
 key("f", "findings", () => at("findings").querySelector("button, summary, table")?.focus());
 key("v", "images", () => at("viewer").focus());
 key("m", "hide the maps", () => page.viewer?.hideMaps());
-key("p", "the image before this one", () => page.viewer?.showPrior());
+key("p", "the image before this one", () => showPrior(page));
 key("s", "sign", () => sign(page));
 key("r", "reject the draft, or reopen it", () => decide(page));
 key("t", "add an addendum to what is signed", () => add(page));
+key("g", "next drafted study", () => next());
 key("w", "work list", () => location.assign("/studies"));
 
 start();

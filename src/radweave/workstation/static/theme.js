@@ -3,5 +3,5 @@ try {
   const chosen = localStorage.getItem("radweave.theme");
   if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
 } catch {
-  // No storage: the system's choice holds.
+  // No storage: it is dark, as in a reading room.
 }

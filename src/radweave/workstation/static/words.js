@@ -27,6 +27,12 @@ export function verdict(row) {
   return mark(kind, sign, spelled(row));
 }
 
+/** The sign of a sentence's verdict, for the margin. */
+export function margin(row) {
+  const [kind, sign] = VERDICTS[row.verdict] ?? ["plain", "–"];
+  return h("span", { class: `mark ${kind}`, "aria-hidden": "true", title: spelled(row) }, sign);
+}
+
 export const against = (row) => row.details.prior?.length > 0 && mark("bad", "⇄", "does not fit the prior report");
 
 export function probability(row) {

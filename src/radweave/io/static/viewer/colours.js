@@ -14,12 +14,6 @@ export function colourOf(share) {
 
 export const RAMP = Array.from({ length: 256 }, (_, step) => colourOf(step / 255));
 
-/** The ramp as niivue takes it, which makes what is low clear by itself. */
-export const COLOUR_MAP = {
-  R: RAMP.map((row) => row[0]), G: RAMP.map((row) => row[1]), B: RAMP.map((row) => row[2]), A: RAMP.map((_, step) => (step ? 255 : 0)),
-  I: RAMP.map((_, step) => step),
-};
-
 /** A map (rows, columns) drawn smooth: linear between the middles of its cells, the same beyond the outermost. */
 export function drawGrid({ shape: [rows, columns], values }, longest = 384) {
   const scale = longest / Math.max(rows, columns);

@@ -53,10 +53,6 @@ export class Source {
     return this.once(`maps/${pathOf(finding)}`, async (answer) => answer.json());
   }
 
-  mapVolume(finding) {
-    return this.fresh(`maps/${pathOf(finding)}?form=nifti`, async (answer) => answer.arrayBuffer());
-  }
-
   async fresh(path, read) {
     return read(await get(`${this.place}/${path}`, this.stopped.signal));
   }

@@ -6,7 +6,7 @@
 // `study` is the study's id, or the study as the interface gives it. The viewer only reads: it needs no `csrf`.
 
 import { made } from "./elements.js";
-import { Radiographs } from "./radiographs.js";
+import { Films } from "./films.js";
 import { Source } from "./source.js";
 
 /** Show a study's images in an element: `showFinding(name)`, `hideMaps()`, `showPrior()`, `destroy()`. */
@@ -20,6 +20,7 @@ export async function mountViewer(element, { study }) {
   element.addEventListener("focus", focus);
   return {
     showFinding: (name) => shown?.showFinding(name),
+    hasDraft: list.method !== null, // else maps may come yet
     hideMaps: () => shown?.hideMaps(),
     showPrior: () => shown?.showPrior(),
     destroy() {
@@ -36,16 +37,14 @@ async function open(element, source, list) {
     element.replaceChildren(made("p", { class: "rv-empty" }, "There is no image of this study that can be shown."));
     return null;
   }
-  if (list.images[0].kind !== "volume") return new Radiographs(element, source, list);
-  const { Scan } = await import("./scan.js"); // two megabytes that no radiograph needs
-  const scan = new Scan(element, source, list);
-  await scan.start();
-  return scan;
+  const films = new Films(element, source, list);
+  await films.start();
+  return films;
 }
 
 /** The style sheet, once for the page. */
 function styled() {
-  const href = new URL("viewer.css", import.meta.url).href;
+  const href = new URL("films.css", import.meta.url).href;
   if ([...document.styleSheets].some((sheet) => sheet.href === href)) return Promise.resolve();
   return new Promise((done) => {
     document.head.append(made("link", { rel: "stylesheet", href, onload: done, onerror: done }));
