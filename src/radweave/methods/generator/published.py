@@ -12,7 +12,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
+import torch
+
 from radweave.data.tokenizer import BpeTokenizerConfig
+from radweave.methods.generator.network import Checkpoint
 
 Files = Mapping[str, bytes]
 _SENTENCES: Final = (
@@ -128,3 +131,23 @@ _KNOWN: Final[Mapping[str, Callable[[], tuple[Any, Files]]]] = {MEDGEMMA: medgem
 def published(name: str) -> tuple[Any, Files] | None:
     """Configuration and processor's files of a published checkpoint; None for another name."""
     return _KNOWN[name]() if name in _KNOWN else None
+
+
+def write_random(folder: Path, seed: int = 0) -> None:
+    """Write a checkpoint of MedGemma's layout, small and with random weights: to try commands, never to report."""
+    from transformers import AutoModelForImageTextToText
+
+    text = {
+        "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 1024, "query_pre_attn_scalar": 16,
+    }  # fmt: skip
+    tower = {
+        "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 112,
+    }  # fmt: skip
+    config, files = medgemma(text, tower)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = AutoModelForImageTextToText.from_config(config)
+    model.generation_config.eos_token_id = config.eos_token_id
+    model.save_pretrained(str(folder))
+    Checkpoint(config, files).save_pretrained(str(folder))
