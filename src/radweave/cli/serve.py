@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
@@ -100,6 +101,9 @@ def start(
     oidc_admins: Annotated[
         str | None, typer.Option("--oidc-admins", help="GROUP[,GROUP...] whose users may log in as admins.")
     ] = None,
+    try_out: Annotated[
+        bool, typer.Option("--try", help="Without log-in, for this machine alone; nothing is kept.")
+    ] = False,
     verify_log: Annotated[bool, typer.Option("--verify-log", help="Verify the audit log, and end.")] = False,
 ) -> None:
     """Serve a workstation on this machine: studies in, drafts with evidence out, edits and signatures kept."""
@@ -116,6 +120,22 @@ def start(
     elif any((oidc_issuer, oidc_client_id, oidc_secret_file, oidc_readers, oidc_admins)):
         missing = "--oidc-issuer" if oidc_issuer is None else "--oidc-client-id"
         raise InputError("is missing: the other options of OpenID Connect need it", field=missing)
+    if try_out:
+        persistent = {
+            "--data": data, "--watch": watch, "--hospital": hospital, "--database": database, "--tls-cert": tls_cert,
+            "--oidc-issuer": openid,
+        }  # fmt: skip
+        for name, value in persistent.items():
+            if value is not None:
+                raise InputError("does not go with --try, which keeps nothing", field=name)
+        with TemporaryDirectory(prefix="radweave-try-") as folder:
+            tried = Settings(
+                run=run, state=Path(folder), host=host, port=port, untrained=untrained, study_s=draft_seconds,
+                behind_proxy=tuple(map(network, comma_separated(behind_proxy))), try_out=True,
+                public_url=None if public_url is None else origin(public_url),
+            )  # fmt: skip
+            run_server(tried)
+        return
     settings = Settings(
         run=run, state=_state(run), data=data, split=known_split(split), watch=watch, hospital=hospital,
         host=host, port=port, database=database, untrained=untrained, study_s=draft_seconds,

@@ -49,9 +49,9 @@ from radweave.workstation.openid import (
     end_access,
     user_of,
 )
-from radweave.workstation.settings import LOOPBACK, Limits, Settings
+from radweave.workstation.settings import LOOPBACK, Limits, Settings, refuse_other_machines
 from radweave.workstation.station import KnownError, QueueFullError, Station, alone
-from radweave.workstation.users import LONGEST_PASSWORD, SHORTEST_PASSWORD, User
+from radweave.workstation.users import LONGEST_PASSWORD, SHORTEST_PASSWORD, User, by_token
 
 # Pages: templates that scripts fill from the JSON interface, without text of files or users.
 #
@@ -72,7 +72,8 @@ def _frames() -> Environment:
 def _page(name: str, station: Station, *, user: User | None, status: int = 200, **values: Any) -> HTMLResponse:
     """A page with the notice, the user and the model."""
     text = _frames().get_template(f"{name}.html.j2").render(
-        notice=RESEARCH_ONLY, user=user, model=station.model, version=__version__, page=name, **values
+        notice=RESEARCH_ONLY, user=user, model=station.model, version=__version__, page=name,
+        try_out=station.settings.try_out, **values,
     )  # fmt: skip
     return HTMLResponse(text, status)
 
@@ -100,7 +101,20 @@ def home() -> Response:
 def login(request: Request, station: CurrentStation) -> Response:
     if _browser_user(request, station) is not None:
         return RedirectResponse(_HOME, 303)
+    if station.settings.try_out:
+        return _enter_to_try(request, station)
     return _page("login", station, user=None, has_provider=station.provider is not None)
+
+
+def _enter_to_try(request: Request, station: Station) -> Response:
+    """Log in without a password: the guard lets only this machine's own pages ask."""
+    answer = _page("entered", station, user=None, wanted=_HOME)
+    assert station.token is not None, "the state is new, so its first user is too"
+    with station.database.writing() as connection:
+        user = by_token(connection, station.token)
+        assert user is not None, "nobody disables the only admin"
+        open_session(request, answer, station, connection, user)
+    return answer
 
 
 @router.get("/login/openid")
@@ -320,6 +334,7 @@ def run(settings: Settings) -> None:
     Raises:
         InputError: as ``Station``, or if another server works on the same state.
     """
+    refuse_other_machines(settings)
     tls_context(settings.tls_cert, settings.tls_key)
     _raise_files()
     with alone(settings):
@@ -360,7 +375,9 @@ def _greet(settings: Settings, token: str | None) -> None:
     place = f"{settings.public_url or f'{scheme}://{host}:{settings.port}'}/"
     print(f"workstation: {place}", flush=True)
     print(f"state: {printable(settings.state)}", flush=True)
-    if token is not None:
+    if settings.try_out:
+        print("Without log-in, for this machine alone. Images and drafts are removed when it ends.", flush=True)
+    elif token is not None:
         # Browsers do not send the part after #: the token appears in no request and no log.
         print(f"first user, shown this once: {place}login#token={token}", flush=True)
     print(RESEARCH_ONLY, flush=True)

@@ -102,7 +102,7 @@ class Settings(Record):
     login, ``head_s`` the head of a request, ``body_s`` the wait for a body.
 
     ``behind_proxy`` are the addresses whose forwarded headers are trusted, ``public_url`` is the address of the
-    server for browsers, ``tls_cert`` and ``tls_key`` are PEM files.
+    server for browsers, ``tls_cert`` and ``tls_key`` are PEM files. ``try_out`` logs every browser of this machine in.
     """
 
     run: Path
@@ -129,6 +129,7 @@ class Settings(Record):
     tls_cert: Path | None = None
     tls_key: Path | None = None
     openid: OpenId | None = None
+    try_out: bool = False
     limits: Limits = Limits()
 
     @property
@@ -155,3 +156,13 @@ class Settings(Record):
     def url(self) -> str:
         """SQLAlchemy URL of the database."""
         return self.database or f"sqlite:///{(self.state / 'workstation.db').absolute()}"
+
+
+def refuse_other_machines(settings: Settings) -> None:
+    """Refuse settings that let every browser in and do not serve this machine alone.
+
+    Raises:
+        InputError: if another address, a proxy or a public address is given.
+    """
+    if settings.try_out and (settings.host not in LOOPBACK or settings.behind_proxy or settings.public_url):
+        raise InputError("serves this machine alone", field="--try", got=settings.host, expected=" or ".join(LOOPBACK))

@@ -67,8 +67,10 @@ def headers_json(identity: Identity | None) -> dict[str, str]:
     if identity is None:
         return dict.fromkeys(HEADERS, "")
     shown = {name: getattr(identity, name).strip() for name in HEADERS}
-    family, _, given = shown["patient_name"].split("=")[0].partition("^")
-    shown["patient_name"] = ", ".join(part for part in (family.strip(), " ".join(given.split("^")).strip()) if part)
+    family, _, first_names = shown["patient_name"].split("=")[0].partition("^")
+    shown["patient_name"] = ", ".join(
+        part for part in (family.strip(), " ".join(first_names.split("^")).strip()) if part
+    )
     shown["patient_name"] = " ".join(shown["patient_name"].split())
     shown["patient_age"] = shown["patient_age"] or _age(identity.patient_birth_date, identity.study_date)
     return shown

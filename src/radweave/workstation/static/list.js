@@ -154,7 +154,10 @@ at("search").addEventListener("input", (event) => {
 });
 at("newer").addEventListener("click", () => turn(-1));
 at("older").addEventListener("click", () => turn(1));
-document.addEventListener("radweave:submitted", () => look().catch(() => {}));
+document.addEventListener("radweave:submitted", ({ detail: [first] }) => {
+  if ("try" in document.body.dataset) location.assign(`/studies/${first}`);
+  else look().catch(() => {});
+});
 
 key("/", "search", () => at("search").focus());
 key("u", "choose files to add", chooseFiles);

@@ -47,7 +47,7 @@ async function submit(files, key = unique()) {
     };
     const ids = await send(files, { one: at("one-study").checked, key, progress });
     show(h("p", { role: "status" }, `${count(ids.length, "study", "studies")} taken in.`));
-    document.dispatchEvent(new Event("radweave:submitted"));
+    document.dispatchEvent(new CustomEvent("radweave:submitted", { detail: ids }));
   } catch (refusal) {
     // The same key again: where the first try did arrive, the second one is told so.
     const again = [0, 429, 503].includes(refusal.status) && button("Try again", () => submit(files, key));
