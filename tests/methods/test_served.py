@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -27,7 +28,7 @@ from radweave.core.errors import InputError, UnusableModelError
 from radweave.data.dataset import Dataset
 from radweave.engine.restore import restore
 from radweave.engine.train import train
-from radweave.inference.bulk import BulkResult, answers_of, generate_split
+from radweave.inference.bulk import BulkResult, ReportRecipe, answers_of, generate_split
 from radweave.inference.predictor import Predictor
 from radweave.methods.generator.served import KEY, Answers, request_options
 from radweave.nn.decoding import DecodingConfig
@@ -162,6 +163,25 @@ def test_a_budget_ends_the_job_and_a_larger_one_goes_on(
     assert sum(server.requests.values()) == 4, "what was spent before the job went on counts"
     assert drafted(run, toy_dataset, out, at_test=("requests=6",)).written == 6
     assert set(server.requests.values()) == {1}
+
+
+def test_a_worker_of_a_cluster_keeps_its_answers_and_has_its_part_of_the_budget(
+    server: ChatServer, toy_dataset: Dataset, tmp_path: Path
+) -> None:
+    """Two workers share ten requests of which two are spent: four each."""
+    made = served_run(toy_dataset, tmp_path / "run", server.url, "model.served.requests=10")
+    answers = tmp_path / "answers"
+    answers.mkdir()
+    (answers / "one.jsonl").write_text(json.dumps({"key": "a", "text": "b", "requests": 2, "tokens": 9}) + "\n")
+    decoding = restore(made).experiment.decoding.model_dump(mode="json")
+    recipe = ReportRecipe(made, toy_dataset.path, "test", 4, decoding, (), (), answers, 2)
+    compute = pickle.loads(pickle.dumps(recipe)).open()
+    compute(("s016", "s017", "s018"), tmp_path / "shard")
+    assert set(rows_of(tmp_path / "shard")) == {"s016", "s017", "s018"}
+    assert len(Answers(answers)) == 1 + 3
+    with pytest.raises(BudgetSpentError, match="expected at most 4"):
+        compute(("s019", "s020", "s021"), tmp_path / "other")
+    assert not (tmp_path / "other").exists()
 
 
 def test_an_endpoint_that_refuses_or_is_gone_ends_the_job(toy_dataset: Dataset, tmp_path: Path) -> None:
