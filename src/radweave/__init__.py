@@ -38,6 +38,7 @@ def load(
     untrained: bool = False,
     decoding: Sequence[str] = (),
     revision: str | None = None,
+    allow_remote: bool = False,
 ) -> Predictor:
     """Open a run folder for reporting: ``radweave.load(RUN).report("chest.dcm")``.
 
@@ -47,6 +48,8 @@ def load(
         untrained: let a run report whose weights were never trained; each report then says so.
         decoding: overrides of the run's decoding options, such as ``["num_beams=3"]``.
         revision: commit of a run on the hub, or "owner/name@commit"; without, the newest one, which is logged.
+        allow_remote: let a run from the hub, or an exported one, send images to the server that it names on another
+            machine; a run that was made here says so itself.
 
     Raises:
         InputError: if the run cannot be restored, or an option or the device does not exist.
@@ -57,18 +60,22 @@ def load(
     from radweave.core.errors import InputError
     from radweave.engine.restore import restore
     from radweave.inference.predictor import Predictor
+    from radweave.methods.model import Served
 
     if not isinstance(run, (str, Path)):
         raise InputError("not a path", field="run", got=type(run).__name__, expected="the path of a run folder")
     if isinstance(decoding, str):
         raise InputError("not a list", field="decoding", got="one string", expected='such as ["num_beams=3"]')
     place = None if device is None else parse_device(str(device), field="device")
-    folder = Path(run)
+    folder, is_foreign = Path(run), False
     if isinstance(run, str) and not folder.exists():
         from radweave.inference.hub import fetch_run, is_hub_name
 
-        folder = fetch_run(run, revision=revision) if is_hub_name(run) else folder
+        is_foreign = is_hub_name(run)
+        folder = fetch_run(run, revision=revision) if is_foreign else folder
     restored = restore(folder, device=place)
+    if (is_foreign or allow_remote) and isinstance(restored.model, Served):
+        restored.model.allow_remote(allow_remote)
     return Predictor.of(restored, untrained=untrained, decoding=decoding)
 
 

@@ -29,6 +29,7 @@ from radweave.data.dataset import Dataset
 from radweave.engine.restore import restore
 from radweave.engine.train import train
 from radweave.inference.bulk import BulkResult, ReportRecipe, answers_of, generate_split
+from radweave.inference.export import export
 from radweave.inference.predictor import Predictor
 from radweave.methods.generator.served import KEY, Answers, request_options
 from radweave.nn.decoding import DecodingConfig
@@ -210,6 +211,25 @@ def test_images_go_to_no_other_machine_unless_that_is_said(
     with caplog.at_level(logging.WARNING), pytest.raises(InputError, match="no draft: no connection"):
         radweave.load(run).report(toy_dataset.image_path("images/1_0.png"))
     assert "patients leave this machine for gpu-7.cluster.invalid, not encrypted (allow_remote=true)" in caplog.text
+
+
+def test_a_run_of_others_sends_no_image_away_unless_its_user_says_so(
+    toy_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The configuration of an export, or of a run on the hub, may allow what its user never did."""
+    url, image = "http://gpu-7.cluster.invalid:8000/v1", toy_dataset.image_path("images/1_0.png")
+    run = served_run(toy_dataset, tmp_path / "run", url, "model.allow_remote=true", "model.served.retries=0")
+    exported = export(run, tmp_path / "export", bank=False)
+    monkeypatch.setattr("radweave.inference.hub.fetch_run", lambda name, revision: run)
+    for foreign in (exported, "ward/run"):
+        with pytest.raises(InputError, match=r"leave this machine .*gpu-7.*allow_remote=true"):
+            radweave.load(foreign).report(image)
+        with pytest.raises(InputError, match="no draft: no connection"):
+            radweave.load(foreign, allow_remote=True).report(image)
+    with pytest.raises(InputError, match="leave this machine"):
+        drafted(exported, toy_dataset, tmp_path / "out.jsonl")
+    result = drafted(exported, toy_dataset, tmp_path / "out.jsonl", at_test=("allow_remote=true",))
+    assert result.failed == 6
 
 
 def test_options_that_endpoints_do_not_have_are_refused() -> None:

@@ -29,7 +29,7 @@ from radweave.engine.prepare import prepare, split_view
 from radweave.engine.run_folder import RunCard, read_card
 from radweave.methods import load_method
 from radweave.methods.experiment import BuildContext, Experiment
-from radweave.methods.model import ReportModel, TrainingView, Varied
+from radweave.methods.model import ReportModel, Served, TrainingView, Varied
 from radweave.methods.renamed import rename_stages
 from radweave.nn.memory.bank import load_bank
 
@@ -90,6 +90,8 @@ def restore(folder: Path, *, device: torch.device | None = None) -> Run:
     load_weights(model, weights)
     refuse_unusable_weights(model, weights)
     set_memories(model, folder, named=card.memories)
+    if isinstance(model, Served) and "preprocessing.json" in card.files:
+        model.allow_remote(False)  # an export: where its maker's images went is not where those of its user go
     model.to(default_device() if device is None else device).eval()
     calibration = load_calibration(folder, card.classes)
     drafting = Drafting(folder / FOLDER, model, calibration, partial(decode, tokenizer), experiment.data.priors)

@@ -351,10 +351,13 @@ class Served(Protocol):
     """A model that another program serves: every report costs a request.
 
     ``keep_answers`` keeps answers in a folder as they come, and takes those that are there; of what is left of the
-    job's budget this process gets one of ``share`` equal parts.
+    job's budget this process gets one of ``share`` equal parts. ``allow_remote`` says if images may leave this machine,
+    whatever the run's configuration says: it may be somebody else's.
     """
 
     def keep_answers(self, folder: Path, share: int = 1) -> None: ...
+
+    def allow_remote(self, allowed: bool) -> None: ...
 
 
 def required(value: Value | None) -> Value:

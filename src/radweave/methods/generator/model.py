@@ -308,6 +308,10 @@ class ServedModel(ReportModel):
         """Keep answers in a folder as they come; see ``ServedWriter.keep``."""
         self.language_model.keep(folder, share)
 
+    def allow_remote(self, allowed: bool) -> None:
+        """Let images leave this machine, or not; a question to another one is refused then."""
+        self.language_model.allow_remote(allowed)
+
     @property
     def settings(self) -> ServedSettings:
         """Address and options of the requests."""

@@ -270,6 +270,11 @@ class ServedWriter(nn.Module):
         self._chat: HttpChat | None = None
         self._budget = Budget(settings.requests, settings.tokens)
 
+    def allow_remote(self, allowed: bool) -> None:
+        """Let questions go to another machine, or refuse the first one that would."""
+        self.settings = self.settings.model_copy(update={"allow_remote": allowed})
+        self._chat = None
+
     def keep(self, folder: Path, share: int = 1) -> None:
         """Keep answers in a folder, and take those that are there; they count in the budget.
 
