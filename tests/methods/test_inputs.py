@@ -65,3 +65,15 @@ def test_diffvp_without_difference_and_diagnosis_reads_the_image_alone() -> None
     read = tokens_read(model, scans)
     assert {name for name, tokens in read.items() if not tokens} == set(model.absent_inputs)
     assert model.absent_inputs == {"difference", "diagnosis"}
+
+
+def test_no_protocol_asks_for_an_attribute_that_may_be_a_part() -> None:
+    """From Python 3.12 on, isinstance looks a protocol's attributes up without a module's own lookup of its parts."""
+    from radweave.methods import model as contract
+
+    protocols = [value for value in vars(contract).values() if getattr(value, "_is_runtime_protocol", False)]
+    assert len(protocols) > 5
+    for protocol in protocols:
+        fields = {name for kind in protocol.__mro__ for name in vars(kind).get("__annotations__", ())}
+        numbers = {"dim", "channels"}
+        assert fields <= numbers, f"{protocol.__name__} asks for {fields - numbers}"

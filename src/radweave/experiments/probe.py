@@ -37,7 +37,7 @@ from radweave.data.tokenizer import decode
 from radweave.engine.prepare import prepare
 from radweave.engine.restore import Run
 from radweave.labels import LABELER_OF, get_labeler
-from radweave.methods.model import ReportModel, Term, Writes, WritesByPrefix, device_of, named_parts
+from radweave.methods.model import ReportModel, Term, Writes, WritesByPrefix, device_of, language_model_of, named_parts
 from radweave.methods.stage import StageConfig, apply_finetune
 from radweave.metrics.clinical import confusion_rows, is_positive, states_of
 from radweave.metrics.evaluate import corpus_scores
@@ -325,7 +325,7 @@ def probe(
         InputError: if the method has no decoder, or fewer than two studies have a report.
     """
     model = run.model
-    if not model.inputs or not isinstance(model, WritesByPrefix) or not isinstance(model.language_model, Writes):
+    if not model.inputs or not isinstance(model, WritesByPrefix) or not isinstance(language_model_of(model), Writes):
         raise InputError(
             "this method has no decoder that writes after named inputs", file=run.folder, field="method",
             got=run.card.method, expected="a method whose own decoder writes",
@@ -415,7 +415,7 @@ def _texts(run: Run, batches: Sequence[Batch]) -> list[str]:
         for batch in batches:
             yield model.to_write(batch).prefixes
 
-    written = model.language_model.write(prefixes(), decoding)
+    written = language_model_of(model).write(prefixes(), decoding)
     return [decode(run.tokenizer, ids) for all_ids, _ in written for ids in all_ids]
 
 

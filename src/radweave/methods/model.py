@@ -589,16 +589,23 @@ class Writes(Protocol):
 
 @runtime_checkable
 class WritesByPrefix(Protocol):
-    """A model of which a language model writes all reports, where it has one."""
+    """A model of which a language model writes all reports, where it has one (``language_model_of``).
 
-    language_model: Any
+    A protocol of the attribute would not do: from Python 3.12 on ``isinstance`` does not see a module's parts.
+    """
 
     def to_write(self, batch: Batch) -> ToWrite: ...
 
 
+def language_model_of(model: ReportModel) -> Any:
+    """The part that writes reports; None for a model without one."""
+    return getattr(model, "language_model", None)
+
+
 def generations(model: ReportModel, batches: Iterator[Batch], decoding: DecodingConfig) -> Iterator[Generation]:
     """Results of ``model.generate`` for each batch, in order. The next batch may be read before a result is there."""
-    if not isinstance(model, WritesByPrefix) or not isinstance(model.language_model, Writes):
+    writer = language_model_of(model)
+    if not isinstance(model, WritesByPrefix) or not isinstance(writer, Writes):
         yield from (model.generate(batch, decoding) for batch in batches)
         return
     unfinished: deque[ToWrite] = deque()
@@ -608,7 +615,7 @@ def generations(model: ReportModel, batches: Iterator[Batch], decoding: Decoding
             unfinished.append(model.to_write(batch))
             yield unfinished[-1].prefixes
 
-    for ids, log_probs in model.language_model.write(prefixes(), decoding):
+    for ids, log_probs in writer.write(prefixes(), decoding):
         yield unfinished.popleft().finish(ids, log_probs)
 
 
@@ -631,7 +638,7 @@ class Draws(Writes, Protocol):
 
 def writes_own(model: ReportModel) -> bool:
     """True for a model with a language model whose reports may be drawn."""
-    return isinstance(model, WritesByPrefix) and isinstance(model.language_model, Draws)
+    return isinstance(model, WritesByPrefix) and isinstance(language_model_of(model), Draws)
 
 
 def own_reports(
@@ -647,11 +654,12 @@ def own_reports(
     """
     if isinstance(model, Proposing):
         return [OwnReports(tuple(texts)) for texts in model.propose(batch, evidence, decoding)]
-    if not isinstance(model, WritesByPrefix) or not isinstance(model.language_model, Draws):
+    writer = language_model_of(model)
+    if not isinstance(model, WritesByPrefix) or not isinstance(writer, Draws):
         return [OwnReports()] * len(batch)
     begun = [model.to_write(batch.only([row])) for row in range(len(batch))]
     prefixes = [one.prefixes for one in begun]
-    drawn = model.language_model.write_draws(prefixes, decoding, decoding.expected_utility.samples)
+    drawn = writer.write_draws(prefixes, decoding, decoding.expected_utility.samples)
     each = []
     for one, reports in zip(begun, drawn, strict=True):
         (shown,) = one.finish(reports[:1], [[0.0] * len(reports[0])]).intermediates
