@@ -33,12 +33,13 @@ REQUESTS: dict[str, tuple[str, str, Any]] = {
     "evaluate": (
         "radweave.metrics.commands.run_evaluate",
         "a b --protocol ws --beside dots --ontology ct18 --weights w --train t --train-labels l --priors q --no-meteor "
-        "--weights radgraph=g --score CRG --cache c --skip-invalid --without-marks --second-opinion --resamples 7 "
+        "--weights radgraph=g --score CRG --cache c --judge http://x "
+        "--judge-model m --skip-invalid --without-marks --second-opinion --resamples 7 "
         "--seed 3 --json --out o --overwrite --study i --hyp h --ref r --suite vlm3d --all",
         EvaluateRequest(
             pairs=(P("a"), P("b")), protocol="ws", second="dots", ontology="ct18", weights=P("w"), train=P("t"),
             train_labels=P("l"), priors=P("q"), meteor=False, folders={"radgraph": P("g")},
-            scores=("CRG",), cache=P("c"), skip_invalid=True, second_opinions=True,
+            scores=("CRG",), cache=P("c"), judge="http://x", judge_model="m", skip_invalid=True, second_opinions=True,
             resamples=7, without_marks=True, fields=Fields("i", "h", "r"), seed=3, as_json=True, out=P("o"),
             overwrite=True, suite="vlm3d", show_all=True,
         ),

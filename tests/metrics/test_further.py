@@ -314,13 +314,13 @@ def test_without_a_baseline_only_the_raw_score_is_there(roberta: Path, tmp_path:
 
 def test_identical_texts_are_encoded_once(roberta: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
-    hidden = TextEncoder.hidden
+    directions = TextEncoder.directions
 
     def counted(self: TextEncoder, token_ids: list[list[int]]) -> list[torch.Tensor]:
         seen.append(len(token_ids))
-        return hidden(self, token_ids)
+        return directions(self, token_ids)
 
-    monkeypatch.setattr(TextEncoder, "hidden", counted)
+    monkeypatch.setattr(TextEncoder, "directions", counted)
     texts = made_up_reports(2, seed=24)
     scores = score_alone("BERTScore", [texts[0]] * 10_000, [texts[1]] * 10_000, bertscore=roberta)
     assert sum(seen) == 2

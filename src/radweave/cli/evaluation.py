@@ -59,6 +59,10 @@ def evaluate(
         list[str] | None, typer.Option("--score", help="A further score to compute; a wrong name lists them.")
     ] = None,
     cache: Annotated[Path | None, typer.Option(help="Folder that keeps what encoders read, for the next time.")] = None,
+    judge: Annotated[
+        str, typer.Option(help="OpenAI-compatible endpoint for --score GREEN, CRIMSON; reports are sent there.")
+    ] = "",
+    judge_model: Annotated[str, typer.Option(help="The endpoint's model.")] = "",
     skip_invalid: Annotated[bool, typer.Option("--skip-invalid", help="Leave bad lines out and count them.")] = False,
     without_marks: Annotated[
         bool, typer.Option("--without-marks", help="Leave sentences with XXXX, ___ out of the drafts first.")

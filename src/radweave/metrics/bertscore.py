@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import csv
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +34,7 @@ from transformers import GPT2Tokenizer, RobertaTokenizer
 
 from radweave.core.errors import InputError
 from radweave.core.foreign_models import read_shape
-from radweave.metrics.encoders import StateCache, TextEncoder, read_encoder, states_of
+from radweave.metrics.encoders import StateCache, TextEncoder, TokenIds, read_encoder, states_of
 
 Floats = NDArray[np.float64]
 Pairs = Sequence[tuple[str, str]]
@@ -90,7 +91,7 @@ class BertScorer:
         self._baseline = _baseline(folder, layer)
         self.version = f"{self._encoder.version}, layer {layer}" + ("" if self._baseline is None else ", rescaled")
         self._cache = StateCache(cache, f"{self._encoder.version}-layer{layer}")
-        self._token_ids: dict[str, list[int]] = {}
+        self._token_ids: dict[str, TokenIds] = {}
         self._scores: dict[tuple[str, str], tuple[float, float]] = {}
         self._weights = torch.stack([self._ones(), self._idf([_prepared(text) for text in references])])
 
@@ -122,10 +123,12 @@ class BertScorer:
     def _idf(self, references: Sequence[str]) -> Tensor:
         """The IDF of each word of the vocabulary."""
         self._tokenize(references)
-        counts = torch.zeros(len(self._encoder.tokenizer), dtype=torch.float64)
+        counts: Counter[int] = Counter()
         for text in references:
-            counts[sorted(set(self._token_ids[text]))] += 1
-        return torch.log((len(references) + 1) / (counts + 1)).float()
+            counts.update(set(self._token_ids[text].tolist()))
+        frequencies = torch.zeros(len(self._encoder.tokenizer), dtype=torch.float64)
+        frequencies[list(counts)] = torch.tensor(list(counts.values()), dtype=torch.float64)
+        return torch.log((len(references) + 1) / (frequencies + 1)).float()
 
     def _blocks(self, pairs: Pairs) -> Iterator[list[tuple[str, str]]]:
         """Pairs of similar length, as many as their states fit into memory."""
@@ -149,7 +152,7 @@ class BertScorer:
         while first < len(block):
             widest, tallest, end = 0, 0, first
             while end < len(block):
-                draft, reference = (len(states[text]) for text in block[end])
+                draft, reference = (len(self._token_ids[text]) for text in block[end])
                 wider, taller = max(widest, draft), max(tallest, reference)
                 if end > first and (end + 1 - first) * wider * taller > _MATCHED_CELLS:
                     break
@@ -160,16 +163,16 @@ class BertScorer:
             first = end
 
     def _normalised(self, texts: list[str]) -> list[Tensor]:
-        hidden = self._encoder.hidden([self._token_ids[text] for text in texts])
-        return [state / state.norm(dim=-1, keepdim=True) for state in hidden]
+        return self._encoder.directions([self._token_ids[text] for text in texts])
 
     @torch.inference_mode()
     def _matched(self, chunk: Pairs, states: Mapping[str, Tensor]) -> list[tuple[float, float]]:
         """F without and with IDF of pairs that are padded together."""
         drafts, references = ([states[text] for text in side] for side in zip(*chunk, strict=True))
+        lengths = [torch.tensor([len(self._token_ids[text]) for text in side]) for side in zip(*chunk, strict=True)]
         cosines = torch.bmm(_padded(drafts), _padded(references).transpose(1, 2))
-        for axis, side in ((1, drafts), (2, references)):
-            outside = torch.arange(cosines.shape[axis])[None] >= torch.tensor([len(state) for state in side])[:, None]
+        for axis in (1, 2):
+            outside = torch.arange(cosines.shape[axis])[None] >= lengths[axis - 1][:, None]
             cosines.masked_fill_(outside[:, :, None] if axis == 1 else outside[:, None], -torch.inf)
         matches = cosines.amax(dim=2), cosines.amax(dim=1)
         precision, recall = (
@@ -180,15 +183,18 @@ class BertScorer:
         scores = torch.where(scores.isnan(), 0.0, scores)
         return [(float(plain), float(weighted)) for plain, weighted in scores.T.tolist()]
 
-    def _mean(self, best: Tensor, token_ids: Sequence[list[int]]) -> Tensor:
+    def _mean(self, best: Tensor, token_ids: Sequence[TokenIds]) -> Tensor:
         """Weighted means (2, M) of the best matches (M, tokens), without and with IDF; NaN where all weights are 0."""
-        weights = pad_sequence([self._weights[:, ids].T for ids in token_ids], batch_first=True)
+        ids = torch.from_numpy(np.concatenate(token_ids))
+        lengths = torch.tensor([len(own) for own in token_ids])
+        weights = best.new_zeros((*best.shape, 2))
+        weights[torch.arange(best.shape[1])[None] < lengths[:, None]] = self._weights[:, ids].T
         best = torch.where(best.isinf(), 0.0, best)
         return ((weights * best[:, :, None]).sum(dim=1) / weights.sum(dim=1)).T
 
 
 def _prepared(text: str) -> str:
-    return _BLANKS.sub(" ", text).strip()
+    return (_BLANKS.sub(" ", text) if "  " in text else text).strip()
 
 
 def _padded(states: Sequence[Tensor]) -> Tensor:

@@ -14,7 +14,9 @@ from radweave.metrics.records import ClassGroup, ClinicalAverage, ClinicalKey, M
 from radweave.metrics.statistics import Statistic
 from radweave.metrics.weights import WeightsName
 
-Implementation = Literal["coco", "hf", "words", "labels", "radgraph", "chexbert", "bertscore", "radcliq", "ratescore"]
+Implementation = Literal[
+    "coco", "hf", "words", "labels", "radgraph", "chexbert", "bertscore", "radcliq", "ratescore", "green", "crimson"
+]
 SuiteName = Literal["papers", "rexrank", "vlm3d", "all"]
 CRG = "CRG"
 _DF_SOURCE = "references of the evaluated set"
@@ -287,6 +289,22 @@ METRICS: Mapping[str, Metric] = {
             computed_by=("ratescore",),
             weights=("rate-ner", "biolord"),
         ),
+        Metric(
+            "GREEN",
+            "GREEN",
+            "matched findings / (matched findings + clinically significant errors) as a language model counts them,"
+            " mean over studies",
+            computed_by=("green",),
+            weights=("green",),
+        ),
+        Metric(
+            "CRIMSON",
+            "CRIMSON",
+            "findings matched less findings invented, weighted by significance, as a language model counts them, mean"
+            " over studies; from -1 to 1",
+            computed_by=("crimson",),
+            weights=("crimson",),
+        ),
         *(
             Metric(
                 f"BLEU_{n}_corpus",
@@ -335,7 +353,15 @@ SHORT_METRICS = tuple(metric.key for metric in METRICS.values() if metric.is_sho
 _LANGUAGE = ("BLEU_1", "BLEU_2", "BLEU_3", "BLEU_4", "METEOR", "ROUGE_L", "CIDEr")
 SUITES: Mapping[SuiteName, tuple[str, ...]] = {
     "papers": (*_LANGUAGE, "CE_P", "CE_R", "CE_F1", "CE_F1_macro"),
-    "rexrank": ("BLEU_2_sentence", "BERTScore", "SembScore", "RadGraph_combined", "RadCliQ_v1_inverse", "RaTEScore"),
+    "rexrank": (
+        "BLEU_2_sentence",
+        "BERTScore",
+        "SembScore",
+        "RadGraph_combined",
+        "RadCliQ_v1_inverse",
+        "RaTEScore",
+        "GREEN",
+    ),
     "vlm3d": (*_LANGUAGE, "CE_P_macro", "CE_R_macro", "CE_F1_macro", CRG),
     "all": tuple(METRICS),
 }

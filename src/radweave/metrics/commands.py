@@ -27,7 +27,7 @@ from radweave.metrics.catalogue import FURTHER_METRICS, SUITES, SuiteName
 from radweave.metrics.evaluate import Options, evaluate_pairs, floor_pairs, second_wording
 from radweave.metrics.floors import training_reports
 from radweave.metrics.further import requested_metrics
-from radweave.metrics.judge import judge, judge_items, summarise
+from radweave.metrics.judge import endpoint, judge, judge_items, summarise
 from radweave.metrics.long_tail import ClassFrequencies, class_frequencies
 from radweave.metrics.pairs import (
     BY_NAME,
@@ -316,7 +316,6 @@ _COMPARISON_OUTPUT = record_kind(
     "a comparison", "comparison.json", ("format", "kind", "comparisons"), ("tables.md", "tables.tex")
 )
 SEED_FILES = ("*.jsonl", "*.csv", "*.json", "*/predictions.jsonl")
-JUDGE_KEY = "RADWEAVE_JUDGE_KEY"
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,12 +443,7 @@ def _over_studies(request: CompareRequest) -> dict[str, Any]:
 
 def _judged(a: Sequence[Pair], b: Sequence[Pair], request: CompareRequest) -> dict[str, Any]:
     """Let the judge compare the reports of two runs; B is the later one."""
-    from radweave.core.chat import HttpChat, key_of, refuse_address
-
-    if not request.judge_model:
-        raise InputError("the judge needs a model", field="judge-model")
-    refuse_address(request.judge, field="judge", allow_remote=True)  # to name it is to allow it
-    chat = HttpChat(request.judge, request.judge_model, key_of(JUDGE_KEY), allow_remote=True)
+    chat = endpoint(request.judge, request.judge_model)
     other = {pair.study_id: pair.hyp for pair in b}
     studies = [(pair.study_id, pair.refs[0], pair.hyp, other[pair.study_id]) for pair in a]
     items = judge_items(studies, seed=request.seed, both_orders=request.both_orders, limit=request.judge_limit)

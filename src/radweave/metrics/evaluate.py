@@ -37,6 +37,7 @@ from radweave.metrics.floors import FINDINGS, WORDING, Floor, best_candidate, bu
 from radweave.metrics.further import FurtherScores, Models, further_scores, requested_metrics
 from radweave.metrics.heads import head_table
 from radweave.metrics.honesty import honesty_rows
+from radweave.metrics.judge import Chat, endpoint
 from radweave.metrics.language import (
     ONE_STUDY_CIDER,
     language_and_floors,
@@ -90,6 +91,9 @@ class Options:
         scores: further metrics to compute (``catalogue.FURTHER_METRICS``).
         folders: local folders of models' weights by name (``weights.WEIGHTS``); their scores are computed as well.
         cache: folder that keeps what encoders have read; None keeps nothing.
+        judge: OpenAI-compatible endpoint that GREEN and CRIMSON ask where they are among the ``scores``; reports are
+            sent there.
+        judge_model: name of its model.
         floors: score the baselines.
         second_opinions: let rouge-score and sacrebleu score the same texts.
         resamples: bootstrap resamples; 0 for no intervals.
@@ -100,10 +104,21 @@ class Options:
     scores: tuple[str, ...] = ()
     folders: Mapping[str, Path] = field(default_factory=dict)
     cache: Path | None = None
+    judge: str = ""
+    judge_model: str = ""
     floors: bool = True
     second_opinions: bool = False
     resamples: int = RESAMPLES
     seed: int = 0
+
+    @property
+    def chat(self) -> Chat | None:
+        """The endpoint, if one is named.
+
+        Raises:
+            InputError: if it is no web address, or its model is not named.
+        """
+        return endpoint(self.judge, self.judge_model) if self.judge else None
 
     def __post_init__(self) -> None:
         if self.resamples < 0:
@@ -314,7 +329,7 @@ def _further(
     """The metrics ``keys`` of the run and of its floors, on the texts as they are given."""
     systems: dict[str, Sequence[str]] = {THIS_RUN: [pair.hyp for pair in pairs]}
     systems |= {name: floor.texts for name, floor in floors.items() if floor.texts is not None}
-    models = Models(options.folders, cache=options.cache)
+    models = Models(options.folders, cache=options.cache, chat=options.chat)
     result = further_scores(keys, systems, [pair.refs for pair in pairs], models)
     if CRG in keys and (labelled is None or labeler is None):
         result.unavailable[CRG] = "unavailable: needs a labeler"

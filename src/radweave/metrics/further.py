@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,8 @@ from radweave.metrics.weights import WEIGHTS, WeightsName
 
 if TYPE_CHECKING:
     from radweave.metrics.bertscore import BertScorer
+    from radweave.metrics.error_counts import ErrorCounter
+    from radweave.metrics.judge import Chat
     from radweave.metrics.radcliq import LinearModel
     from radweave.metrics.radgraph import RadGraphScorer
     from radweave.metrics.ratescore import RaTEScorer
@@ -44,9 +46,11 @@ class Models:
     Args:
         folders: by name (``weights.WEIGHTS``).
         cache: folder that keeps the states of encoders; None keeps none.
+        chat: endpoint that GREEN and CRIMSON ask; None for none.
     """
 
-    def __init__(self, folders: Mapping[str, Path], *, cache: Path | None = None) -> None:
+    def __init__(self, folders: Mapping[str, Path], *, cache: Path | None = None, chat: Chat | None = None) -> None:
+        self._chat = chat
         self._folders = folders
         self._cache = cache
         self._device = default_device()
@@ -54,7 +58,12 @@ class Models:
 
     def missing(self, names: Sequence[WeightsName]) -> str:
         """Lines on those of the names that have no folder; empty if all have one."""
-        return "; ".join(WEIGHTS[name].line for name in names if name not in self._folders)
+        return "; ".join(WEIGHTS[name].line for name in names if not self._has(name))
+
+    def _has(self, name: WeightsName) -> bool:
+        if name in ("green", "crimson") and self._chat is not None:
+            return True
+        return name in self._folders and name != "crimson"
 
     @cached_property
     def radcliq_v0(self) -> LinearModel | None:
@@ -81,6 +90,22 @@ class Models:
 
         folders = self._folders["rate-ner"], self._folders["biolord"]
         return RaTEScorer(*folders, device=self._device, cache=self._cache)
+
+    @cached_property
+    def green(self) -> ErrorCounter:
+        from radweave.metrics.error_counts import ErrorCounter, LocalChat, green_prompt, green_score, read_prompt
+
+        template = read_prompt(self._folders.get("green"))
+        chat = self._chat or LocalChat(self._folders["green"], device=self._device)
+        return ErrorCounter(chat, partial(green_prompt, template=template), green_score, template)
+
+    @cached_property
+    def crimson(self) -> ErrorCounter:
+        from radweave.metrics.error_counts import ErrorCounter, crimson_prompt, crimson_score, read_prompt
+
+        assert self._chat is not None, "missing() names the endpoint"
+        template = read_prompt(self._folders.get("crimson"))
+        return ErrorCounter(self._chat, partial(crimson_prompt, template=template), crimson_score, template)
 
     def bertscore(self, references: Sequence[str]) -> BertScorer:
         """The scorer with the IDF of these references."""
@@ -116,7 +141,7 @@ class PairedReports:
     def best(self, values: Floats, *, lowest: bool = False) -> Floats:
         """The best value (N,) of each draft over its references, of one value per pair (R,)."""
         first = np.searchsorted(self.owner, np.arange(len(self.drafts)))
-        return np.asarray((np.minimum if lowest else np.maximum).reduceat(values, first))
+        return np.asarray((np.fmin if lowest else np.fmax).reduceat(values, first))
 
 
 Values = Mapping[str, Floats | Unavailable]
@@ -180,6 +205,14 @@ def _ratescore(models: Models, reports: PairedReports) -> Values:
     return {"RaTEScore": reports.best(models.ratescore.score(reports.pairs))}
 
 
+def _green(models: Models, reports: PairedReports) -> Values:
+    return {"GREEN": reports.best(models.green.score(reports.pairs).scores)}
+
+
+def _crimson(models: Models, reports: PairedReports) -> Values:
+    return {"CRIMSON": reports.best(models.crimson.score(reports.pairs).scores)}
+
+
 _SCORERS: Mapping[Implementation, Callable[[Models, PairedReports], Values]] = {
     "words": _words,
     "radgraph": _radgraph,
@@ -187,11 +220,16 @@ _SCORERS: Mapping[Implementation, Callable[[Models, PairedReports], Values]] = {
     "bertscore": _bertscore,
     "radcliq": _radcliq,
     "ratescore": _ratescore,
+    "green": _green,
+    "crimson": _crimson,
 }
+_ASKED: tuple[Implementation, ...] = ("green", "crimson")
 _VERSIONS: Mapping[Implementation, Callable[[Models, PairedReports], str]] = {
     "radgraph": lambda models, _: models.radgraph.version,
     "chexbert": lambda models, _: f"CheXbert {models.sembscore.version}",
     "ratescore": lambda models, _: models.ratescore.version,
+    "green": lambda models, _: models.green.version,
+    "crimson": lambda models, _: models.crimson.version,
     "bertscore": lambda models, reports: models.bertscore([text for _, text in reports.pairs]).version,
 }
 
@@ -246,8 +284,10 @@ def further_scores(
                 own_keys.append(key)
         if not own_keys:
             continue
+        # A language model is asked about the first system only: every further one costs as much again.
+        scored = dict(list(reports.items())[:1]) if implementation in _ASKED else reports
         try:
-            values = {name: scorer(models, own) for name, own in reports.items()}
+            values = {name: scorer(models, own) for name, own in scored.items()}
         except InputError as error:
             result.unavailable.update(dict.fromkeys(own_keys, f"unavailable: {error}"))
             continue

@@ -22,7 +22,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from radweave.core.chat import ChatFailedError, Messages
+from radweave.core.chat import ChatFailedError, HttpChat, Messages, key_of, refuse_address
 from radweave.core.errors import InputError
 from radweave.metrics.significance import holm
 from radweave.metrics.statistics import wilson_interval
@@ -66,6 +66,9 @@ _CORRECTION = (
 )
 # After so many studies in a row without any answer the endpoint is taken to be gone; what was answered is kept.
 _GIVE_UP_AFTER = 5
+
+
+JUDGE_KEY = "RADWEAVE_JUDGE_KEY"
 
 
 class Chat(Protocol):
@@ -289,3 +292,15 @@ def _sign_test(wins: int, trials: int) -> float | None:
     from scipy.stats import binomtest
 
     return float(binomtest(wins, trials, 0.5).pvalue)
+
+
+def endpoint(url: str, model: str) -> HttpChat:
+    """The chat endpoint at an address, with the key of the environment, if any.
+
+    Raises:
+        InputError: if it is no web address, or its model is not named.
+    """
+    if not model:
+        raise InputError("the judge needs a model", field="judge-model")
+    refuse_address(url, field="judge", allow_remote=True)  # to name it is to allow it
+    return HttpChat(url, model, key_of(JUDGE_KEY), allow_remote=True)

@@ -73,8 +73,8 @@ _NUMBERED = re.compile(r"\n\s*\d{1,2}\.\s+")
 def sentences(text: str) -> list[str]:
     """The sentences of a report that have three characters or more."""
     # The number of an item within a text stays with it.
-    joined = _NUMBERED.sub(lambda match: match.group().rstrip() + "\0", text)
-    parts = [part.replace("\0", " ").strip() for part in _SENTENCE_END.split(joined)]
+    numbered = _NUMBERED.sub(lambda match: match.group().rstrip() + "\0", text)
+    parts = [part.replace("\0", " ").strip() for part in _SENTENCE_END.split(numbered)]
     return [part for part in parts if len(part) >= _SHORTEST_SENTENCE]
 
 

@@ -17,7 +17,7 @@ from typing import Literal, get_args
 from radweave.core.errors import InputError
 from radweave.core.ontology import NETWORKS
 
-WeightsName = Literal["radgraph", "chexbert", "bertscore", "radcliq", "rate-ner", "biolord", "green", "srr"]
+WeightsName = Literal["radgraph", "chexbert", "bertscore", "radcliq", "rate-ner", "biolord", "green", "crimson", "srr"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +105,19 @@ WEIGHTS: Mapping[WeightsName, Weights] = {
         Weights(
             "green",
             "GREEN's language model",
-            "model-*.safetensors, config.json and tokenizer files; or an endpoint: --judge URL --judge-model NAME",
+            "model-*.safetensors, config.json, tokenizer files and if wanted prompt.txt; or an endpoint that serves it"
+            " (--judge URL --judge-model NAME)",
             "StanfordAIMI/GREEN-radllama2-7b",
             "as its page states",
             "about 14 GB",
+        ),
+        Weights(
+            "crimson",
+            "a language model at an endpoint for CRIMSON (--judge URL --judge-model NAME); if wanted its prompt",
+            "prompt.txt",
+            "CRIMSONScore/medgemma-4b-it-crimson",
+            "Health AI Developer Foundations terms of MedGemma",
+            "about 9 GB",
         ),
         Weights(
             "srr",
