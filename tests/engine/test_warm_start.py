@@ -9,10 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from radweave.cli.estimate import show_dry_run
 from radweave.core.errors import InputError
 from radweave.data.dataset import Dataset
 from radweave.engine.restore import restore
-from radweave.engine.run_directory import read_started
+from radweave.engine.run_directory import Started, read_started
 from radweave.engine.run_folder import read_card
 from radweave.engine.stages import TrainingWatch
 from radweave.engine.train import train
@@ -133,6 +134,9 @@ def test_a_run_trained_on_test_studies_is_refused(toy_run: Path, tmp_path: Path)
     with pytest.raises(InputError, match=r"leak: the run was trained on studies .*12 studies"):
         train("baseline", other.path, tmp_path / "run", overrides=STILL, start=toy_run)
     assert not (tmp_path / "run").exists()
+    started = Started("baseline", other.path, tmp_path / "run", overrides=STILL, start=toy_run)
+    with pytest.raises(InputError, match="leak"):
+        show_dry_run(started, tmp_path / "run", overwrite=False, resume=False)
 
 
 def test_no_part_that_fits_is_an_error(toy_run: Path, toy_dataset: Dataset, tmp_path: Path) -> None:

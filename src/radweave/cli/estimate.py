@@ -67,6 +67,7 @@ def show_dry_run(started: Started, to: Path | None, *, overwrite: bool, resume: 
     from radweave.data.dataset import Dataset
     from radweave.engine.plan import plan_training
     from radweave.engine.run_directory import ResumedRun, refuse_place, state_to_resume
+    from radweave.engine.warm_start import StartRun
     from radweave.methods import resolve
     from radweave.methods.stage import RewardStageConfig
 
@@ -77,6 +78,8 @@ def show_dry_run(started: Started, to: Path | None, *, overwrite: bool, resume: 
         if resumed.state != "finished":
             replaces = overwrite or resumed.longer is not None
             refuse_place(to, overwrite=replaces, resume=resumed.state == "unfinished")
+    if started.start is not None:
+        StartRun.open(started.start).refuse_leak(dataset)
     plan = plan_training(experiment, dataset, learn_tokenizer=False)
     studies = {split: sum(1 for _ in dataset.studies(split)) for split in ("train", "val")}
     typer.echo(f"{started.method} on {studies['train']:,} training and {studies['val']:,} validation studies\n")
