@@ -444,3 +444,42 @@ def test_a_prompt_longer_than_the_positions_is_refused(folders: dict[str, Path])
         model.generate(batch, DecodingConfig(max_new_tokens=3))
     with pytest.raises(InputError, match="longer than the language model's positions"):
         Forward(model, batch).logits()
+
+
+@pytest.mark.parametrize("family", ["gemma3", "qwen2_5_vl", "idefics3", "llava_next"])
+def test_a_map_shows_where_a_report_hangs_on_the_image(family: str, folders: dict[str, Path]) -> None:
+    """A token's part in the gradient, by small steps along its own embedding."""
+    model, tokenizer = built(folders[family])
+    model.maps = "gradients"
+    batch = collate(studies(tokenizer), pad_id=int(tokenizer.pad_token_id))
+    with torch.inference_mode():
+        generation = model.generate(batch, DecodingConfig(max_new_tokens=4))
+    views = [1, 2, 1]  # without the prior's
+    for row, count in enumerate(views):
+        maps = generation.intermediates[row]["attention_maps"]["report"]
+        assert len(maps) == count
+        assert maps.min() >= 0
+        assert maps.max() == pytest.approx(1.0)
+    query, ids = Forward(model, batch.only([0])).queries[0], generation.token_ids[0]
+    (shown,) = model.network.gradients(query, ids)
+    arguments = model.network.inputs([query], (torch.tensor([ids]), torch.ones(1, len(ids), dtype=torch.bool)))
+    places = (arguments["input_ids"][0] == model.network.model.config.image_token_id).nonzero()[:, 0]
+    strongest = int(shown.flatten().argmax())
+    offset = len(places) - shown.numel() if family == "idefics3" else 0
+    place = int(places[offset + strongest])
+
+    def log_probability(factor: float) -> float:
+        def scale(_: Any, inputs: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+            embeds = options["inputs_embeds"].clone()
+            embeds[0, place] *= factor
+            return inputs, {**options, "inputs_embeds": embeds}
+
+        handle = model.network.model.get_decoder().register_forward_pre_hook(scale, with_kwargs=True)
+        with torch.no_grad():
+            logits = model.network.model(**arguments).logits[0, -len(ids) - 1 : -1].double()
+        handle.remove()
+        return float(logits.log_softmax(-1).gather(1, torch.tensor(ids)[:, None]).sum())
+
+    step = 1e-2
+    slope = (log_probability(1 + step) - log_probability(1 - step)) / (2 * step)
+    assert abs(slope) == pytest.approx(float(shown.max()), rel=0.05, abs=1e-4)

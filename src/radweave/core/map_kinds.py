@@ -102,6 +102,15 @@ KINDS: Final[Mapping[str, MapKind]] = {
         of_class=False,
         adds_up=True,
     ),
+    "input gradient": MapKind(
+        title="Where the report hangs on the image",
+        shows="Image tokens as the language model reads them, times the gradient of the log-probability of the whole"
+        " {name}, place by place; of an image in tiles those of the overview.",
+        unit="none; scaled so that the study's strongest patch is 1",
+        lacks=f"{_NO_OUTLINE}, and of no class: all words of the draft count, the normal ones too. Tokens that raise"
+        " their probability and tokens that lower it are shown alike.",
+        of_class=False,
+    ),
     "gradcam": _cam("Grad-CAM", "token values, weighed by the mean gradient of the score"),
     "gradcam++": _cam("Grad-CAM++", "token values, weighed by the positive gradients of the score"),
     "hirescam": _cam("HiResCAM", "token values times the gradient of the score, place by place"),

@@ -123,6 +123,7 @@ ABLATIONS: dict[str, list[str]] = {
     "encoder trained on": ["stages.report.finetune.vision_encoder=full"],
     "w/o prior": ["model.prior=none"],
     "prior images alone": ["model.prior=images"],
+    "maps of gradients": ["model.maps=gradients"],
     WITH_INDICATION: ["data.input_sections=[indication]"],
 }
 

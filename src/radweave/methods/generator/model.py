@@ -8,6 +8,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, cast
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from PIL import Image
@@ -16,7 +17,9 @@ from torch import Tensor
 
 from radweave.core.batch import Batch, Generation
 from radweave.core.config import Config, Heads, Layers, Pixels, Prompt, Width
+from radweave.core.evidence import DraftEvidence
 from radweave.core.foreign_models import read_processor
+from radweave.core.map_kinds import KEY as MAP_KIND
 from radweave.core.study import Modality
 from radweave.data.loader import VIEW_KINDS
 from radweave.data.tokenizer import decode, encode
@@ -63,6 +66,7 @@ from radweave.nn.heads import NoWordHeadConfig, WordHeadConfig, WordPart
 from radweave.nn.language_model import LoraSetting, NoLoraConfig, adapt, mean_loss, study_nats
 from radweave.nn.pretrained import Precision, Quantization
 
+Maps = Literal["none", "gradients"]
 Prior = Literal["none", "images", "images_and_report"]
 """The parts of a study's prior that a model gets."""
 
@@ -82,7 +86,8 @@ class Forward(ForwardPass["GeneratorModel"]):
             inserted = (*model.report_heading, *prior.report, *model.break_ids) if prior.report else ()
             if context[0] is not None and context[1] is not None:
                 inserted = (*inserted, *context[0][row][context[1][row]].tolist())
-            queries.append(Query(views.images + prior.images, describe(views.kinds, prior.kinds), inserted))
+            images, shown = views.images + prior.images, describe(views.kinds, prior.kinds)
+            queries.append(Query(images, shown, inserted, len(views.images)))
         return queries
 
     def _prior(self) -> dict[int, Views]:
@@ -211,6 +216,7 @@ class GeneratorModel(ReportModel):
     word_head: WordPart
     network: Network
     prior: Prior
+    maps: Maps
     image_size: int
     report_heading: tuple[int, ...]
     break_ids: tuple[int, ...]
@@ -252,11 +258,24 @@ class GeneratorModel(ReportModel):
     def to_write(self, batch: Batch) -> ToWrite:
         """The prompt of each study, read by itself."""
         device = device_of(self)
+        forward = Forward(self, batch)
         arguments = [
-            {name: value.to(device) for name, value in self.network.inputs([one]).items()}
-            for one in Forward(self, batch).queries
+            {name: value.to(device) for name, value in self.network.inputs([one]).items()} for one in forward.queries
         ]
-        return ToWrite(StudyPrompts.of(self.network, arguments), written)
+        finish = written if self.maps == "none" else partial(self._with_maps, forward)
+        return ToWrite(StudyPrompts.of(self.network, arguments), finish)
+
+    def _with_maps(self, forward: Forward, ids: list[list[int]], log_probs: list[list[float]]) -> Generation:
+        """Reports with maps of their probability over the views of the study."""
+        evidence: list[DraftEvidence] = []
+        for query, words in zip(forward.queries, ids, strict=True):
+            maps = self.network.gradients(query, words)[: query.views]
+            peak = max((float(one.max()) for one in maps), default=0.0)
+            scaled = [(one / peak if peak > 0 else one).numpy() for one in maps]
+            evidence.append(
+                {"attention_maps": {"report": np.stack(scaled)}, MAP_KIND: "input gradient"} if maps else {}
+            )
+        return written(ids, log_probs, evidence)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -391,8 +410,9 @@ class ScratchConfig(Config):
 class GeneratorModelConfig(ModelConfig):
     """Parts of the model: those of the checkpoint ``path``, or without one a small one from nothing (``scratch``).
 
-    ``prompt`` is the instruction of the user's turn. ``prior`` says what the model gets of a study's prior, where
-    ``data.priors`` gives it one. ``quantization`` loads the weights in 8 or 4 bits; adapters on them can train.
+    With ``maps`` a draft comes with a map of its probability over the images, which takes a backward pass for each
+    study. ``prompt`` is the instruction of the user's turn. ``prior`` says what the model gets of a study's prior,
+    where ``data.priors`` gives it one. ``quantization`` loads the weights in 8 or 4 bits; adapters on them can train.
     ``gradient_checkpointing`` trades time for memory in training.
 
     With an ``endpoint``, the address of a chat interface in OpenAI's form, the reports are written there instead, by
@@ -414,6 +434,7 @@ class GeneratorModelConfig(ModelConfig):
     word_head: WordHeadConfig = NoWordHeadConfig()
     prompt: Prompt = Field(default="Write the radiology report of this chest X-ray.", min_length=1)
     prior: Prior = "images_and_report"
+    maps: Maps = "none"
 
     @property
     def encoder(self) -> TowerConfig:
@@ -471,6 +492,7 @@ class GeneratorModelConfig(ModelConfig):
             word_head=context.word_head(self.word_head, tower.dim),
             network=network,
             prior=self.prior,
+            maps=self.maps,
             image_size=context.image_size,
             report_heading=tuple(encode(tokenizer, "Report of the previous study: ")),
             break_ids=tuple(encode(tokenizer, "\n")),

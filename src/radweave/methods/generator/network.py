@@ -232,6 +232,8 @@ class Query:
     images: tuple[Image.Image, ...]
     shown: str
     inserted: tuple[int, ...] = ()
+    views: int = 0
+    """The first so many images are the study's own, the others its prior's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +267,8 @@ class Network:
     ends: tuple[int, ...]
     tower: nn.Module = field(init=False)
     family: Family = field(init=False)
+    singles: list[tuple[nn.Module, str, Members, str]] = field(init=False, default_factory=list)
+    """Weights between modules: module, name there, part, name in the part."""
     control: frozenset[int] = field(init=False)
     """Ids that are no text: a study's own text must not bring any."""
 
@@ -292,7 +296,12 @@ class Network:
         members: dict[str, dict[str, nn.Module | nn.Parameter]] = {"tower": {}, "projector": {}, "words": {}}
         for part, name, module in _collect(self.model, wanted, "projector"):
             members[part][name] = module
-        return Tower(members["tower"], self), Projector(members["projector"]), Words(text, head)
+        projector = Projector(members["projector"])
+        for own, name in projector.names.items():
+            above, _, last = name.rpartition(".")
+            if isinstance(getattr(projector, own), nn.Parameter):
+                self.singles.append((self.model.get_submodule(above), last, projector, own))
+        return Tower(members["tower"], self), projector, Words(text, head)
 
     # Texts.
 
@@ -421,6 +430,8 @@ class Network:
         Raises:
             InputError: if the processor does not fit the model.
         """
+        for parent, name, part, own in self.singles:
+            parent._parameters[name] = getattr(part, own)  # a part that was moved or cut has another one
         try:
             return self.model(**arguments, **options)
         except ValueError as error:
@@ -455,6 +466,61 @@ class Network:
         finally:
             handle.remove()
         raise AssertionError("a pass over images goes through the vision tower")
+
+    def gradients(self, query: Query, words: Sequence[int]) -> list[Float[Tensor, "h w"]]:
+        """Maps of a report's log-probability over each image, in the images' order; none for a family that does not
+        put images among the words, or of an unknown layout.
+
+            map = |sum_c G_c A_c|,  A the embeddings of an image's tokens, G = d log p(report) / dA
+
+        Source: gradient times input, Shrikumar et al., arXiv:1605.01713. Deviation: at the input of the language model.
+        """
+        place = getattr(self.model.config, "image_token_id", None)
+        if place is None or not words or not query.images:
+            return []
+        device = self.model.get_input_embeddings().weight.device
+        leaves: list[Tensor] = []
+
+        def begin(_: nn.Module, inputs: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+            leaf = options["inputs_embeds"].detach().requires_grad_()
+            leaves.append(leaf)
+            torch.set_grad_enabled(True)  # from here on, so that nothing is kept of the vision tower
+            return inputs, {**options, "inputs_embeds": leaf}
+
+        with torch.inference_mode(False), torch.no_grad():
+            ids = torch.tensor([list(words)])
+            read = self.inputs([query], (ids, torch.ones_like(ids, dtype=torch.bool)))
+            if "cross_attention_mask" in read:
+                return []
+            arguments = {name: value.to(device) for name, value in read.items()}
+            handle = self.model.get_decoder().register_forward_pre_hook(begin, with_kwargs=True)
+            try:
+                logits = self.run(arguments, logits_to_keep=len(words) + 1, use_cache=False).logits[0, :-1].float()
+            finally:
+                handle.remove()
+            total = logits.log_softmax(dim=-1).gather(1, ids[0, :, None].to(device)).sum()
+            (gradient,) = torch.autograd.grad(total, leaves[0])
+        heat = (gradient * leaves[0].detach())[0].float().sum(dim=-1).abs()
+        values = heat[arguments["input_ids"][0] == place].cpu()
+        return self._grids(values, len(query.images), read)
+
+    def _grids(self, values: Float[Tensor, " tokens"], images: int, read: Mapping[str, Tensor]) -> list[Tensor]:
+        """The values of all images' tokens as a grid for each: the whole image, or its overview among tiles."""
+        if len(values) % images:
+            return []
+        each = values.reshape(images, -1)
+        if "image_grid_thw" in read:
+            merge = int(self.model.config.vision_config.spatial_merge_size)
+            sizes = [(rows // merge, columns // merge) for _, rows, columns in read["image_grid_thw"].tolist()]
+            return [row.reshape(size) for row, size in zip(each, sizes, strict=True)]
+        names = ("image_seq_length", "image_seq_len", "num_image_tokens")
+        stated = [getattr(self.processor, name, None) for name in names]
+        stated.append(getattr(self.model.config, "image_seq_length", None))
+        length = next((number for number in stated if isinstance(number, int)), each.shape[1])
+        first = "llava" in self.model.config.model_type
+        overview = each[:, :length] if first else each[:, -length:]
+        side = int(overview.shape[1] ** 0.5)
+        return [row.reshape(side, side) for row in overview] if side * side == overview.shape[1] else []
 
 
 def _stop(module: nn.Module, inputs: Any, output: Any) -> None:
