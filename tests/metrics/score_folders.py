@@ -10,7 +10,14 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import BertConfig, BertForTokenClassification, BertModel, RobertaConfig, RobertaModel
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    BertModel,
+    RobertaConfig,
+    RobertaModel,
+)
 
 WORDS = (
     "the", "lungs", "are", "clear", "no", "pleural", "effusion", "left", "right", "heart", "is", "normal",
@@ -130,4 +137,17 @@ def write_bert(folder: Path, *, positions: int = 64) -> Path:
     )
     torch.manual_seed(3)
     BertModel(bert_shape(words, positions=positions)).save_pretrained(folder)
+    return folder
+
+
+def write_srr(
+    folder: Path, *, classes: Sequence[str] = ("Edema (Present)", "Edema (Absent)", "Nodule (Present)")
+) -> Path:
+    """A random SRR-BERT with the mapping of its classes."""
+    words = write_vocabulary(folder)
+    shape = bert_shape(words)
+    shape.num_labels = len(classes)
+    torch.manual_seed(4)
+    BertForSequenceClassification(shape).save_pretrained(folder)
+    (folder / "leaves_mapping.json").write_text(json.dumps({name: index for index, name in enumerate(classes)}))
     return folder

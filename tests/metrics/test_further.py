@@ -13,9 +13,18 @@ import numpy as np
 import pytest
 import torch
 import typer
-from score_folders import made_up_reports, write_chexbert, write_roberta
+from safetensors.torch import load_file, save_file
+from score_folders import made_up_reports, write_chexbert, write_roberta, write_srr
+from sklearn.metrics import f1_score
 from tokenizers import Tokenizer
-from transformers import BertConfig, BertModel, BertTokenizer, RobertaConfig, RobertaModel
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    BertModel,
+    BertTokenizer,
+    RobertaConfig,
+    RobertaModel,
+)
 from typer.testing import CliRunner
 
 from radgraph_weights import write_radgraph
@@ -368,3 +377,76 @@ def test_radcliq_is_the_published_linear_model(roberta: Path, chexbert: Path, tm
 def test_version_1_agrees_with_a_printed_row_of_the_repository() -> None:
     """A row of CXR-Report-Metric's output as printed to four digits, of a pair without a common RadGraph entity."""
     assert VERSION_1.predict(np.array([[0.0, -0.0917, 0.1329, 0.0943]]))[0] == pytest.approx(2.4692, abs=5e-4)
+
+
+@torch.inference_mode()
+def test_srr_bert_weights_classes_by_support(tmp_path: Path) -> None:
+    folder = write_srr(tmp_path)
+    drafts, references = made_up_reports(50, seed=41), made_up_reports(50, seed=42)
+    drafts[:3] = ["", "lungs", "1. edema. 2. heart is normal."]
+    result = further_scores(["SRR_F1"], {"": drafts}, [[text] for text in references], Models({"srr": folder}))
+    model = BertForSequenceClassification.from_pretrained(folder).eval()
+    tokenizer = BertTokenizer.from_pretrained(folder)
+
+    def classes(text: str) -> list[int]:
+        parts = [
+            part for part in re.split(r"(?<=[.!?])\s+", re.sub(r"(^|\s)\d+\.(?!\d)\s*", r"\1", text)) if part.strip()
+        ]
+        rows = [model(**tokenizer(part, return_tensors="pt")).logits[0] > 0 for part in parts]
+        return torch.stack(rows).any(0).int().tolist() if rows else [0, 0, 0]
+
+    hyp, ref = (np.array([classes(text) for text in side]) for side in (drafts, references))
+    assert 0 < ref.mean() < 1
+    expected = f1_score(ref, hyp, average="weighted", zero_division=0)
+    assert result.statistics[""]["SRR_F1"].corpus() == pytest.approx(expected, abs=1e-9)
+    (folder / "leaves_mapping.json").write_text('{"Edema": 0}')
+    refused = further_scores(["SRR_F1"], {"": drafts}, [[text] for text in references], Models({"srr": folder}))
+    assert "mapping does not fit" in refused.unavailable["SRR_F1"]
+
+
+HOSTILE = {
+    "bertscore": ("BERTScore_raw", write_roberta),
+    "srr": ("SRR_F1", write_srr),
+    "chexbert": ("SembScore", write_chexbert),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_folders_that_cannot_be_used_cost_their_row_alone(name: str, tmp_path: Path) -> None:
+    key, write = HOSTILE[name]
+
+    def reason(folder: Path) -> str:
+        keys = ["temporal_F1", key]
+        result = further_scores(keys, {"": ["stable", ""]}, [["stable"], ["clear"]], Models({name: folder}))
+        assert set(result.statistics[""]) <= {"temporal_F1", key}
+        assert "temporal_F1" in result.statistics[""]
+        return result.unavailable.get(key, "")
+
+    assert "no " in reason(tmp_path / "none")
+    folder = write(tmp_path / "folder")
+    assert reason(folder) == ""
+    weights = next(path for path in (folder / "chexbert.pth", folder / "model.safetensors") if path.is_file())
+    kept = weights.read_bytes()
+    (folder / "config.json").rename(folder / "kept.json")
+    (folder / "config.json").write_text(json.dumps({"model_type": "vit", "num_hidden_layers": 2}))
+    assert reason(folder)
+    (folder / "kept.json").rename(folder / "config.json")
+    weights.write_bytes(kept[:200])
+    assert reason(folder)
+    weights.unlink()
+    torch.save({"weights": Path("code")}, folder / "pytorch_model.bin")
+    assert reason(folder)
+
+
+def test_weights_that_are_nan_are_refused_and_half_precision_is_read(tmp_path: Path) -> None:
+    folder = write_roberta(tmp_path)
+    texts = made_up_reports(6, seed=51)
+    whole = score_alone("BERTScore", texts[:3], texts[3:], bertscore=folder)
+    state = load_file(folder / "model.safetensors")
+    save_file({name: value.half() for name, value in state.items()}, folder / "model.safetensors", {"format": "pt"})
+    assert score_alone("BERTScore", texts[:3], texts[3:], bertscore=folder) == pytest.approx(whole, abs=5e-3)
+    state["embeddings.word_embeddings.weight"][7, 0] = math.nan
+    save_file(state, folder / "model.safetensors", {"format": "pt"})
+    models = Models({"bertscore": folder})
+    result = further_scores(["BERTScore"], {"": texts[:3]}, [[text] for text in texts[3:]], models)
+    assert "not finite" in result.unavailable["BERTScore"]

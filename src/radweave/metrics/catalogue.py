@@ -15,7 +15,18 @@ from radweave.metrics.statistics import Statistic
 from radweave.metrics.weights import WeightsName
 
 Implementation = Literal[
-    "coco", "hf", "words", "labels", "radgraph", "chexbert", "bertscore", "radcliq", "ratescore", "green", "crimson"
+    "coco",
+    "hf",
+    "words",
+    "labels",
+    "radgraph",
+    "chexbert",
+    "bertscore",
+    "radcliq",
+    "ratescore",
+    "green",
+    "crimson",
+    "srr",
 ]
 SuiteName = Literal["papers", "rexrank", "vlm3d", "all"]
 CRG = "CRG"
@@ -304,6 +315,13 @@ METRICS: Mapping[str, Metric] = {
             " over studies; from -1 to 1",
             computed_by=("crimson",),
             weights=("crimson",),
+        ),
+        Metric(
+            "SRR_F1",
+            "SRR-BERT F1",
+            "F1 of SRR-BERT's classes, weighted by support, as RadEval; a report has the classes of its sentences",
+            computed_by=("srr",),
+            weights=("srr",),
         ),
         *(
             Metric(

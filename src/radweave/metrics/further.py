@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from radweave.core.devices import default_device
 from radweave.core.errors import InputError
 from radweave.metrics.catalogue import FURTHER_METRICS, METRICS, Implementation
+from radweave.metrics.clinical import average_statistics, confusion_rows
 from radweave.metrics.language import sentence_bleu_2
 from radweave.metrics.ngrams import owners_of
 from radweave.metrics.statistics import Floats, Statistic, Unavailable, mean_statistic
@@ -28,6 +29,7 @@ from radweave.metrics.temporal import temporal_f1
 from radweave.metrics.weights import WEIGHTS, WeightsName
 
 if TYPE_CHECKING:
+    from radweave.labels.srr import SrrBert
     from radweave.metrics.bertscore import BertScorer
     from radweave.metrics.error_counts import ErrorCounter
     from radweave.metrics.judge import Chat
@@ -107,6 +109,12 @@ class Models:
         template = read_prompt(self._folders.get("crimson"))
         return ErrorCounter(self._chat, partial(crimson_prompt, template=template), crimson_score, template)
 
+    @cached_property
+    def srr(self) -> SrrBert:
+        from radweave.labels.srr import SrrBert
+
+        return SrrBert(self._folders["srr"], device=str(self._device))
+
     def bertscore(self, references: Sequence[str]) -> BertScorer:
         """The scorer with the IDF of these references."""
         from radweave.metrics.bertscore import BertScorer
@@ -144,7 +152,7 @@ class PairedReports:
         return np.asarray((np.fmin if lowest else np.fmax).reduceat(values, first))
 
 
-Values = Mapping[str, Floats | Unavailable]
+Values = Mapping[str, Floats | Statistic | Unavailable]
 
 
 def _words(_: Models, reports: PairedReports) -> Values:
@@ -213,6 +221,15 @@ def _crimson(models: Models, reports: PairedReports) -> Values:
     return {"CRIMSON": reports.best(models.crimson.score(reports.pairs).scores)}
 
 
+def _srr(models: Models, reports: PairedReports) -> Values:
+    """Support-weighted F1 over classes; of several references the classes of all count."""
+    hyp = models.srr.states(reports.drafts)
+    each = models.srr.states([text for _, text in reports.pairs])
+    ref = np.zeros_like(hyp)
+    np.logical_or.at(ref, reports.owner, each)
+    return {"SRR_F1": average_statistics(confusion_rows(hyp, ref))["weighted", "f1"]}
+
+
 _SCORERS: Mapping[Implementation, Callable[[Models, PairedReports], Values]] = {
     "words": _words,
     "radgraph": _radgraph,
@@ -222,6 +239,7 @@ _SCORERS: Mapping[Implementation, Callable[[Models, PairedReports], Values]] = {
     "ratescore": _ratescore,
     "green": _green,
     "crimson": _crimson,
+    "srr": _srr,
 }
 _ASKED: tuple[Implementation, ...] = ("green", "crimson")
 _VERSIONS: Mapping[Implementation, Callable[[Models, PairedReports], str]] = {
@@ -296,6 +314,8 @@ def further_scores(
                 value = own_values[key]
                 if isinstance(value, Unavailable):
                     result.unavailable[key] = f"unavailable: {value.reason}"
+                elif isinstance(value, Statistic):
+                    result.statistics[name][key] = value
                 else:
                     result.statistics[name][key] = _statistic(key, value)
         if implementation in _VERSIONS:

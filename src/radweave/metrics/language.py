@@ -111,6 +111,9 @@ def hf_bleu(texts: PairedTexts, counts: list[PairedCounts]) -> dict[str, Statist
 _NO_MATCH = 0.1
 
 
+_PAIRS_AT_A_TIME = 16_384
+
+
 def sentence_bleu_2(drafts: Sequence[str], references: Sequence[str]) -> Floats:
     """BLEU-2 of M pairs of texts (M,), each by itself, on words in lower case with the full stop as a word.
 
@@ -118,6 +121,12 @@ def sentence_bleu_2(drafts: Sequence[str], references: Sequence[str]) -> Floats:
     "A Systematic Comparison of Smoothing Techniques for Sentence-Level BLEU", 2014, method 1, as the fast-bleu package
     computes it for CXR-Report-Metric and ReXrank.
     """
+    blocks = [slice(first, first + _PAIRS_AT_A_TIME) for first in range(0, len(drafts), _PAIRS_AT_A_TIME)]
+    return np.concatenate([_sentence_bleu_2(drafts[own], references[own]) for own in blocks])
+
+
+def _sentence_bleu_2(drafts: Sequence[str], references: Sequence[str]) -> Floats:
+    """``sentence_bleu_2`` of so few pairs that their words fit into memory."""
     words = [[[word for word in text.lower().replace(".", " .").split(" ") if word] for text in side]
              for side in (drafts, references)]  # fmt: skip
     texts = PairedTexts(words[0], words[1], np.arange(len(drafts), dtype=np.int64))
