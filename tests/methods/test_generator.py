@@ -483,3 +483,23 @@ def test_a_map_shows_where_a_report_hangs_on_the_image(family: str, folders: dic
     step = 1e-2
     slope = (log_probability(1 + step) - log_probability(1 - step)) / (2 * step)
     assert abs(slope) == pytest.approx(float(shown.max()), rel=0.05, abs=1e-4)
+
+
+@pytest.mark.parametrize("family", ["llava_next", "idefics3", "qwen2_5_vl", "internvl"])
+def test_tiles_follow_the_film_without_its_margins(family: str, folders: dict[str, Path]) -> None:
+    """A wide film in a square: as if its own shape had been given; alone and beside a square one."""
+    model, tokenizer = built(folders[family])
+    wide = np.zeros((1, SIZE, SIZE), dtype=np.uint8)
+    wide[0, 16:48] = np.random.default_rng(3).integers(1, 255, (32, SIZE))
+    study = replace(example(tokenizer, 0), source=wide)
+    batch = collate([study, example(tokenizer, 1)], pad_id=int(tokenizer.pad_token_id))
+    model.margins = "crop"
+    forward = Forward(model, batch)
+    assert [query.images[0].size for query in forward.queries] == [(SIZE, 32), (SIZE, SIZE)]
+    with torch.no_grad():
+        together = forward.logits()
+        for row in (0, 1):
+            alone = Forward(model, batch.only([row]))
+            torch.testing.assert_close(alone.logits()[0], together[row], **CLOSE)
+            ids = list(study.token_ids or ())
+            torch.testing.assert_close(together[row], own_logits(model, alone.queries[0], ids), **CLOSE)

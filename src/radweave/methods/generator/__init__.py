@@ -124,6 +124,7 @@ ABLATIONS: dict[str, list[str]] = {
     "w/o prior": ["model.prior=none"],
     "prior images alone": ["model.prior=images"],
     "maps of gradients": ["model.maps=gradients"],
+    "margins cut off": ["model.margins=crop"],
     WITH_INDICATION: ["data.input_sections=[indication]"],
 }
 

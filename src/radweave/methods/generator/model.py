@@ -35,6 +35,7 @@ from radweave.methods.generator.network import (
     load,
     pictures,
     read_checkpoint,
+    without_margins,
 )
 from radweave.methods.generator.published import published
 from radweave.methods.generator.served import (
@@ -67,6 +68,7 @@ from radweave.nn.language_model import LoraSetting, NoLoraConfig, adapt, mean_lo
 from radweave.nn.pretrained import Precision, Quantization
 
 Maps = Literal["none", "gradients"]
+Margins = Literal["keep", "crop"]
 Prior = Literal["none", "images", "images_and_report"]
 """The parts of a study's prior that a model gets."""
 
@@ -166,6 +168,8 @@ def _one(tokens: Float[Tensor, "views numbers"], shape: torch.Size, model: Gener
         return Views()
     count = shape.numel()
     images = pictures(tokens[:, :count].reshape(-1, *shape))
+    if model.margins == "crop":
+        images = [without_margins(one) for one in images]
     kinds, numbers = tokens[:, count].round().long().tolist(), tokens[0, count + 1 :]
     # Of a mean of several studies the ids are no whole numbers: it has no report.
     words = numbers.long().tolist() if torch.equal(numbers, numbers.round()) else []
@@ -216,6 +220,7 @@ class GeneratorModel(ReportModel):
     word_head: WordPart
     network: Network
     prior: Prior
+    margins: Margins
     maps: Maps
     image_size: int
     report_heading: tuple[int, ...]
@@ -289,6 +294,7 @@ class ServedModel(ReportModel):
     vision_encoder: NoTower
     language_model: ServedWriter
     prior: Prior
+    margins: Margins
     report_heading: tuple[int, ...]
     break_ids: tuple[int, ...]
     terms = NO_TERMS
@@ -410,10 +416,11 @@ class ScratchConfig(Config):
 class GeneratorModelConfig(ModelConfig):
     """Parts of the model: those of the checkpoint ``path``, or without one a small one from nothing (``scratch``).
 
-    With ``maps`` a draft comes with a map of its probability over the images, which takes a backward pass for each
-    study. ``prompt`` is the instruction of the user's turn. ``prior`` says what the model gets of a study's prior,
-    where ``data.priors`` gives it one. ``quantization`` loads the weights in 8 or 4 bits; adapters on them can train.
-    ``gradient_checkpointing`` trades time for memory in training.
+    Images are squares with black beside the film; ``margins=crop`` cuts black rows and columns off, so that a processor
+    that cuts tiles by the film's shape sees it. With ``maps`` a draft comes with a map of its probability over the
+    images, which takes a backward pass for each study. ``prompt`` is the instruction of the user's turn. ``prior`` says
+    what the model gets of a study's prior, where ``data.priors`` gives it one. ``quantization`` loads the weights in 8
+    or 4 bits; adapters on them can train. ``gradient_checkpointing`` trades time for memory in training.
 
     With an ``endpoint``, the address of a chat interface in OpenAI's form, the reports are written there instead, by
     the model ``served.name``. Images and texts of patients go to other machines than this one only with
@@ -435,6 +442,7 @@ class GeneratorModelConfig(ModelConfig):
     prompt: Prompt = Field(default="Write the radiology report of this chest X-ray.", min_length=1)
     prior: Prior = "images_and_report"
     maps: Maps = "none"
+    margins: Margins = "keep"
 
     @property
     def encoder(self) -> TowerConfig:
@@ -459,6 +467,8 @@ class GeneratorModelConfig(ModelConfig):
     def _is_served_or_here(self) -> Self:
         if self.endpoint is not None and self.path is not None:
             raise ValueError("endpoint and path both name a model: one of them can write")
+        if self.maps != "none" and self.margins != "keep":
+            raise ValueError("maps lie over the whole square: they need margins=keep")
         return self
 
     def build(self, context: BuildContext) -> GeneratorModel | ServedModel:
@@ -492,6 +502,7 @@ class GeneratorModelConfig(ModelConfig):
             word_head=context.word_head(self.word_head, tower.dim),
             network=network,
             prior=self.prior,
+            margins=self.margins,
             maps=self.maps,
             image_size=context.image_size,
             report_heading=tuple(encode(tokenizer, "Report of the previous study: ")),
@@ -508,6 +519,7 @@ class GeneratorModelConfig(ModelConfig):
             vision_encoder=NoTower(),
             language_model=writer,
             prior=self.prior,
+            margins=self.margins,
             report_heading=tuple(encode(tokenizer, "Report of the previous study: ")),
             break_ids=tuple(encode(tokenizer, "\n")),
         )

@@ -203,6 +203,12 @@ def pictures(pixels: Float[Tensor, "n c h w"]) -> list[Image.Image]:
     return [Image.fromarray(np.repeat(one[:, :, None], 3, axis=2)) for one in grey]
 
 
+def without_margins(picture: Image.Image) -> Image.Image:
+    """The picture without the rows and columns at its edges that are black throughout; a black one as it is."""
+    box = picture.getbbox()
+    return picture if box is None else picture.crop(box)
+
+
 def _collect(
     module: nn.Module, wanted: Mapping[int, str], default: str, name: str = ""
 ) -> Iterator[tuple[str, str, nn.Module | nn.Parameter]]:
