@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fake_workers import worker_with_maps
 from numpy.typing import NDArray
 from PIL import Image
 from playwright.sync_api import BrowserContext, Locator, Page, expect
@@ -262,3 +263,46 @@ def _depth(page: Page) -> float:
     return float(
         page.evaluate("import('/static/viewer/films.js').then(({ shown }) => [...shown][0].subject.spacing[2])")
     )
+
+
+def test_two_views_hang_beside_each_other_and_a_map_turns_with_its_image(
+    settings: Settings, watched: Callable[..., BrowserContext]
+) -> None:
+    """The map is low on the left of the first image and high on its right."""
+    with listening(settings, worker_with_maps) as (port, token):
+        page = watched(f"http://127.0.0.1:{port}").new_page()
+        page.goto(f"/login#token={token}")
+        page.wait_for_url("**/studies")
+        views = {
+            name: dicom(rows=300, columns=450, StudyInstanceUID="1.2.3", PatientID="p", ViewPosition=view)
+            for name, view in (("pa.dcm", "PA"), ("lateral.dcm", "LL"))
+        }
+        page.get_by_label("All files are views of one study").check()
+        files = [{"name": name, "mimeType": "application/dicom", "buffer": data} for name, data in views.items()]
+        page.set_input_files("#files", files)  # type: ignore[arg-type]
+        page.locator("tr[data-state=drafted] .study-link").click(timeout=90_000)
+        films = page.locator(".rv-film[data-center]")
+        expect(films).to_have_count(2)
+        page.wait_for_load_state("networkidle")
+        for film in films.all():
+            box, facts = film.bounding_box(), {name: float(film.get_attribute(f"data-{name}") or 0) for name in PLACE}
+            assert box is not None
+            assert facts["left"] + facts["scale"] * 450 / 2 == pytest.approx(box["width"] / 2, abs=3)
+            assert facts["top"] + facts["scale"] * 300 / 2 == pytest.approx(box["height"] / 2, abs=3)
+        page.get_by_label("Map of a finding").select_option("Lung / Opacity")
+        expect(films.first).to_have_attribute("data-map", "true")
+        expect(page.locator(".rv-status")).to_contain_text("not a lesion boundary")
+        greens = [page.evaluate(GREEN_OF_MAP, share) for share in (0.2, 0.8)]
+        films.first.focus()
+        page.keyboard.press("h")
+        page.wait_for_timeout(300)
+        flipped = [page.evaluate(GREEN_OF_MAP, share) for share in (0.2, 0.8)]
+        assert greens[0] < greens[1]
+        assert flipped == [pytest.approx(green, abs=6) for green in greens[::-1]]
+
+
+PLACE = ("scale", "left", "top")
+GREEN_OF_MAP = """(share) => {
+  const map = document.querySelector(".rv-film .rv-map");
+  return map.getContext("2d").getImageData(map.width * share, map.height / 2, 1, 1).data[1];
+}"""

@@ -30,7 +30,7 @@ export class Film {
     this.view.addEventListener(VOI_MODIFIED, ({ detail }) => this.windowed(detail.range));
     // The library takes a new slice's own window for the one in force, though it shows the slice in that one.
     this.view.addEventListener(STACK_NEW_IMAGE, () => this.isShown && this.range && this.viewport.setProperties({ voiRange: this.range }, true));
-    this.view.addEventListener(CAMERA_MODIFIED, () => this.isShown && on.changed(this, "view"));
+    this.view.addEventListener(CAMERA_MODIFIED, () => this.isShown && !this.isSetting && on.changed(this, "view"));
     this.view.addEventListener(STACK_NEW_IMAGE, () => this.isShown && this.plane && on.changed(this, "slice"));
     this.view.addEventListener(IMAGE_RENDERED, () => this.describe());
   }
@@ -144,18 +144,29 @@ export class Film {
   /** Zoom (1: the whole image), the middle in shares of the image, quarter turns, flips: what two images can have in common. */
   getView() {
     const { width, height } = this.size;
-    const [x, y] = this.toImage([this.view.clientWidth / 2, this.view.clientHeight / 2]);
+    const { canvas } = this.viewport;
+    const [x, y] = this.toImage([canvas.width / 2, canvas.height / 2]);
     return { zoom: this.viewport.getZoom() / this.fitScale, middle: [x / width, y / height], rotation: this.viewport.getRotation(), flips: [this.viewport.flipHorizontal, this.viewport.flipVertical] };
   }
 
+  /** Take a view over; nobody is told. */
   setView({ zoom, middle: [x, y], rotation, flips: [flipHorizontal, flipVertical] }) {
     const { viewport } = this;
     const { width, height } = this.size;
+    this.isSetting = true;
     viewport.setRotation(rotation);
     viewport.setCamera({ flipHorizontal: Boolean(flipHorizontal), flipVertical: Boolean(flipVertical) });
     viewport.setCamera({ scale: zoom * this.fitScale });
     viewport.setCamera({ focalPoint: this.worldOf([x * width, y * height]) });
+    this.isSetting = false;
     viewport.render();
+  }
+
+  /** Turn, flip, zoom or move the image. */
+  change(action) {
+    if (!this.isShown) return;
+    this.setView(action(this.getView()));
+    this.on.changed(this, "view");
   }
 
   reset() {
@@ -169,18 +180,15 @@ export class Film {
   }
 
   zoomBy(factor) {
-    if (!this.isShown) return;
-    const { zoom, ...view } = this.getView();
-    this.setView({ ...view, zoom: Math.min(Math.max(zoom * factor, 0.1), 60) });
+    this.change(({ zoom, ...view }) => ({ ...view, zoom: Math.min(Math.max(zoom * factor, 0.1), 60) }));
   }
 
   /** One pixel of the image on one of the screen. */
   actualSize() {
     if (!this.isShown) return;
-    const dots = window.devicePixelRatio;
-    this.zoomBy(1 / (this.facts.scale * dots));
-    // On whole dots of the screen, so that none is a mixture of two pixels.
-    const [x, y] = this.toCanvas([0, 0]).map((at) => at - Math.round(at * dots) / dots);
+    this.zoomBy(1 / this.facts.scale);
+    // On whole dots of the canvas, so that none is a mixture of two pixels.
+    const [x, y] = this.toCanvas([0, 0]).map((at) => at - Math.round(at));
     const middle = [this.view.clientWidth / 2 + x, this.view.clientHeight / 2 + y];
     this.viewport.setCamera({ focalPoint: this.viewport.canvasToWorld(middle) });
     this.viewport.render();
@@ -227,6 +235,7 @@ export class Film {
     if (!this.isShown || !this.view.clientWidth) return;
     // What was seen before the element changed its size; by now the two do not fit together.
     const view = this.seen ?? { zoom: 1, middle: [0.5, 0.5], rotation: 0, flips: [false, false] };
+    this.isSetting = true;
     this.engine.resize(true, false);
     this.viewport.resetCamera();
     this.fitScale = this.viewport.getZoom();
@@ -236,7 +245,6 @@ export class Film {
   /** What stands over the image, and what the element says of itself. */
   describe() {
     if (!this.isShown) return;
-    const dots = window.devicePixelRatio;
     const [zero, right, down] = [[0, 0], [1, 0], [0, 1]].map((place) => this.toCanvas(place));
     const [dx, dy] = [right, down].map((one) => [one[0] - zero[0], one[1] - zero[1]]);
     const { center, width } = this.window;
@@ -244,15 +252,16 @@ export class Film {
     this.facts = { scale, center, width };
     Object.assign(this.element.dataset, {
       image: this.subject.name, center: round(center), width: round(width), function: this.preset?.function ?? "LINEAR_EXACT", inverted: this.invert,
-      scale: round(scale * dots), left: round(zero[0] * dots), top: round(zero[1] * dots), map: this.layer.isShown, rotation: this.viewport.getRotation(),
+      scale: round(scale), left: round(zero[0]), top: round(zero[1]), map: this.layer.isShown, rotation: this.viewport.getRotation(),
     });
-    this.seen = this.getView();
+    const { canvas } = this.viewport;
+    if (canvas.width === canvas.clientWidth && canvas.height === canvas.clientHeight) this.seen = this.getView();
     this.mark(dx, dy);
     this.measure(scale);
     const { corners: { nw, ne, sw } } = this;
     nw.textContent = [this.subject.isPrior && "BEFORE", this.subject.file].filter(Boolean).join("\n");
     ne.textContent = this.plane ? `${this.plane}${this.slab ? ` MIP ${this.slab} mm` : ""}\n${this.index + 1} of ${this.viewport.getImageIds().length}` : [this.subject.view, this.subject.about.laterality].filter((one) => one && one !== "UNKNOWN").join(" ");
-    sw.textContent = `L ${round(center)} W ${round(width)}${this.invert ? " inverted" : ""}\n${Math.round(100 * scale * dots)} %`;
+    sw.textContent = `L ${round(center)} W ${round(width)}${this.invert ? " inverted" : ""}\n${Math.round(100 * scale)} %`;
     if (this.plane) Object.assign(this.element.dataset, { plane: this.plane, slice: this.index + 1, slices: this.viewport.getImageIds().length, slab: this.slab });
     const words = [this.subject.isPrior ? "Image before" : "Image", this.subject.file, this.plane && `${this.plane} ${this.index + 1}`, `level ${round(center)}`, `width ${round(width)}`];
     this.element.setAttribute("aria-label", words.filter(Boolean).join(", "));

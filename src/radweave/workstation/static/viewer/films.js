@@ -3,7 +3,7 @@
 import { RenderingEngine } from "../vendor/cornerstone/cornerstone.js";
 import { choice, fill, keysTable, made, push, toggle } from "./elements.js";
 import { Film } from "./film.js";
-import { firstLayout, hung, keepLayout, layoutsFor, mainOf } from "./layouts.js";
+import { firstLayout, hung, isFrontal, keepLayout, layoutsFor, mainOf } from "./layouts.js";
 import { peakOf } from "./maplayer.js";
 import { Lens } from "./lens.js";
 import { MapTools } from "./maptools.js";
@@ -202,7 +202,7 @@ export class Films {
     this.settled(async () => {
       for (const other of others) {
         if (what === "window") other.setWindow(film.window);
-        if (what === "view" && other.plane === film.plane) other.setView(film.getView());
+        if (what === "view" && other.plane === film.plane && isFrontal(other.subject) === isFrontal(film.subject)) other.setView(film.getView());
         if (what === "slice" && other.plane === film.plane && other.subject !== film.subject) this.scrollAlong(film, other);
       }
     });
@@ -326,7 +326,7 @@ export class Films {
   }
 
   change(action) {
-    if (this.film?.isShown) this.film.setView(action(this.film.getView()));
+    this.film?.change(action);
   }
 
   reset() {
@@ -376,7 +376,7 @@ export class Films {
     this.thumbs.replaceChildren(...all.map((subject) => {
       const words = [subject.isPrior && "before", subject.view && subject.view !== "UNKNOWN" && subject.view.toLowerCase(), subject.file].filter(Boolean).join(" ");
       const picture = made("canvas", { class: "rv-thumb", "aria-hidden": "true" });
-      subject.picture?.(picture);
+      subject.thumbnail(picture);
       return push([picture, made("span", {}, words)], () => this.hang(subject), { class: "rv-pick", "aria-pressed": String(current.has(subject)), title: words });
     }));
   }

@@ -2,7 +2,7 @@
 
 import { PLANES } from "./subjects.js";
 
-const isFrontal = (subject) => subject.view !== "LATERAL";
+export const isFrontal = (subject) => subject.view !== "LATERAL";
 const user = document.querySelector('meta[name="user"]')?.content ?? "";
 const place = (modality) => `radweave.layout.${user}.${modality}`;
 

@@ -3,7 +3,7 @@
 import { LINE_AT, RAMP } from "./colours.js";
 import { made } from "./elements.js";
 
-const FINENESS = 4;
+const FINENESS = 3;
 const between = (value, most) => Math.min(Math.max(value, 0), most);
 
 /** A map's value at shares of the image along each axis, linear between the middles of its cells; -1 outside of what it covers. */

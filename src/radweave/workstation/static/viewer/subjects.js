@@ -8,6 +8,7 @@ import { shownOf, valueOf } from "./window.js";
 
 const SCHEME = "radweave";
 const WHOLE = 65_535;
+const THUMB = 96;
 const subjects = new Map();
 const places = new Map();
 let isReady = false;
@@ -52,6 +53,18 @@ class Subject {
 
   get file() {
     return this.about.file;
+  }
+
+  /** Draw a small picture: a value for each dot, by shares of rows and columns, 0 to 1. */
+  sketch(canvas, rows, columns, shownAt) {
+    const [height, width] = [rows, columns].map((length) => Math.max(1, Math.round((THUMB * length) / Math.max(rows, columns))));
+    Object.assign(canvas, { width, height });
+    const image = new ImageData(width, height);
+    for (let at = 0; at < width * height; at += 1) {
+      const grey = 255 * shownAt(Math.floor(((Math.floor(at / width) + 0.5) / height) * rows), Math.floor((((at % width) + 0.5) / width) * columns));
+      image.data.set([grey, grey, grey, 255], 4 * at);
+    }
+    canvas.getContext("2d").putImageData(image, 0, 0);
   }
 
   /** Give what is held back. */
@@ -146,6 +159,20 @@ export class Radiograph extends Subject {
     const { slope, intercept } = this.about;
     const range = rangeOf(this.presets.at(-1));
     return this.made(id, pixels, plane, { ...about, min, max, range, ...(this.isWhole ? {} : { slope, intercept }) });
+  }
+
+  async thumbnail(canvas) {
+    if (this.problem) return;
+    await this.load().catch(() => null);
+    if (!this.words) return;
+    const { rows, columns, inverted, padding } = this.about;
+    const [preset] = this.presets;
+    this.sketch(canvas, rows, columns, (y, x) => {
+      const word = this.words[y * columns + x];
+      if (word === padding) return 0;
+      const share = shownOf(valueOf(word, this.about), preset, this.table);
+      return inverted ? 1 - share : share;
+    });
   }
 
   /** The numbers of the pixels. What is no image is as dark as the darkest pixel. */
@@ -245,6 +272,15 @@ export class Scan extends Subject {
     return this.made(id, pixels, {
       rows: this.size[down], columns: this.size[across], spacing: [this.spacing[down], this.spacing[across]], origin, across: unit(across), down: unit(down, isUp ? -1 : 1),
     }, { min: this.min, max: this.max, range, modality: this.modality, frame: this.key });
+  }
+
+  /** The middle coronal slice, once the scan is read: it is too large to be read for that. */
+  async thumbnail(canvas) {
+    if (!this.voxels) return;
+    const [columns, , rows] = this.size;
+    const pixels = this.slice(CORONAL, Math.floor(this.size[1] / 2));
+    const { lower, upper } = rangeOf(this.presets[0]);
+    this.sketch(canvas, rows, columns, (y, x) => Math.min(Math.max((pixels[y * columns + x] - lower) / (upper - lower), 0), 1));
   }
 
   /** One slice, row by row from the top. */
