@@ -199,8 +199,8 @@ def plan_set(request: BenchRequest, name: str, dataset: Path) -> SuiteSet:
             inputs = ("none", *(request.prior if request.utility else ())) if with_priors else ()
             for prior in dict.fromkeys(inputs):
                 if prior != preset_reads:
-                    options, told = (UTILITY, f"expected_utility.prior={prior}"), f"{label}, {PRIOR_ROWS[prior]}"
-                    rows.append(Row(told, run_of=method, decoding=options, headline=method in headline))
+                    options, title = (UTILITY, f"expected_utility.prior={prior}"), f"{label}, {PRIOR_ROWS[prior]}"
+                    rows.append(Row(title, run_of=method, decoding=options, headline=method in headline))
     if request.utility and request.ensemble and REFERENCE not in unable:
         rows += _ensembles(request, {row.label for row in rows}, with_priors=with_priors)
     if not rows:
