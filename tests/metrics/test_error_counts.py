@@ -111,6 +111,17 @@ def test_answers_without_the_form_are_asked_for_again_and_counted() -> None:
     assert "no usable answer for 1 of 3 pairs" in result.protocol.versions["green"]
 
 
+def test_of_two_sections_only_whole_reports_are_asked_about() -> None:
+    text = "FINDINGS:\nNo effusion.\n\nIMPRESSION:\nNormal."
+    pairs = [Pair(str(i), text, (text,), target="both") for i in range(2)]
+    with serving(lambda *_: (200, {}, completion(green_answer("1. a", "No.")))) as server:
+        result = evaluate_pairs(pairs, options=replace(QUICK, scores=("GREEN",), judge=server.url, judge_model="m"))
+    assert set(result.sections) == {"findings", "impression"}
+    assert result.corpus["GREEN"].value == 1.0
+    assert "GREEN" not in result.sections["findings"].corpus
+    assert len(server.requests) == 1
+
+
 def test_an_endpoint_that_is_gone_costs_the_row() -> None:
     with serving(lambda *_: (404, {}, b"")) as server:
         options = Options(

@@ -363,6 +363,10 @@ def test_radcliq_is_the_published_linear_model(roberta: Path, chexbert: Path, tm
     ]
     assert [name in lacks for name in ("radgraph=", "bertscore=", "chexbert=")] == [True, True, False]
     own = {"radgraph": -2.0, "bertscore": -1.0, "sembscore": 0.5, "bleu_2": 3.0, "intercept": 4.0}
+    (tmp_path / "radcliq_v0.json").write_text(json.dumps({**own, "other": 1}))
+    refused = further_scores(keys, {"": drafts}, groups, Models({**folders, "radcliq": tmp_path}))
+    assert "not the coefficients" in refused.unavailable["RadCliQ_v0_idf"]
+    assert "RadCliQ_v1" in refused.statistics[""]
     (tmp_path / "radcliq_v0.json").write_text(json.dumps(own))
     result = further_scores(keys, {"": drafts}, groups, Models({**folders, "radcliq": tmp_path}))
     expected = 4 - 2 * columns["RadGraph_combined"] - columns["BERTScore"] + columns["SembScore"] / 2

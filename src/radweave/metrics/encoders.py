@@ -28,6 +28,8 @@ from radweave.labels.trained import check_vocabulary
 TokenIds = NDArray[np.int64]
 BATCH_TOKENS = 16384
 """Tokens that are encoded at once."""
+_TOKENIZED_AT_A_TIME = 256
+"""Texts; what the tokenizer makes of a text takes far more memory than its ids."""
 _LONGEST = 1_000_000
 """Above this a tokenizer's limit means that it has none."""
 
@@ -139,7 +141,11 @@ class TextEncoder:
         backend = self.tokenizer.backend_tokenizer
         backend.enable_truncation(max_length=self.max_tokens)
         backend.no_padding()
-        return [np.array(encoding.ids, dtype=np.int64) for encoding in backend.encode_batch_fast(list(texts))]
+        return [
+            np.array(encoding.ids, dtype=np.int64)
+            for first in range(0, len(texts), _TOKENIZED_AT_A_TIME)
+            for encoding in backend.encode_batch_fast(list(texts[first : first + _TOKENIZED_AT_A_TIME]))
+        ]
 
     def directions(self, token_ids: Sequence[TokenIds]) -> list[Float[Tensor, "tokens dim"]]:
         """Last states of each text, of length 1, in the order of the texts."""

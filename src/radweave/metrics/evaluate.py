@@ -34,7 +34,7 @@ from radweave.metrics.clinical import (
     states_of,
 )
 from radweave.metrics.floors import FINDINGS, WORDING, Floor, best_candidate, build_floors, shuffled_pairing
-from radweave.metrics.further import FurtherScores, Models, further_scores, requested_metrics
+from radweave.metrics.further import FurtherScores, Models, further_scores, requested_metrics, without_language_models
 from radweave.metrics.heads import head_table
 from radweave.metrics.honesty import honesty_rows
 from radweave.metrics.judge import Chat, endpoint
@@ -159,11 +159,13 @@ def evaluate_pairs(
     if not are_parted(checked):
         return _evaluate(checked, rules, labeler, train_texts, frequencies, options, left_out or {})
     sections: dict[str, Evaluation] = {}
+    scores, folders = without_language_models(options.scores, options.folders)
+    of_sections = replace(options, scores=scores, folders=folders)
     for name in SECTIONS:
         if own := of_section(checked, name):
             section_texts = [own_text for text in train_texts or () if (own_text := section_of(text, name))]
             none = {"reference has no such section": len(checked) - len(own)} if len(own) < len(checked) else {}
-            sections[name] = _evaluate(own, rules, labeler, section_texts or None, None, options, none)
+            sections[name] = _evaluate(own, rules, labeler, section_texts or None, None, of_sections, none)
     texts = None if train_texts is None else [without_headings(text) for text in train_texts]
     whole = _evaluate(wholes(checked), rules, labeler, texts, frequencies, options, left_out or {})
     return replace(whole, sections=sections)

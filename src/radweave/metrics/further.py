@@ -204,8 +204,11 @@ def _radcliq(models: Models, reports: PairedReports) -> Values:
         table = np.stack([inputs[0], rescaled, *inputs[1:]], axis=1)
         version_1 = reports.best(VERSION_1.predict(table), lowest=True)
         values |= {f"RadCliQ_v1{key}": version_1, f"RadCliQ_v1{key}_inverse": version_1}
-        if models.radcliq_v0 is not None:
-            values[f"RadCliQ_v0{key}"] = reports.best(models.radcliq_v0.predict(table), lowest=True)
+        try:
+            if models.radcliq_v0 is not None:
+                values[f"RadCliQ_v0{key}"] = reports.best(models.radcliq_v0.predict(table), lowest=True)
+        except InputError as error:
+            values[f"RadCliQ_v0{key}"] = Unavailable(str(error))
     return values
 
 
@@ -242,6 +245,7 @@ _SCORERS: Mapping[Implementation, Callable[[Models, PairedReports], Values]] = {
     "srr": _srr,
 }
 _ASKED: tuple[Implementation, ...] = ("green", "crimson")
+"""Scores that ask a language model: about a run's whole reports, not about floors and sections."""
 _VERSIONS: Mapping[Implementation, Callable[[Models, PairedReports], str]] = {
     "radgraph": lambda models, _: models.radgraph.version,
     "chexbert": lambda models, _: f"CheXbert {models.sembscore.version}",
@@ -265,6 +269,16 @@ class FurtherScores:
     statistics: dict[str, dict[str, Statistic]]
     unavailable: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+
+
+def without_language_models(
+    scores: Sequence[str], folders: Mapping[str, Path]
+) -> tuple[tuple[str, ...], dict[str, Path]]:
+    """Scores and folders without those of scores that ask a language model."""
+    return (
+        tuple(key for key in scores if not set(_ASKED) & set(METRICS[key].computed_by)),
+        {name: folder for name, folder in folders.items() if name not in _ASKED},
+    )
 
 
 def requested_metrics(scores: Sequence[str], folders: Mapping[str, Path]) -> tuple[str, ...]:
@@ -302,7 +316,6 @@ def further_scores(
                 own_keys.append(key)
         if not own_keys:
             continue
-        # A language model is asked about the first system only: every further one costs as much again.
         scored = dict(list(reports.items())[:1]) if implementation in _ASKED else reports
         try:
             values = {name: scorer(models, own) for name, own in scored.items()}
