@@ -61,6 +61,7 @@ from radweave.methods.model import (
     required,
     written,
 )
+from radweave.methods.registry import load_method
 from radweave.methods.stage import StageConfig
 from radweave.nn.decoding import DecodingConfig, refuse_too_long
 from radweave.nn.heads import NoWordHeadConfig, WordHeadConfig, WordPart
@@ -567,10 +568,10 @@ class GeneratorExperiment(Experiment):
             return super().fitted(preset, fields)
         changed = self
         if preset.model.path is None:
-            from radweave.methods.generator import lora, served, zero_shot
-
+            presets = load_method(self.method)
             trains = any(name.startswith(("stages.report.", "model.language_model.lora")) for name in fields)
-            base = (served() if self.model.path is None else lora() if trains else zero_shot()).model_dump()
+            name = "served" if self.model.path is None else "lora" if trains else "zero_shot"
+            base = getattr(presets, name)().model_dump()
             mine = self.model_dump()
             leaves = [name for name in fields if not any(other.startswith(f"{name}.") for other in fields)]
             for name in leaves:
