@@ -79,12 +79,14 @@ REQUESTS: dict[str, tuple[str, str, Any]] = {
         "radweave.experiments.bench.run_bench",
         "o x.y=1 --xray x --ct c --iu i --sets iu,ct --methods vdgen,dast --preset small --seeds 4 --headline-seeds 6 "
         "--headline-sets ct --headline-methods dast --precision bfloat16 --jobs 2 --phantom-studies 50 --ct-studies 60 "
-        "--reuse u --drafts iu:n=f --pages p --meteor --no-utility --no-pace --no-probe --no-train",
+        "--reuse u --drafts iu:n=f --prior both,report --ensemble 5 --pages p --meteor --no-utility --no-pace "
+        "--no-probe --no-train",
         BenchRequest(
             out=P("o"), data={"xray": P("x"), "ct": P("c"), "iu": P("i")}, sets=("iu", "ct"), methods=("vdgen", "dast"),
             preset="small", seeds=4, headline_seeds=6, headline_sets=("ct",), headline_methods=("dast",), jobs=2,
             overrides=("x.y=1",), precision="bfloat16", studies={"xray": 50, "ct": 60}, reuse=(P("u"),), pages=P("p"),
             meteor=True, train=False, utility=False, pace=False, probe=False, drafts=("iu:n=f",),
+            prior=("both", "report"), ensemble=5,
         ),
     ),
 }  # fmt: skip

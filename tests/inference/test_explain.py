@@ -608,7 +608,8 @@ def test_the_prior_is_used_and_a_lost_view_is_reported(run: Run, toy_dataset: Da
     (folder / rows[3]["images"][1]["path"]).write_bytes(b"no image")
     data = run.experiment.data.model_copy(update={"priors": True})
     with_priors = replace(run, experiment=run.experiment.model_copy(update={"data": data}))
-    predictor = stubbed(run)
+    assert run.drafting is not None
+    predictor = replace(stubbed(run), drafting=replace(run.drafting, reads_priors=True))
     page = explain_study(with_priors, predictor, folder, "s003", tmp_path / "out")
     assert isinstance(predictor.model, AllEvidence)
     assert predictor.model.priors == [["s000"]]

@@ -429,7 +429,7 @@ def test_stage_two_trains_fusion_and_connector_only_and_lowers_the_loss() -> Non
 
 def test_stages_train_what_the_paper_trains_and_tiny_its_language_model_too() -> None:
     for name, preset in PRESETS.items():
-        own = {"language_model"} if name == "tiny" else set()
+        own = {"language_model"} if name in ("tiny", "tiny-ct") else set()
         stages = preset().stages
         trained = {key: set(stage.trained) for key, stage in preset().named_stages().items()}
         assert trained["disease"] == {"disease_tokens", "alignment", "vision_encoder"}

@@ -39,7 +39,11 @@ Prior = Annotated[
 ]
 Ensemble = Annotated[
     int,
-    typer.Option(help="Rows that average so many encoders of the baseline, and it with kernels; 0 for none.", min=0),
+    typer.Option(
+        help="Rows that average so many encoders of the baseline, and it with kernels; 0 for none.",
+        min=0,
+        max=MAX_SEEDS,
+    ),
 ]
 NoProbe = Annotated[bool, typer.Option("--no-probe", help="No exchange probe of each method's first seed.")]
 NoPace = Annotated[bool, typer.Option("--no-pace", help="No short runs for costs that runs taken over leave open.")]

@@ -367,7 +367,7 @@ def state_to_resume(out: Path, experiment: Experiment, dataset: Dataset, *, over
 def refuse_other_options(experiment: Experiment, started: Path) -> None:
     """Refuse to resume a training with another ``config.yaml`` (``started``), naming the fields that differ."""
     before = from_yaml(type(experiment), started)
-    if before == experiment:
+    if experiment == before:
         return
     own, wanted = (dict(leaves(one.model_dump(mode="json"), "")) for one in (before, experiment))
     differing = [name for name in {**own, **wanted} if own.get(name) != wanted.get(name)]

@@ -82,9 +82,8 @@ def print_tables(tables: Sequence[TextTable]) -> None:
 
 def plain_text(tables: Sequence[TextTable], *, most_lines: int) -> str:
     """The tables as they are printed, without colours, in at most so many lines."""
-    from rich.console import Console
-
-    console = Console(file=io.StringIO(), width=_MOST_COLUMNS, markup=False, emoji=False, highlight=False)
+    console = plain_console(width=_MOST_COLUMNS)
+    console.file = io.StringIO()
     with console.capture() as capture:
         _print(tables, console, _MOST_COLUMNS)
     lines = [line.rstrip() for line in capture.get().strip("\n").splitlines()]

@@ -559,7 +559,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
             file=path,
             field="model.path",
             got=shape.model_type,
-            expected="one that transformers opens with AutoModelForImageTextToText",
+            expected="one that transformers opens for images and texts",
         )
     words = locate(path, "tokenizer", what=f"the tokenizer of {WHAT}")
     processors = locate(path, "processor", what=f"the processor of {WHAT}")

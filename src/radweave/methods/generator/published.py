@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import torch
 
+from radweave.core.foreign_models import model_of_shape
 from radweave.data.tokenizer import BpeTokenizerConfig
 from radweave.methods.generator.network import Checkpoint
 
@@ -135,8 +136,6 @@ def published(name: str) -> tuple[Any, Files] | None:
 
 def write_random(folder: Path, seed: int = 0) -> None:
     """Write a checkpoint of MedGemma's layout, small and with random weights: to try commands, never to report."""
-    from transformers import AutoModelForImageTextToText
-
     text = {
         "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 1024, "query_pre_attn_scalar": 16,
@@ -147,7 +146,7 @@ def write_random(folder: Path, seed: int = 0) -> None:
     config, files = medgemma(text, tower)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = AutoModelForImageTextToText.from_config(config)
+        model = model_of_shape(config, "image_text", what="a checkpoint to try commands", file=folder)
     model.generation_config.eos_token_id = config.eos_token_id
     model.save_pretrained(str(folder))
     Checkpoint(config, files).save_pretrained(str(folder))

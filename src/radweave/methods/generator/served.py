@@ -66,8 +66,8 @@ class ServedConfig(Config):
     timeout_s: float = Field(default=120.0, gt=0, le=3600)
     retries: int = Field(default=5, ge=0, le=100)
     wait_s: float = Field(default=1.0, ge=0, le=600)
-    requests: int | None = Field(default=None, ge=1)
-    tokens: int | None = Field(default=None, ge=1)
+    requests: int | None = Field(default=None, ge=1, le=10**12)
+    tokens: int | None = Field(default=None, ge=1, le=10**15)
     give_up_after: int = Field(default=20, ge=1, le=1_000_000)
 
 
