@@ -243,6 +243,20 @@ def test_a_study_reads_and_writes_alone_as_in_a_batch(family: str, folders: dict
             assert model.generate(alone, brief).token_ids == [written[row]]
 
 
+@pytest.mark.parametrize("beams", [1, 3])
+def test_words_have_their_probability_beside_several_ends(beams: int, folders: dict[str, Path]) -> None:
+    model, tokenizer = built(folders["gemma3"])
+    assert len(model.language_model.ends) == 2
+    batch = collate([example(tokenizer, 0)], pad_id=int(tokenizer.pad_token_id))
+    draft = model.generate(batch, DecodingConfig(max_new_tokens=6, num_beams=beams))
+    ids = torch.tensor(draft.token_ids)
+    arguments = model.network.inputs(Forward(model, batch).queries, (ids, torch.ones_like(ids, dtype=torch.bool)))
+    with torch.no_grad():
+        logits = model.network.run(arguments, logits_to_keep=ids.shape[1] + 1).logits[0, :-1]
+    expected = logits.log_softmax(dim=-1).gather(1, ids.T)[:, 0]
+    assert draft.intermediates[0]["token_log_probs"] == pytest.approx(expected.tolist(), abs=1e-5)
+
+
 SHRUNK: dict[str, Callable[[], tuple[Any, Any]]] = {
     "medgemma": lambda: medgemma(
         {

@@ -75,9 +75,9 @@ def test_a_search_ends_when_no_open_beam_is_better_than_the_worst_finished(open_
     """Finished are -1 and -6 over 2 words: an open beam that is worse than the better of them may still go on."""
     decoding, end = DecodingConfig(num_beams=2, max_new_tokens=9, length_penalty=1.0), 2
     search = BeamSearch.of(2)
-    search.extend([(0, 5, -0.5, -0.5), (0, end, -1.0, -1.0), (0, 6, -2.0, -2.0), (0, 7, -3.0, -3.0)], decoding, end)
+    search.extend([(0, 5, -0.5, -0.5), (0, end, -1.0, -1.0), (0, 6, -2.0, -2.0), (0, 7, -3.0, -3.0)], decoding, (end,))
     assert (search.finished, search.is_done) == ([(-1.0, Beam((), (), -1.0))], False)
-    search.extend([(0, end, -5.5, -6.0), (1, 5, 0.0, open_total), (0, 6, -6.5, -7.0)], decoding, end)
+    search.extend([(0, end, -5.5, -6.0), (1, 5, 0.0, open_total), (0, 6, -6.5, -7.0)], decoding, (end,))
     assert [score for score, _ in search.finished] == [-1.0, -3.0]
     assert search.is_done == is_done
     assert search.parents == [1, 0]
@@ -86,7 +86,7 @@ def test_a_search_ends_when_no_open_beam_is_better_than_the_worst_finished(open_
 def test_an_end_token_below_the_best_finishes_no_beam() -> None:
     decoding, end = DecodingConfig(num_beams=2, max_new_tokens=9), 2
     search = BeamSearch.of(2)
-    search.extend([(0, 5, -0.5, -0.5), (0, 6, -0.6, -0.6), (0, end, -0.7, -0.7), (0, 7, -3.0, -3.0)], decoding, end)
+    search.extend([(0, 5, -0.5, -0.5), (0, 6, -0.6, -0.6), (0, end, -0.7, -0.7), (0, 7, -3.0, -3.0)], decoding, (end,))
     assert search.finished == []
     assert [beam.ids for beam in search.open] == [(5,), (6,)]
 
@@ -107,24 +107,24 @@ def test_a_uniform_number_draws_the_word_of_its_interval() -> None:
 def test_repeated_words_are_less_likely_and_forbidden_ones_impossible() -> None:
     decoding = DecodingConfig(repetition_penalty=2.0, no_repeat_ngram_size=2, min_new_tokens=4)
     scores = torch.tensor([[1.0, -1.0, 3.0, 0.5], [1.0, -1.0, 3.0, 0.5]])
-    processed = process_scores(scores, [[0, 1, 0], []], decoding, eos_id=3)
+    processed = process_scores(scores, [[0, 1, 0], []], decoding, ends=(3,))
     # After 0 came 1: it may not come again. Row 1 is empty; neither may end yet.
     assert processed.tolist() == [[0.5, -math.inf, 3.0, -math.inf], [1.0, -1.0, 3.0, -math.inf]]
-    assert process_scores(scores, [[1, 0, 2, 2], [0]], decoding, eos_id=3)[0].tolist() == [0.5, -2.0, -math.inf, 0.5]
+    assert process_scores(scores, [[1, 0, 2, 2], [0]], decoding, ends=(3,))[0].tolist() == [0.5, -2.0, -math.inf, 0.5]
     assert float(scores[0, 1]) == -1.0, "the input is unchanged"
 
 
 def test_sequences_end_at_the_end_token_or_the_length_and_have_the_log_probabilities_of_their_words() -> None:
     decoding = DecodingConfig(max_new_tokens=2)
     sequences = [TokenSequence(), TokenSequence(ids=[2], log_probs=[-1.0])]
-    next_words(sequences, torch.cat([SCORES, SCORES]), decoding, eos_id=1)
+    next_words(sequences, torch.cat([SCORES, SCORES]), decoding, ends=(1,))
     assert [(sequence.ids, sequence.is_done) for sequence in sequences] == [([], True), ([2], True)]
     sequences = [TokenSequence(), TokenSequence(ids=[2], log_probs=[-1.0])]
-    next_words(sequences, torch.cat([SCORES, SCORES]), decoding, eos_id=3)
+    next_words(sequences, torch.cat([SCORES, SCORES]), decoding, ends=(3,))
     assert [(sequence.ids, sequence.is_done) for sequence in sequences] == [([1], False), ([2, 1], True)]
     assert sequences[0].log_probs == pytest.approx([math.log(0.5)])
     drawn = TokenSequence(uniforms=[0.7])
-    next_words([drawn], SCORES, decoding.model_copy(update={"do_sample": True, "top_p": 0.7}), eos_id=3)
+    next_words([drawn], SCORES, decoding.model_copy(update={"do_sample": True, "top_p": 0.7}), ends=(3,))
     assert (drawn.ids, drawn.log_probs) == ([2], pytest.approx([math.log(0.25 / 0.75)]))
 
 
@@ -158,7 +158,7 @@ def test_combined_options_draw_the_words_of_a_plain_computation(
     for _ in range(30):
         scores, ids, number = rng.normal(size=6), rng.integers(0, 3, size=5).tolist(), float(rng.random())
         sequence = TokenSequence(uniforms=[number] * 9, ids=list(ids))
-        next_words([sequence], torch.tensor(scores[None]), decoding, eos_id=1)
+        next_words([sequence], torch.tensor(scores[None]), decoding, ends=(1,))
         wanted = by_hand(scores.tolist(), ids, decoding, number, 1)
         assert sequence.ids[5:] == ([] if wanted == 1 else [wanted])
         assert sequence.is_done == (wanted == 1)

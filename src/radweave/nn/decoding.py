@@ -299,7 +299,7 @@ def generate_ids(
     from transformers import NoRepeatNGramLogitsProcessor, RepetitionPenaltyLogitsProcessor
 
     refuse_too_long(model.config, prompts.embeds.shape[1] + decoding.max_new_tokens, "decoding.max_new_tokens")
-    ends = (eos_id,) if isinstance(eos_id, int) else tuple(eos_id)
+    ends = _ends(eos_id)
     options = prompts.inputs(model.config)
     # Of a prompt of ids, options of decoding would count the prompt's words too.
     read = options["input_ids"].shape[1] if "input_ids" in options else 0
@@ -329,6 +329,10 @@ def generate_ids(
         out.sequences, out.scores, getattr(out, "beam_indices", None), normalize_logits=decoding.num_beams == 1
     )
     return trim(out.sequences[:, read:], scores, *ends)
+
+
+def _ends(eos_id: int | Sequence[int]) -> tuple[int, ...]:
+    return (eos_id,) if isinstance(eos_id, int) else tuple(eos_id)
 
 
 def _of_report(processor: Any, read: int, ids: Tensor, scores: Tensor) -> Tensor:
@@ -404,14 +408,14 @@ def next_words(
     sequences: Sequence[TokenSequence],
     scores: Float[Tensor, "rows vocabulary"],
     decoding: DecodingConfig,
-    eos_id: int,
+    ends: Sequence[int],
 ) -> None:
-    """Append a word to each sequence, or end it.
+    """Append a word to each sequence, or end it with one of ``ends``.
 
     Raises:
         UnusableModelError: if a score is no finite number.
     """
-    scores = process_scores(scores, [sequence.ids for sequence in sequences], decoding, eos_id)
+    scores = process_scores(scores, [sequence.ids for sequence in sequences], decoding, ends)
     drawn = [row for row, sequence in enumerate(sequences) if sequence.uniforms]
     if drawn:
         scores[drawn] = nucleus(scores[drawn] / decoding.temperature, decoding.top_p)
@@ -425,13 +429,15 @@ def next_words(
     for sequence, (number, log_prob) in zip(sequences, rows, strict=True):
         refuse_non_finite(math.isfinite(log_prob))
         word = int(number)
-        if word != eos_id:
+        if word not in ends:
             sequence.ids.append(word)
             sequence.log_probs.append(log_prob)
-        sequence.is_done = word == eos_id or sequence.length == decoding.max_new_tokens
+        sequence.is_done = word in ends or sequence.length == decoding.max_new_tokens
 
 
-def process_scores(scores: Tensor, histories: Sequence[Sequence[int]], decoding: DecodingConfig, eos_id: int) -> Tensor:
+def process_scores(
+    scores: Tensor, histories: Sequence[Sequence[int]], decoding: DecodingConfig, ends: Sequence[int]
+) -> Tensor:
     """Scores (rows, V) with written words penalised and forbidden words at minus infinity."""
     scores = scores.clone()
     if decoding.repetition_penalty != 1.0:
@@ -442,17 +448,17 @@ def process_scores(scores: Tensor, histories: Sequence[Sequence[int]], decoding:
             own = scores[rows, words]
             penalty = decoding.repetition_penalty
             scores[rows, words] = torch.where(own < 0, own * penalty, own / penalty)
-    forbidden = [(row, word) for row, ids in enumerate(histories) for word in _forbidden(ids, decoding, eos_id)]
+    forbidden = [(row, word) for row, ids in enumerate(histories) for word in _forbidden(ids, decoding, ends)]
     if forbidden:
         rows, words = torch.tensor(forbidden, device=scores.device).T
         scores[rows, words] = -math.inf
     return scores
 
 
-def _forbidden(ids: Sequence[int], decoding: DecodingConfig, eos_id: int) -> Iterator[int]:
-    """The end before the least length, and words that would repeat an n-gram."""
+def _forbidden(ids: Sequence[int], decoding: DecodingConfig, ends: Sequence[int]) -> Iterator[int]:
+    """The ends before the least length, and words that would repeat an n-gram."""
     if len(ids) < decoding.min_new_tokens:
-        yield eos_id
+        yield from ends
     size = decoding.no_repeat_ngram_size
     if size:
         last = list(ids[len(ids) - size + 1 :])
@@ -484,8 +490,9 @@ def draw(scores: Float[Tensor, "rows vocabulary"], uniforms: Float[Tensor, " row
 
 
 # Beam search of each study by itself, with the results of transformers: of the ``2 K`` best continuations of K beams
-# those that end join the finished, by the sum of log-probabilities over the length to the power of ``length_penalty``;
-# the search ends when K are finished and the best open one, at its present length, is no better than the worst of them.
+# (``(1 + E) K`` with E > 1 ends) those that end join the finished, by the sum of log-probabilities over the length to
+# the power of ``length_penalty``; the search ends when K are finished and the best open one, at its present length, is
+# no better than the worst of them.
 
 
 ABSENT = -1e9
@@ -532,7 +539,7 @@ class BeamSearch:
         return list(best.ids), list(best.log_probs)
 
     def extend(
-        self, candidates: Sequence[tuple[int, int, float, float]], decoding: DecodingConfig, eos_id: int
+        self, candidates: Sequence[tuple[int, int, float, float]], decoding: DecodingConfig, ends: Sequence[int]
     ) -> None:
         """Take the best continuations: (beam, word, log-probability of the word, sum), best first."""
         length = self.length + 1
@@ -540,11 +547,11 @@ class BeamSearch:
         extended: list[tuple[int, Beam]] = []
         for rank, (parent, word, log_prob, total) in enumerate(candidates):
             before = self.open[parent]
-            if word == eos_id:
+            if word in ends:
                 beam = Beam(before.ids, before.log_probs, total)
             else:
                 beam = Beam((*before.ids, word), (*before.log_probs, log_prob), total)
-            if word != eos_id and length < decoding.max_new_tokens:
+            if word not in ends and length < decoding.max_new_tokens:
                 extended.append((parent, beam))
             elif rank < self.rows:
                 self.finished.append((total / scale, beam))
@@ -558,7 +565,10 @@ class BeamSearch:
 
 
 def next_beams(
-    searches: Sequence[BeamSearch], scores: Float[Tensor, "rows vocabulary"], decoding: DecodingConfig, eos_id: int
+    searches: Sequence[BeamSearch],
+    scores: Float[Tensor, "rows vocabulary"],
+    decoding: DecodingConfig,
+    ends: Sequence[int],
 ) -> None:
     """Extend each search by one word; ``scores`` has the rows of one search after those of the other.
 
@@ -567,18 +577,18 @@ def next_beams(
     """
     beams = decoding.num_beams
     histories = [beam.ids for search in searches for beam in search.open]
-    log_probs = process_scores(scores.log_softmax(dim=-1), histories, decoding, eos_id)
+    log_probs = process_scores(scores.log_softmax(dim=-1), histories, decoding, ends)
     totals = torch.tensor([[beam.total for beam in search.open] for search in searches], device=scores.device)
     log_probs, words = log_probs.view(len(searches), -1), scores.shape[1]
     summed = (log_probs.view(len(searches), beams, -1) + totals[:, :, None].to(log_probs.dtype)).flatten(1)
-    best, indices = summed.topk(2 * beams, dim=-1)
+    best, indices = summed.topk(max(2, 1 + len(ends)) * beams, dim=-1)
     own = log_probs.gather(1, indices)
     # One crossing from the device for all three; a double holds each of them exactly.
     rows = torch.stack([best.double(), indices.double(), own.double()], dim=2).tolist()
     for search, row in zip(searches, rows, strict=True):
         refuse_non_finite(math.isfinite(row[0][0]))
         candidates = [(*divmod(int(index), words), log_prob, total) for total, index, log_prob in row]
-        search.extend(candidates, decoding, eos_id)
+        search.extend(candidates, decoding, ends)
 
 
 # A key-value cache of fixed shape, each row at its own length.
@@ -929,12 +939,12 @@ class SlotBatch:
             if job is request.jobs[-1]:
                 request.prefill = None
 
-    def choose(self, decoding: DecodingConfig, eos_id: int) -> None:
+    def choose(self, decoding: DecodingConfig, ends: Sequence[int]) -> None:
         """Choose the next word of every active report. Finished reports free their slots."""
         active = self.active
         rows = [row for slot, _, _ in active for row in self.rows_of(slot)]
         jobs: list[Any] = [job for _, _, job in active]
-        (next_words if decoding.num_beams == 1 else next_beams)(jobs, self.cache.scores[rows], decoding, eos_id)
+        (next_words if decoding.num_beams == 1 else next_beams)(jobs, self.cache.scores[rows], decoding, ends)
         self.slots = [None if pair is not None and pair[1].is_done else pair for pair in self.slots]
 
     def step(self) -> None:
@@ -961,17 +971,18 @@ def write_in_slots(
     batches: Iterator[Prefixes],
     decoding: DecodingConfig,
     *,
-    eos_id: int,
+    eos_id: int | Sequence[int],
     draws: int | None = None,
     slots: int = 0,
     numbered_from: int | None = None,
 ) -> Iterator[Written]:
-    """Reports for batches of prompts, in order; see ``write``.
+    """Reports for batches of prompts, in order; see ``write``. A report ends with ``eos_id``, or any of these.
 
     With ``draws`` each study has its likeliest report and that many drawn ones, one after the other. ``slots`` is the
     number of reports that are written at once, if that is more than the first batch has that holds a study.
     With ``numbered_from``, the number of the first study, the draws of each have random numbers of their own.
     """
+    ends = _ends(eos_id)
     numbers = itertools.repeat(0) if numbered_from is None else itertools.count(numbered_from)
     running: SlotBatch | None = None
     unfinished: deque[list[Request]] = deque()
@@ -995,7 +1006,7 @@ def write_in_slots(
         if running is not None:
             running.admit()
             if running.active:
-                running.choose(decoding, eos_id)
+                running.choose(decoding, ends)
         while unfinished and all(request.is_done for request in unfinished[0]):
             reports = [job.report for request in unfinished.popleft() for job in request.jobs]
             yield [ids for ids, _ in reports], [log_probs for _, log_probs in reports]

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from radweave.methods.generator.network import Logits, Network, Words
+from radweave.methods.generator.network import Network, Words
 from radweave.nn.decoding import (
     DecodingConfig,
     Prefixes,
@@ -38,7 +38,7 @@ class StudyPrompt(Prompt):
         ahead = self.network.family.first_position
         if "image_grid_thw" in self.arguments:
             ahead = int(whole.model.rope_deltas.item())
-        return model.ended(out.logits[0, -1].float()), ahead
+        return out.logits[0, -1].float(), ahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,38 +75,6 @@ class StudyPrompts(Prefixes):
         return {name: value for name, value in study.arguments.items() if name != "position_ids"}
 
 
-@dataclass(frozen=True, slots=True)
-class Stepper:
-    """The language model as decoding steps it: every end of an answer counts as the one that ends a report."""
-
-    words: Words
-    ends: tuple[int, ...]
-    end: int
-
-    @property
-    def config(self) -> Any:
-        """The configuration of the text part."""
-        return self.words.config
-
-    def get_input_embeddings(self) -> Any:
-        """The embeddings of words."""
-        return self.words.get_input_embeddings()
-
-    def __call__(self, **inputs: Any) -> Logits:
-        return Logits(self.ended(self.words(**inputs).logits))
-
-    def ended(self, logits: Float[Tensor, "*rows vocabulary"]) -> Float[Tensor, "*rows vocabulary"]:
-        """Scores in which the end stands for the likeliest of all ends, and the others cannot come."""
-        if len(self.ends) < 2:
-            return logits
-        ends = list(self.ends)
-        likeliest = logits[..., ends].amax(dim=-1)
-        logits = logits.clone()
-        logits[..., ends] = -torch.inf
-        logits[..., self.end] = likeliest
-        return logits
-
-
 class Writer(CausalLanguageModel):
     """The language model of a published model; it writes after prompts that the whole model reads."""
 
@@ -116,19 +84,15 @@ class Writer(CausalLanguageModel):
         self._network = (network,)
 
     @property
-    def stepper(self) -> Stepper:
-        """The model as decoding steps it."""
-        ends = tuple(dict.fromkeys((self.eos_id, *self._network[0].ends)))
-        return Stepper(self.model, tuple(end for end in ends if end < self._words), self.eos_id)
-
-    @property
-    def _words(self) -> int:
-        return int(self.model.config.vocab_size)
+    def ends(self) -> tuple[int, ...]:
+        """The ids that end a report: the tokenizer's, and those of the checkpoint."""
+        ends = dict.fromkeys((self.eos_id, *self._network[0].ends))
+        return tuple(end for end in ends if end < int(self.model.config.vocab_size))
 
     def write(self, batches: Iterator[Prefixes], decoding: DecodingConfig) -> Iterator[Written]:
         """Reports for batches of prompts, in order; a family that cannot be stepped writes them one by one."""
         if self._steps(decoding):
-            yield from write_in_slots(self.stepper, batches, decoding, eos_id=self.eos_id)
+            yield from write_in_slots(self.model, batches, decoding, eos_id=self.ends)
             return
         for prompts in batches:
             written = [self._generated(prompts.only([row]), decoding) for row in range(len(prompts))]
@@ -144,8 +108,8 @@ class Writer(CausalLanguageModel):
         sampling = decoding.model_copy(update={"num_beams": 1, "do_sample": True})
         if self._steps(sampling):
             written = write_in_slots(
-                self.stepper, iter(prompts), sampling,
-                eos_id=self.eos_id, draws=draws, slots=len(prompts), numbered_from=numbered_from,
+                self.model, iter(prompts), sampling,
+                eos_id=self.ends, draws=draws, slots=len(prompts), numbered_from=numbered_from,
             )  # fmt: skip
             return [ids[at : at + 1 + draws] for ids, _ in written for at in range(0, len(ids), 1 + draws)]
         greedy, reports = sampling.model_copy(update={"do_sample": False}), []
@@ -162,7 +126,6 @@ class Writer(CausalLanguageModel):
         return decoding.cache == "static" and supports_slots(self.model.config) and not draws_beams
 
     def _generated(self, study: Prefixes, decoding: DecodingConfig) -> Written:
-        ends = self.stepper.ends
         whole = self._network[0].model
-        ids, scores = generate_ids(whole, study, decoding, eos_id=ends, pad_id=self.pad_id)
+        ids, scores = generate_ids(whole, study, decoding, eos_id=self.ends, pad_id=self.pad_id)
         return ids, scores
