@@ -94,6 +94,12 @@ def test_a_prompt_of_the_folder_is_sent_as_it_is(tmp_path: Path) -> None:
         read_prompt(tmp_path)
 
 
+def test_a_prompt_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "prompt.txt").write_bytes(b"\xff{reference}{draft}")
+    with pytest.raises(InputError, match=r"prompt.txt: not a readable text file"):
+        read_prompt(tmp_path)
+
+
 def test_answers_without_the_form_are_asked_for_again_and_counted() -> None:
     def reply(number: int, body: dict[str, object]) -> tuple[int, dict[str, str], bytes]:
         asks_about_b = "clear lungs" in str(body["messages"])

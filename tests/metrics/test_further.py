@@ -442,6 +442,15 @@ def test_folders_that_cannot_be_used_cost_their_row_alone(name: str, tmp_path: P
     assert reason(folder)
 
 
+@pytest.mark.parametrize("kind", ["bart", "clip", "funnel"])
+def test_bertscore_is_of_encoders_alone(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    models = Models({"bertscore": tmp_path})
+    result = further_scores(["BERTScore_raw"], {"": ["stable"]}, [["clear"]], models)
+    assert f"not a text encoder (got {kind}" in result.unavailable["BERTScore_raw"]
+
+
 def test_weights_that_are_nan_are_refused_and_half_precision_is_read(tmp_path: Path) -> None:
     folder = write_roberta(tmp_path)
     texts = made_up_reports(6, seed=51)

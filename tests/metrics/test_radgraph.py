@@ -201,6 +201,13 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
     assert "not a readable weights file" in unavailable(folder)
 
 
+def test_labels_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    folder = write_radgraph(tmp_path)
+    next((folder / "vocabulary").glob("*__ner_labels.txt")).write_bytes(b"\n\xff")
+    with pytest.raises(InputError, match=r"ner_labels.txt: not a readable text file"):
+        RadGraphReader(folder)
+
+
 def test_the_command_says_unavailable(tmp_path: Path) -> None:
     app = typer.Typer(pretty_exceptions_enable=False)
     app.command()(evaluate)

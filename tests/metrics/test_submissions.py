@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,11 @@ def test_rexrank_file_is_theirs_with_predictions(rexrank: Path, tmp_path: Path) 
     assert as_rexrank_reads(content) == [["CXR1_IM-0001", DRAFTS["CXR1"]], ["CXR2_IM-0002", ""]]
     assert content["CXR1_IM-0001"]["context"] == "Indication: Cough."
     assert content["CXR2_IM-0002"]["section_impression"] is None
+    inner = {study: {**entry, "sizes": [{"side": math.nan}, math.inf]} for study, entry in REXRANK.items()}
+    rexrank.write_text(json.dumps(inner))
+    run_submission(SubmissionRequest("rexrank", drafts, tmp_path / "inner.json", rexrank))
+    assert json.loads((tmp_path / "inner.json").read_text())["CXR1_IM-0001"]["sizes"] == [{"side": None}, None]
+    rexrank.write_text(json.dumps(REXRANK))
     with pytest.raises(InputError, match="exists already"):
         run_submission(SubmissionRequest("rexrank", drafts, out, rexrank))
     run_submission(SubmissionRequest("rexrank", drafts, out, rexrank, overwrite=True))

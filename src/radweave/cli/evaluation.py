@@ -23,9 +23,9 @@ NamedWeights = Annotated[
         help="NAME=FOLDER of local weights (radgraph, chexbert, ...), a .toml file of these, or a labeler's folder.",
     ),
 ]
-StudyField = Annotated[str, typer.Option("--study", help="Field or column of the id; found by name if not options.")]
-HypField = Annotated[str, typer.Option("--hyp", help="Field of the generated report; found by name if not options.")]
-RefField = Annotated[str, typer.Option("--ref", help="Field of the reference report; found by name if not options.")]
+StudyField = Annotated[str, typer.Option("--study", help="Field or column of the id; found by name if not given.")]
+HypField = Annotated[str, typer.Option("--hyp", help="Field of the generated report; found by name if not given.")]
+RefField = Annotated[str, typer.Option("--ref", help="Field of the reference report; found by name if not given.")]
 Suite = Annotated[str, typer.Option(help="Scores on the screen: papers, rexrank, vlm3d or all.")]
 ShowAll = Annotated[bool, typer.Option("--all", help="Print every table.")]
 _FIELDS = ("study", "hyp", "ref")
@@ -140,11 +140,11 @@ def label(
     ontology: Annotated[str, typer.Option(help=f"Labeler: {LABELERS}.")] = "chexpert14",
     weights: Weights = None,
     text_field: Annotated[
-        str, typer.Option("--text", help="Field or column of the text; found by name if not options.")
+        str, typer.Option("--text", help="Field or column of the text; found by name if not given.")
     ] = "",
     id_field: StudyField = "",
     out: Annotated[
-        Path | None, typer.Option(help="Where to write, .jsonl or .csv; standard output if not options.")
+        Path | None, typer.Option(help="Where to write, .jsonl or .csv; standard output if not given.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output file.")] = False,
 ) -> None:

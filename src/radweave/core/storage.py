@@ -103,6 +103,18 @@ def write_aside(path: Path) -> Iterator[Path]:
         _fsync(path.parent)
 
 
+def read_text(path: Path) -> str:
+    """Read a whole text file.
+
+    Raises:
+        InputError: if it cannot be read, or is no UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        raise InputError("not a readable text file", file=path, expected="UTF-8") from None
+
+
 def write_text(path: Path, text: str) -> None:
     with write_aside(path) as partial:
         partial.write_text(text, encoding="utf-8")

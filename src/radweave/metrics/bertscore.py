@@ -34,7 +34,7 @@ from transformers import GPT2Tokenizer, RobertaTokenizer
 
 from radweave.core.errors import InputError
 from radweave.core.foreign_models import read_shape
-from radweave.metrics.encoders import StateCache, TextEncoder, TokenIds, read_encoder, states_of
+from radweave.metrics.encoders import StateCache, TextEncoder, TokenIds, count_layers, read_encoder, states_of
 
 Floats = NDArray[np.float64]
 Pairs = Sequence[tuple[str, str]]
@@ -85,7 +85,7 @@ class BertScorer:
         self, folder: Path, references: Sequence[str], *, device: torch.device, cache: Path | None = None
     ) -> None:
         shape = read_shape(folder, what=WHAT)
-        layer = tuned_layer(str(shape.model_type), int(shape.num_hidden_layers))
+        layer = tuned_layer(str(shape.model_type), count_layers(shape, folder))
         self._encoder: TextEncoder = read_encoder(folder, what=WHAT, device=device, layers=layer)
         self._begins_with_blank = isinstance(self._encoder.tokenizer, (RobertaTokenizer, GPT2Tokenizer))
         self._baseline = _baseline(folder, layer)

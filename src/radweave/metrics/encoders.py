@@ -21,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from radweave.core.errors import InputError
 from radweave.core.foreign_models import read_model, read_shape, read_tokenizer
 from radweave.core.storage import sha256_file, sha256_json, write_aside
 from radweave.labels.trained import check_vocabulary
@@ -183,6 +184,7 @@ def read_encoder(
         InputError: for a folder that cannot be loaded, or a tokenizer with more words than the model.
     """
     shape = read_shape(folder, what=what)
+    count_layers(shape, folder)
     if layers is not None:
         shape.num_hidden_layers = layers
     model, _ = read_model(folder, "encoder", what=what, shape=shape, may_be_new=("pooler",))
@@ -196,6 +198,20 @@ def read_encoder(
         weights_hash(folder),
         device,
     )
+
+
+def count_layers(shape: Any, folder: Path) -> int:
+    """The number of layers that a text encoder's configuration states.
+
+    Raises:
+        InputError: for another kind of model; one with a decoder would give the decoder's states.
+    """
+    stated = shape.to_dict()
+    names = (shape.attribute_map.get(name, name) for name in ("num_hidden_layers", "vocab_size", "hidden_size"))
+    layers, *others = (stated.get(name) for name in names)
+    if shape.is_encoder_decoder or not all(isinstance(number, int) for number in (layers, *others)):
+        raise InputError("not a text encoder", file=folder, got=shape.model_type, expected="one like BERT or RoBERTa")
+    return int(layers)
 
 
 def position_limit(shape: Any) -> int:

@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 from radweave.core.chat import ChatFailedError, Messages
 from radweave.core.errors import InputError
 from radweave.core.foreign_models import read_model, read_tokenizer
-from radweave.core.storage import sha256_bytes
+from radweave.core.storage import read_text, sha256_bytes
 from radweave.metrics.encoders import position_limit, weights_hash
 from radweave.metrics.judge import Chat
 
@@ -119,12 +119,12 @@ def read_prompt(folder: Path | None) -> str | None:
     """The prompt of a folder, if it has one.
 
     Raises:
-        InputError: if it has no place for the two reports.
+        InputError: if it is no text, or has no place for the two reports.
     """
     path = None if folder is None else folder / "prompt.txt"
     if path is None or not path.is_file():
         return None
-    text = path.read_text(encoding="utf-8")
+    text = read_text(path)
     if "{reference}" not in text or "{draft}" not in text:
         raise InputError("has no place for the reports", file=path, expected="{reference} and {draft}")
     return text

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from radweave.core.errors import InputError
 from radweave.core.foreign_models import model_of_shape, read_shape, read_tokenizer
 from radweave.core.json_files import read_json
-from radweave.core.storage import sha256_file
+from radweave.core.storage import read_text, sha256_file
 from radweave.labels.trained import load_strictly, read_state
 from radweave.metrics.catalogue import definitions
 
@@ -416,8 +416,7 @@ def _settings(config: Mapping[str, Any], folder: Path) -> tuple[str, SpanSetting
 
 
 def _lines(path: Path) -> tuple[str, ...]:
-    text = path.read_text(encoding="utf-8")
-    return tuple(text.removesuffix("\n").split("\n"))
+    return tuple(read_text(path).removesuffix("\n").split("\n"))
 
 
 def _bert(config: Mapping[str, Any], folder: Path) -> tuple[str, int]:

@@ -107,12 +107,17 @@ def _rexrank(drafts: Mapping[str, str], studies: Path | None) -> tuple[dict[str,
     _same_studies(names.values(), drafts, studies)
     reports = {study: drafts[name] for study, name in names.items()}
     # A missing section is NaN in some of ReXrank's files, which is no JSON.
-    entries = {study: {key: _none_for_nan(value) for key, value in entry.items()} for study, entry in content.items()}
+    entries = {study: _none_for_nan(entry) for study, entry in content.items()}
     return {study: {**entry, "model_prediction": reports[study]} for study, entry in entries.items()}, reports
 
 
 def _none_for_nan(value: Any) -> Any:
-    return None if isinstance(value, float) and math.isnan(value) else value
+    """The value with None for every number that JSON does not have."""
+    if isinstance(value, dict):
+        return {key: _none_for_nan(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_none_for_nan(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _vlm3d(drafts: Mapping[str, str], studies: Path | None) -> tuple[list[Any], dict[str, str]]:
