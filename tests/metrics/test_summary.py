@@ -96,6 +96,14 @@ def test_verdict_is_the_interval_against_the_best_floor(monkeypatch: pytest.Monk
     assert verdicts() == [(None, None)] * 4
 
 
+def test_a_reciprocal_of_a_mean_below_zero_is_better_than_one_of_a_mean_above() -> None:
+    key = "RadCliQ_v1_inverse"
+    corpus = {key: Score(1 / -1.4, Interval(1 / -1.2, 1 / -1.6))}
+    floors = {str(mean): FloorScores(str(mean), corpus={key: 1 / mean}) for mean in (1.2, 0.5, 2.0)}
+    row = next(row for row in summary_rows("rexrank", corpus, {}, floors, None) if row.metric == key)
+    assert (row.verdict, row.floor_name) == ("above", "0.5")
+
+
 def test_scores_of_abnormal_studies_are_those_of_a_set_without_normal_ones() -> None:
     pairs = shortened(3)
     whole = evaluated(pairs)

@@ -6,6 +6,7 @@ new metric is one record here; a language score also needs its statistic in ``ra
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -89,7 +90,9 @@ class Metric:
         return self.hf_definition or self.definition if implementation == "hf" else self.definition
 
     def rank(self, value: float) -> float:
-        """The value, larger for a better score."""
+        """A number that is larger for a better score: of 1 / mean less the mean, which may lie on both sides of 0."""
+        if self.is_reciprocal:
+            return -1.0 / value if value else -math.inf
         return value if self.higher_is_better else -value
 
     def statistic(

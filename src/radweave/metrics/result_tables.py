@@ -479,8 +479,10 @@ def _better(row: Mapping[str, Any]) -> str:
         return DASH
     if p >= _SIGNIFICANT:
         return "level"
-    metric = METRICS.get(row["metric"])
-    return "better" if (metric.rank(difference) if metric else difference) > 0 else "worse"
+    if metric := METRICS.get(row["metric"]):
+        first, second = (metric.rank(row[side] if side in row else row[f"{side}_mean"]) for side in ("a", "b"))
+        difference = second - first
+    return "better" if difference > 0 else "worse"
 
 
 def _signed(value: float | None) -> str:
