@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, cast
@@ -196,7 +196,7 @@ def report_term(forward: Forward) -> Tensor:
 INPUTS = {"image": DecoderInput("views of the study"), "prior": DecoderInput("views and report of the previous study")}
 TERMS: Mapping[str, Term[Forward]] = {
     "report": Term(("vision_encoder", "connector", "language_model"), report_term, images=True),
-    "words": WORDS_TERM,
+    "words": replace(WORDS_TERM, silent="a probe sees the images before the network reads them"),
 }
 
 
