@@ -204,8 +204,24 @@ NO_TERMS: Mapping[str, Term[Forward]] = {}
 """Losses of a model that is elsewhere."""
 
 
+class ReadsPrior(ReportModel):
+    """Base of a model here and of one that is served: both may be told of the prior study."""
+
+    prior: Prior
+    inputs = INPUTS
+
+    @property
+    def absent_inputs(self) -> frozenset[str]:
+        """The prior, where the configuration leaves it out."""
+        return frozenset({"prior"} if self.prior == "none" else ())
+
+    def asks_priors(self) -> bool:
+        """True if the model is told of a study's prior."""
+        return self.prior != "none"
+
+
 @dataclass(eq=False, repr=False, kw_only=True)
-class GeneratorModel(ReportModel):
+class GeneratorModel(ReadsPrior):
     """A report by a published model of images and texts, in its own prompt.
 
         report ~ LM([images; texts of the study; instruction])
@@ -227,16 +243,6 @@ class GeneratorModel(ReportModel):
     report_heading: tuple[int, ...]
     break_ids: tuple[int, ...]
     terms = TERMS
-    inputs = INPUTS
-
-    @property
-    def absent_inputs(self) -> frozenset[str]:
-        """The prior, where the configuration leaves it out."""
-        return frozenset({"prior"} if self.prior == "none" else ())
-
-    def asks_priors(self) -> bool:
-        """True if the model reads a study's prior."""
-        return self.prior != "none"
 
     def loss(self, batch: Batch, terms: Sequence[str]) -> dict[str, Tensor]:
         """Losses: ``report`` per token after the prompt, ``words`` of the word head."""
@@ -285,7 +291,7 @@ class GeneratorModel(ReportModel):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class ServedModel(ReportModel):
+class ServedModel(ReadsPrior):
     """A report by a model that another program serves, in a chat.
 
     The question has the images and texts that ``GeneratorModel`` puts into a prompt; the server has the template. No
@@ -299,16 +305,6 @@ class ServedModel(ReportModel):
     report_heading: tuple[int, ...]
     break_ids: tuple[int, ...]
     terms = NO_TERMS
-    inputs = INPUTS
-
-    @property
-    def absent_inputs(self) -> frozenset[str]:
-        """The prior, where the configuration leaves it out."""
-        return frozenset({"prior"} if self.prior == "none" else ())
-
-    def asks_priors(self) -> bool:
-        """True if the model is told of a study's prior."""
-        return self.prior != "none"
 
     def loss(self, batch: Batch, terms: Sequence[str]) -> dict[str, Tensor]:
         """No losses.
