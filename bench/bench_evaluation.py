@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from made_up import made_up_sentence
+
 from radweave.labels import get_labeler
 from radweave.metrics import Options, Pair, evaluate_pairs, get_protocol, read_pairs
 from radweave.metrics.language import language_statistics

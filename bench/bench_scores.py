@@ -22,8 +22,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "metrics"))
-from score_folders import WORDS, write_roberta
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from tests.metrics.score_folders import WORDS, write_roberta
 
 FloatArray = NDArray[np.float64]
 NORMAL = "The heart is normal. The lungs are clear. No effusion or pneumothorax."

@@ -23,12 +23,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "serve"))
-from load import Killed, Load, free_port
-
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from radweave.engine.train import train
-from toys import TOY_OVERRIDES, TOY_SIZES, write_toy_dataset
+from tests.toys import TOY_OVERRIDES, TOY_SIZES, write_toy_dataset
+from tests.workstation.load import Killed, Load, free_port
 
 SAMPLE_S = 5.0
 

@@ -33,9 +33,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-from damaged_files import Format, damaged_copies, digest, image_formats, look_at_radiograph, look_at_volume
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from radweave.core.errors import InputError
+from tests.damaged_files import Format, damaged_copies, digest, image_formats, look_at_radiograph, look_at_volume
 
 MEMORY_BYTES = 8 << 30
 HANG_S = 150.0
@@ -193,13 +193,13 @@ def text_formats(folder: Path) -> dict[str, Format]:
 
 
 def _run_formats(folder: Path, dataset: Path) -> dict[str, Format]:
-    from conftest import TOY_OVERRIDES, TOY_SIZES
     from radweave.core.config import from_yaml
     from radweave.data.tokenizer import load_tokenizer
     from radweave.engine.checkpoint import load_weights
     from radweave.engine.restore import restore
     from radweave.engine.train import train
     from radweave.methods.baseline import PRESETS
+    from tests.conftest import TOY_OVERRIDES, TOY_SIZES
 
     made = train(
         "baseline", dataset, folder / "run",

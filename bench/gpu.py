@@ -32,15 +32,15 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT))
 
 import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
-from fake_device import NAME as STANDIN  # noqa: E402
-from fake_device import crossings, standing_in  # noqa: E402
 from radweave.core.devices import VARIABLE  # noqa: E402
-from toys import TOY_OVERRIDES, TOY_SIZES, write_toy_dataset  # noqa: E402
+from tests.fake_device import NAME as STANDIN  # noqa: E402
+from tests.fake_device import crossings, standing_in  # noqa: E402
+from tests.toys import TOY_OVERRIDES, TOY_SIZES, write_toy_dataset  # noqa: E402
 
 TOLERANCES = {"float32": 0.01, "bfloat16": 0.05, "compiled": 0.01}
 COMPILED = "baseline"
@@ -225,7 +225,7 @@ def contract_suite(job: Job) -> dict[str, Any]:
                "-m", "not slow", "-n", str(min(8, os.cpu_count() or 1))]  # fmt: skip
     if subprocess.run([sys.executable, "-c", "import xdist"], capture_output=True, check=False).returncode:
         command = command[:-2]
-    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
+    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     environment = {**os.environ, VARIABLE: str(job.device), "PYTHONPATH": paths}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=240)
     tail = done.stdout.strip().splitlines()[-1:] or [done.stderr[-300:]]

@@ -19,10 +19,10 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT))
 
-from chat_server import RATES, report_for, serving_chat  # noqa: E402
-from toys import write_toy_dataset  # noqa: E402
+from tests.chat_server import RATES, report_for, serving_chat  # noqa: E402
+from tests.toys import write_toy_dataset  # noqa: E402
 
 RADWEAVE = [sys.executable, "-c", "from radweave.cli import main; main()"]
 RUN = [

@@ -21,10 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from made_up import made_up_sentence
 from numpy.typing import NDArray
 from PIL import Image
-
-from made_up import made_up_sentence
 
 SEED, SIDE, FULL = 0, 32, (3056, 2544)
 BLOCK = 1000

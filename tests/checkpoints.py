@@ -11,7 +11,7 @@ import torch
 import transformers
 
 from radweave.data.tokenizer import BpeTokenizerConfig
-from toys import TOY_REPORTS
+from tests.toys import TOY_REPORTS
 
 SIZE = 32
 VIT = {

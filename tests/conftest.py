@@ -10,13 +10,13 @@ import pytest
 
 import radweave
 from radweave.data.dataset import Dataset
-from toys import ROOT, TOY_CT_OVERRIDES, TOY_OVERRIDES, TOY_SIZES, write_toy_dataset
+from tests.toys import ROOT, TOY_CT_OVERRIDES, TOY_OVERRIDES, TOY_SIZES, write_toy_dataset
 
 # Triton's kernels run in its interpreter where there is no GPU; that has to be said before it is imported.
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 # Processes that tests start import the package that is tested here, not one that happens to be installed.
-os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(radweave.__file__).parents[1]), str(ROOT / "tests")])
+os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(radweave.__file__).parents[1]), str(ROOT)])
 
 
 @pytest.fixture

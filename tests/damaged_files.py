@@ -24,10 +24,19 @@ import numpy as np
 from PIL import Image
 from pydicom.uid import DeflatedExplicitVRLittleEndian, JPEG2000Lossless, JPEGLSLossless, RLELossless
 
-from image_files import chest, compressed, dataset, save, thorax_hu, write_baseline_jpeg, write_dicom, write_metaimage
 from radweave.io.dicom import DOUBTFUL
 from radweave.io.images import read_radiograph
 from radweave.io.volumes import read_stored
+from tests.image_files import (
+    chest,
+    compressed,
+    dataset,
+    save,
+    thorax_hu,
+    write_baseline_jpeg,
+    write_dicom,
+    write_metaimage,
+)
 
 Look = Callable[[Path], tuple[str, bool]]
 

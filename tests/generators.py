@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from radweave.data.tokenizer import BpeTokenizerConfig
-from toys import TOY_REPORTS
+from tests.toys import TOY_REPORTS
 
 SIDE = 32
 _EYES = {

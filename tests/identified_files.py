@@ -34,7 +34,7 @@ from pydicom.uid import (
     RLELossless,
 )
 
-from image_files import chest, dataset, save
+from tests.image_files import chest, dataset, save
 
 NAMES: Final = (
     "Zquillby^Jonx",

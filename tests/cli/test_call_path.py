@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import radweave as package
-from command_line import radweave
 from radweave.data.dataset import Dataset
 from radweave.engine import drafts
 from radweave.methods.baseline.model import BaselineModel
-from toys import TOY_OVERRIDES, TOY_SIZES
+from tests.command_line import radweave
+from tests.toys import TOY_OVERRIDES, TOY_SIZES
 
 SOURCE = Path(package.__file__).parent
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from command_line import radweave
 from radweave.data.dataset import Dataset
-from toys import ROOT, TOY_OVERRIDES, TOY_SIZES, write_toy_dataset
+from tests.command_line import radweave
+from tests.toys import ROOT, TOY_OVERRIDES, TOY_SIZES, write_toy_dataset
 
 HEAVY = ("torch", "transformers", "scipy", "sklearn", "pydicom", "nibabel", "pandas", "PIL")
 

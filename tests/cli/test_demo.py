@@ -11,7 +11,7 @@ import pytest
 from radweave.cli.demo import FINDINGS_SHOWN, METHOD, run_demo
 from radweave.engine.restore import restore
 from radweave.inference.predictor import Predictor
-from toys import TOY_OVERRIDES, TOY_SIZES
+from tests.toys import TOY_OVERRIDES, TOY_SIZES
 
 
 @pytest.mark.long

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from command_line import radweave
 from radweave.cli.doctor import examine, lines
 from radweave.core.extras import EXTRAS
+from tests.command_line import radweave
 
 
 def test_doctor_describes_the_installation(monkeypatch: pytest.MonkeyPatch) -> None:

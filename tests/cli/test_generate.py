@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 from pydicom import dcmread
 
-from command_line import radweave
-from image_files import CANARY, edit, write_dicom, write_series
 from radweave.core.escaping import csv_line
 from radweave.core.study import RESEARCH_ONLY
 from radweave.data.dataset import Dataset
@@ -20,7 +18,9 @@ from radweave.inference.predictor import Predictor
 from radweave.workstation.draft_report import finished_report
 from radweave.workstation.finished import writable
 from radweave.workstation.formats import FORMATS
-from toys import toy_image
+from tests.command_line import radweave
+from tests.image_files import CANARY, edit, write_dicom, write_series
+from tests.toys import toy_image
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ import typer
 from typer.testing import CliRunner
 
 import radweave.inference.explain  # binds names before the tests patch them
-from command_line import radweave
 from radweave.cli import app, options
 from radweave.core.study import View
 from radweave.data.dataset import Dataset
@@ -25,7 +24,8 @@ from radweave.experiments.bench_suite import BenchRequest
 from radweave.metrics.commands import CompareRequest, EvaluateRequest, LabelRequest
 from radweave.metrics.pairs import Fields
 from radweave.metrics.submissions import SubmissionRequest
-from toys import TOY_OVERRIDES, TOY_SIZES
+from tests.command_line import radweave
+from tests.toys import TOY_OVERRIDES, TOY_SIZES
 
 P = Path
 
@@ -278,7 +278,7 @@ def test_progress_lines_are_rare(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_import_progress_has_a_total(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from toys import toy_image
+    from tests.toys import toy_image
 
     monkeypatch.setattr(options, "LINE_EVERY_S", 0.0)
     for number in range(3):

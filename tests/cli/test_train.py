@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from checkpoints import write_encoder, write_language_model
-from command_line import radweave
 from radweave.core.config import parse_yaml
 from radweave.core.devices import VARIABLE
 from radweave.core.errors import InputError
@@ -20,7 +18,9 @@ from radweave.core.json_files import read_json
 from radweave.data.dataset import Dataset
 from radweave.engine.run_directory import claimed, refuse_place
 from radweave.engine.train import train
-from toys import TOY_OVERRIDES, TOY_SIZES
+from tests.checkpoints import write_encoder, write_language_model
+from tests.command_line import radweave
+from tests.toys import TOY_OVERRIDES, TOY_SIZES
 
 TOY = [*TOY_OVERRIDES, *TOY_SIZES["baseline"]]
 

@@ -11,8 +11,8 @@ import re
 from pathlib import Path
 
 import radweave
-from every_module import import_all
 from radweave.core.config import Config
+from tests.every_module import import_all
 
 SOURCE = Path(radweave.__file__).parent
 

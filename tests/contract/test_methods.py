@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 import torch
 
-from fake_device import standing_in
 from radweave import methods
 from radweave.core import map_kinds
 from radweave.core.batch import Batch
@@ -59,7 +58,8 @@ from radweave.nn.heads import NEGATIVE, POSITIVE, UNCERTAIN, UNLABELED, Uncertai
 from radweave.nn.language_model import CausalLanguageModel
 from radweave.nn.memory.bank import Bank, load_bank, save_bank, write_tensors
 from radweave.nn.vision import InputSize, tokens_of
-from toys import TOY_CT_OVERRIDES, TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
+from tests.fake_device import standing_in
+from tests.toys import TOY_CT_OVERRIDES, TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
 
 SEVENTH = "seventh"
 METHODS = [*method_names(), SEVENTH]

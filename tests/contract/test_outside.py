@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from command_line import radweave
 from radweave.core.errors import InputError
 from radweave.core.json_files import read_json
 from radweave.data.dataset import Dataset
@@ -21,7 +20,8 @@ from radweave.engine.rewards import Rewards, TrainingTexts, refuse_unusable_rewa
 from radweave.labels import get_labeler
 from radweave.methods import load_method, method_names, method_summary, outside, resolve, usable_methods
 from radweave.methods.baseline import PRESETS
-from toys import ROOT, TOY_OVERRIDES, TOY_SIZES
+from tests.command_line import radweave
+from tests.toys import ROOT, TOY_OVERRIDES, TOY_SIZES
 
 MODULES = {
     "mine/__init__.py": '''"""The seventh method with a table."""

@@ -7,11 +7,11 @@ import re
 import pytest
 from pydantic import Field
 
-from command_line import radweave
 from radweave.core.config import Config, Width, Widths
 from radweave.methods import load_method, method_names
 from radweave.methods.experiment import Experiment, ModelConfig
 from radweave.methods.reference import all_fields, reference
+from tests.command_line import radweave
 
 
 @pytest.fixture(scope="module")

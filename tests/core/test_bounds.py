@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from annotated_types import Ge, Gt, Le, Lt, MaxLen
 
-from every_module import import_all
 from radweave.core.config import Config
 from radweave.core.errors import InputError
 from radweave.methods import resolve
+from tests.every_module import import_all
 
 UNBOUNDED: dict[str, str] = {}
 """Whole numbers without bounds, each with its reason."""

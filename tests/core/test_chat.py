@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from judge_server import Reply, completion, serving
 from PIL import Image, PngImagePlugin
 
 from radweave.core.chat import (
@@ -28,6 +27,7 @@ from radweave.core.chat import (
     text_part,
 )
 from radweave.core.errors import InputError
+from tests.metrics.judge_server import Reply, completion, serving
 
 QUESTION = [{"role": "user", "content": "x"}]
 

@@ -9,10 +9,10 @@ import sys
 import pytest
 import torch
 
-from fake_device import crossings, standing_in
 from radweave.core.devices import VARIABLE, default_device, use_device
 from radweave.core.errors import InputError
 from radweave.core.provenance import arithmetic
+from tests.fake_device import crossings, standing_in
 
 
 def test_use_device_sets_the_default_device(monkeypatch: pytest.MonkeyPatch) -> None:

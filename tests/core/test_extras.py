@@ -15,7 +15,7 @@ from radweave.core.errors import InputError
 from radweave.core.extras import EXTRAS, install_line, missing, refuse_without
 from radweave.engine.board import BoardKind
 from radweave.workstation.database import Database
-from toys import ROOT
+from tests.toys import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 FOR_DEVELOPERS = {"dev", "docs"}

@@ -9,8 +9,8 @@ import torch
 import transformers
 from transformers.utils import logging
 
-from checkpoints import write_encoder
 from radweave.core.foreign_models import read_model
+from tests.checkpoints import write_encoder
 
 
 def test_unused_weights_are_ignored_silently(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from toys import ROOT
+from tests.toys import ROOT
 
 
 @pytest.fixture

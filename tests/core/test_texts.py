@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import radweave
-from toys import ROOT
+from tests.toys import ROOT
 
 SOURCE = ROOT / "src" / "radweave"
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
@@ -87,6 +87,6 @@ def test_links_between_pages_resolve() -> None:
 
 
 def test_child_processes_import_the_package_under_test(tmp_path: Path) -> None:
-    code = "import radweave, toys; print(radweave.__file__)"
+    code = "import radweave, tests.toys; print(radweave.__file__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert done.stdout.strip() == radweave.__file__

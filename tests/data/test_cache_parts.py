@@ -25,7 +25,7 @@ from radweave.data.ct import CtPreprocessing
 from radweave.data.dataset import Dataset
 from radweave.engine import train as training
 from radweave.phantom.study import PhantomOptions, write_phantom_dataset
-from toys import write_toy_dataset
+from tests.toys import write_toy_dataset
 
 SIZE = 16
 PARTS = [Part(number, 3) for number in (1, 2, 3)]

@@ -17,7 +17,6 @@ from PIL import Image
 from scipy import ndimage
 from typer.testing import CliRunner
 
-from image_files import write_dicom
 from radweave.cli.data import app
 from radweave.core.study import ImageRef, Study, View
 from radweave.data.cache.arrays import in_order
@@ -25,6 +24,7 @@ from radweave.data.check import IN_A_CIRCLE, NOT_EARLIER, OF_ANOTHER_PATIENT, Ch
 from radweave.data.dataset import DatasetCard, DatasetWriter
 from radweave.data.leaks.images import Copy, ImageIndex, descriptor, thumbnail
 from radweave.data.leaks.texts import TextIndex, normalised
+from tests.image_files import write_dicom
 
 Rows = list[dict[str, Any]]
 

@@ -12,7 +12,6 @@ import pytest
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from image_files import edit, thorax_hu, write_series
 from radweave.core.config import override
 from radweave.core.errors import InputError
 from radweave.data.cache import ct as ct_cache
@@ -32,6 +31,7 @@ from radweave.data.ct import (
     to_unit,
 )
 from radweave.io.volumes import Geometry, Volume
+from tests.image_files import edit, thorax_hu, write_series
 
 
 def volume(hu: np.ndarray, spacing_mm: tuple[float, float, float] = (2.0, 1.5, 1.25)) -> Volume:

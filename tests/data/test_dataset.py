@@ -13,7 +13,7 @@ from radweave.core.errors import InputError
 from radweave.core.study import ImageRef, Split, Study
 from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter
 from radweave.data.examples import refuse_leaks
-from toys import write_toy_dataset
+from tests.toys import write_toy_dataset
 
 
 def test_studies_come_back_as_they_went_in(toy_dataset: Dataset) -> None:

@@ -21,7 +21,7 @@ from radweave.data.dataset import Dataset
 from radweave.data.examples import prepare_split
 from radweave.data.loader import Example, StudyLoader, _drop_view, collate, ordered_views
 from radweave.data.square import to_square
-from toys import write_toy_dataset
+from tests.toys import write_toy_dataset
 
 
 def example(index: int, views: int = 1, tokens: int = 3) -> Example:

@@ -16,7 +16,7 @@ from radweave.data import dataset as manifest
 from radweave.data.dataset import Dataset
 from radweave.engine.train import train
 from radweave.experiments.one_run import Task, run_task
-from toys import TOY_OVERRIDES, TOY_SIZES
+from tests.toys import TOY_OVERRIDES, TOY_SIZES
 
 OVERRIDES = (*TOY_OVERRIDES, *TOY_SIZES["baseline"], "stages.report.epochs=1")
 

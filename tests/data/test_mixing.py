@@ -20,7 +20,7 @@ from radweave.engine.train import train
 from radweave.methods.dast.model import DastModel
 from radweave.methods.model import TrainingView
 from radweave.nn.memory.bank import load_bank
-from toys import TOY_OVERRIDES, TOY_SIZES, write_toy_dataset
+from tests.toys import TOY_OVERRIDES, TOY_SIZES, write_toy_dataset
 
 ENCODER = "{kind: resnet, embedding_size: 8, hidden_sizes: [8, 16], depths: [1, 1], layer_type: basic}"
 OPTIONS = (*TOY_OVERRIDES, *TOY_SIZES["dast"], f"model.vision_encoder={ENCODER}", "stages.language.epochs=0")

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from image_files import write_dicom
 from radweave.cli.data import app
 from radweave.core.errors import InputError
 from radweave.data.dataset import Dataset
 from radweave.data.deidentify.texts import Scrubber
 from radweave.data.importers import ImportOptions, import_dataset
+from tests.image_files import write_dicom
 
 NAME, RECORD = "ZZCANARY^ANNA", "QX-778"
 

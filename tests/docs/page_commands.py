@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from notebooks import ENDING, as_markdown
-
-from toys import ROOT
+from docs.site.notebooks import ENDING, as_markdown
+from tests.toys import ROOT
 
 NOTEBOOKS = sorted((ROOT / "docs/tutorials").glob(f"*{ENDING}"))
 PAGES = [

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import typer
-from page_commands import PAGES, commands
 
 from radweave.cli import app
 from radweave.core.config import override
 from radweave.core.errors import InputError
 from radweave.methods import load_method
 from radweave.nn.decoding import DecodingConfig
+from tests.docs.page_commands import PAGES, commands
 
 UsageError: Any = typer.BadParameter.__mro__[1]
 """Of whichever click typer has: its own, or the package."""

@@ -10,13 +10,13 @@ from urllib.parse import urlsplit
 
 import yaml
 from fastapi.routing import APIRoute
-from test_commands import parsed
 
 import radweave
 from radweave.workstation.api import probes
 from radweave.workstation.hospital_plan import read_plan
 from radweave.workstation.settings import Settings
-from toys import ROOT
+from tests.docs.test_commands import parsed
+from tests.toys import ROOT
 
 DEPLOY = ROOT / "deploy"
 COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text("utf-8"))

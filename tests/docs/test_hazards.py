@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 
-from toys import ROOT
+from tests.toys import ROOT
 
 TABLE = (ROOT / "docs/hospital.md").read_text("utf-8").split("| hazard |", 1)[1].split("\n\n", 1)[0]
 HAZARDS = [[cell.strip() for cell in line.strip("|").split("|")] for line in TABLE.splitlines()[2:]]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
-from page_commands import PAGES, text_of
-
-from toys import ROOT
+from tests.docs.page_commands import PAGES, text_of
+from tests.toys import ROOT
 
 
 def test_every_link_to_a_file_leads_to_one() -> None:

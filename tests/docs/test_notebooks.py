@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from notebooks import as_markdown
-from page_commands import NOTEBOOKS, commands
+
+from docs.site.notebooks import as_markdown
+from tests.docs.page_commands import NOTEBOOKS, commands
 
 MOST_BYTES = 30_000
 LINES_OF_A_METHOD = 60

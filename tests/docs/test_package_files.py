@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 import yaml
 
 import radweave
-from toys import ROOT
+from tests.toys import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from page_commands import PAGES, Command, commands
-from published_layouts import CHECKPOINTS
 from transformers import AutoModel, AutoTokenizer
 
-from command_line import radweave
 from radweave.data.dataset import Dataset
 from radweave.methods import load_method, method_names
 from radweave.nn.text_encoder import PretrainedTextEncoderConfig
-from toys import ROOT
+from tests.command_line import radweave
+from tests.docs.page_commands import PAGES, Command, commands
+from tests.docs.published_layouts import CHECKPOINTS
+from tests.toys import ROOT
 
 WEIGHTS = "/weights/"
 TRAINING = [command for page in PAGES for command in commands(page) if command.words[0] == "train"]

@@ -16,7 +16,7 @@ from radweave.core.errors import InputError
 from radweave.data.dataset import Dataset
 from radweave.engine.train import train
 from radweave.inference.predictor import Predictor
-from toys import ROOT
+from tests.toys import ROOT
 
 LINES_OF_THE_LOOP = 38
 

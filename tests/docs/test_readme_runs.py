@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from page_commands import commands
 from PIL import Image
 
-from command_line import radweave
-from image_files import write_dicom
 from radweave.data.dataset import Dataset
-from toys import ROOT, toy_image
+from tests.command_line import radweave
+from tests.docs.page_commands import commands
+from tests.image_files import write_dicom
+from tests.toys import ROOT, toy_image
 
 README = ROOT / "README.md"
 NOT_RUN = ("demo",)

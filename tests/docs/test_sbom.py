@@ -8,7 +8,7 @@ import tomllib
 from typing import Any
 
 import radweave
-from toys import ROOT
+from tests.toys import ROOT
 
 TEXT = (ROOT / "deploy" / "sbom.cdx.json").read_text("utf-8")
 LIST: dict[str, Any] = json.loads(TEXT)

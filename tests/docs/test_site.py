@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 import radweave
-from toys import ROOT
+from tests.toys import ROOT
 
 NOTICE = "Research software, not a medical device"
 LOADED = {

@@ -29,7 +29,7 @@ from radweave.methods import load_method, resolve
 from radweave.methods.experiment import BuildContext
 from radweave.methods.stage import OptimizerConfig, StageConfig, apply_finetune
 from radweave.nn.global_batch import gather_batch, mean_over_batch, one_slice_of, symmetric_info_nce
-from toys import TOY_OVERRIDES, TOY_SIZES
+from tests.toys import TOY_OVERRIDES, TOY_SIZES
 
 OVERRIDES = [
     *TOY_OVERRIDES,

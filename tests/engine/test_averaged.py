@@ -16,7 +16,7 @@ from radweave.engine.expected_utility import FOLDER, Opened
 from radweave.engine.restore import Run, restore
 from radweave.engine.train import train
 from radweave.inference.predictor import Predictor
-from toys import write_followed_dataset
+from tests.toys import write_followed_dataset
 
 
 @pytest.fixture(scope="module")

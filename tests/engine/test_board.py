@@ -16,7 +16,7 @@ from radweave.data.dataset import Dataset
 from radweave.engine.board import TensorBoard, WandbBoard, open_board, watched
 from radweave.engine.loop import Watch
 from radweave.engine.train import train
-from toys import TOY_OVERRIDES, TOY_SIZES
+from tests.toys import TOY_OVERRIDES, TOY_SIZES
 
 
 def events(folder: Path) -> Any:

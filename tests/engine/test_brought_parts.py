@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from checkpoints import ENCODERS, LANGUAGE_MODELS, POSITIONS, write_encoder, write_language_model
 from radweave.core.errors import InputError
 from radweave.data.dataset import Dataset
 from radweave.engine.restore import restore
 from radweave.engine.train import train
 from radweave.inference.predictor import Predictor
-from toys import TOY_OVERRIDES
+from tests.checkpoints import ENCODERS, LANGUAGE_MODELS, POSITIONS, write_encoder, write_language_model
+from tests.toys import TOY_OVERRIDES
 
 PAIRS = list(zip(cycle(ENCODERS), LANGUAGE_MODELS, strict=False))
 OVERRIDES = [

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 import radweave as package
-from command_line import radweave
 from radweave.data.dataset import Dataset
 from radweave.engine.run_folder import read_card, read_card_alone
 from radweave.inference.export import export
-from toys import TOY_OVERRIDES, TOY_SIZES, write_toy_dataset
+from tests.command_line import radweave
+from tests.toys import TOY_OVERRIDES, TOY_SIZES, write_toy_dataset
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from short_stage import short_stage
 from torch import Tensor, nn
 
 from radweave.core.batch import Batch
@@ -17,6 +16,7 @@ from radweave.core.errors import InputError
 from radweave.engine.distributed import Ranks
 from radweave.engine.loop import CompiledNetworks, Watch, refuse_no_compiler
 from radweave.nn.language_model import LlamaConfig
+from tests.engine.short_stage import short_stage
 
 WIDTH = 16
 

@@ -29,7 +29,7 @@ from radweave.inference.predictor import Predictor
 from radweave.io.volumes import read_volume
 from radweave.methods import resolve
 from radweave.nn.connector import encode_views
-from toys import TOY_CT_OVERRIDES
+from tests.toys import TOY_CT_OVERRIDES
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import distributed_job as job
 import numpy as np
 import pytest
 import torch
@@ -28,7 +27,8 @@ from radweave.engine.restore import restore
 from radweave.engine.train import train
 from radweave.inference.bulk import generate_split
 from radweave.inference.predictor import Predictor
-from toys import TOY_SIZES, write_toy_dataset
+from tests.engine import distributed_job as job
+from tests.toys import TOY_SIZES, write_toy_dataset
 
 pytestmark = pytest.mark.long
 

@@ -32,7 +32,7 @@ from radweave.methods.dast.model import DastModel
 from radweave.methods.diffrgennet.model import DiffRGenNetModel
 from radweave.methods.diffvp.model import DiffvpModel
 from radweave.methods.model import Classifying, EvidenceSource, ReportModel, generations
-from toys import TOY_CT_OVERRIDES, TOY_OVERRIDES, TOY_SIZES
+from tests.toys import TOY_CT_OVERRIDES, TOY_OVERRIDES, TOY_SIZES
 
 UTILITY = ["kind=expected_utility"]
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 from transformers import AutoConfig, DynamicCache, LlamaForCausalLM
 
-from checkpoints import write_language_model
 from radweave.core.errors import InputError
 from radweave.engine.estimate import (
     PUBLISHED,
@@ -22,7 +21,8 @@ from radweave.engine.estimate import (
 from radweave.methods import method_names, resolve
 from radweave.methods.stage import build_optimizer
 from radweave.nn.language_model import LlamaConfig, LoraConfig
-from toys import TOY_OVERRIDES, TOY_SIZES
+from tests.checkpoints import write_language_model
+from tests.toys import TOY_OVERRIDES, TOY_SIZES
 
 LLAMA_2_7B = 6_738_415_616
 """Parameters of the published checkpoint: 2 V H + L (4 H^2 + 3 H F + 2 H) + H."""

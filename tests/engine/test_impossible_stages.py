@@ -12,7 +12,7 @@ from radweave.engine.estimate import build_on_meta
 from radweave.engine.plan import refuse_impossible_stages
 from radweave.methods import resolve
 from radweave.nn import decoding
-from toys import TOY_OVERRIDES, TOY_SIZES
+from tests.toys import TOY_OVERRIDES, TOY_SIZES
 
 
 def refuse(*overrides: str) -> None:

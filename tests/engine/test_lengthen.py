@@ -15,7 +15,7 @@ from radweave.engine.run_directory import aside_of, read_started
 from radweave.engine.run_folder import StageFigures, read_card
 from radweave.engine.train import train
 from radweave.methods.stage import OptimizerConfig, StageConfig
-from toys import TOY_OVERRIDES, TOY_SIZES
+from tests.toys import TOY_OVERRIDES, TOY_SIZES
 
 CONSTANT = "stages.report.optimizer.final_ratio=1"
 OPTIONS = (*TOY_OVERRIDES, *TOY_SIZES["baseline"])

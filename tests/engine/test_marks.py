@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from command_line import radweave
 from radweave.data.dataset import Dataset
 from radweave.data.tokenizer import encode
 from radweave.engine.drafts import EMPTY, MARKS_REMOVED
@@ -17,6 +16,7 @@ from radweave.inference.predictor import Predictor
 from radweave.labels.comparisons import without_marks
 from radweave.nn.decoding import DecodingConfig, Prefixes, Written
 from radweave.nn.language_model import CausalLanguageModel
+from tests.command_line import radweave
 
 MARKED = "The heart is normal. There is an XXXX opacity on the left. No effusion."
 

@@ -26,7 +26,7 @@ from radweave.methods.am_mrg.model import AmMrgModel
 from radweave.methods.model import own_reports
 from radweave.metrics.statistics import Floats
 from radweave.nn.memory.bank import Bank
-from toys import TOY_OVERRIDES, TOY_SIZES
+from tests.toys import TOY_OVERRIDES, TOY_SIZES
 
 SAMPLES = "expected_utility.samples=2"
 

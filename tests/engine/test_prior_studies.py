@@ -25,7 +25,7 @@ from radweave.engine.restore import Run, restore
 from radweave.engine.stages import TrainingWatch
 from radweave.engine.train import train
 from radweave.inference.predictor import Predictor
-from toys import TOY_OVERRIDES, TOY_SIZES, toy_image, write_followed_dataset
+from tests.toys import TOY_OVERRIDES, TOY_SIZES, toy_image, write_followed_dataset
 
 OVERRIDES = [*TOY_OVERRIDES, *TOY_SIZES["baseline"], "stages.report.epochs=1", "decoding.expected_utility.samples=1"]
 UTILITY = "kind=expected_utility"
@@ -54,12 +54,12 @@ def reports(run: Run, examples: Sequence[Example], *options: str) -> list[Report
 
 
 def later(run: Run, dataset: Dataset) -> Example:
-    return next(example for example in prepared(run, dataset).beside_priors if example.prior is not None)
+    return next(example for example in prepared(run, dataset).examples_with_priors if example.prior is not None)
 
 
 @pytest.mark.parametrize("told", ["report", "image", "both"])
 def test_a_draft_is_told_its_prior_and_one_without_a_prior_is_as_before(run: Run, dataset: Dataset, told: str) -> None:
-    examples, option = prepared(run, dataset).beside_priors, f"expected_utility.prior={told}"
+    examples, option = prepared(run, dataset).examples_with_priors, f"expected_utility.prior={told}"
     untold, informed = reports(run, examples), reports(run, examples, option)
     for example, before, after in zip(examples, untold, informed, strict=True):
         if example.prior is None:

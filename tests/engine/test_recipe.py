@@ -21,7 +21,7 @@ from radweave.labels.labeler import abnormal_sentences
 from radweave.methods import resolve
 from radweave.methods.model import Withheld
 from radweave.nn.prompt import Slot
-from toys import TOY_OVERRIDES, TOY_SIZES
+from tests.toys import TOY_OVERRIDES, TOY_SIZES
 
 SIZES = [*TOY_OVERRIDES, *TOY_SIZES["baseline"], "stages.report.epochs=2"]
 RECIPE = ["stages.report.abnormal_weight=3", "stages.report.balance=0.5"]

@@ -36,7 +36,7 @@ from radweave.methods.model import ReportModel, ToWrite, Withheld, written
 from radweave.methods.stage import RewardStageConfig
 from radweave.nn.decoding import DecodingConfig, Prefixes
 from radweave.nn.language_model import CausalLanguageModel, LlamaConfig, LoraConfig, NoLoraConfig
-from toys import TOY_CT_OVERRIDES, TOY_OVERRIDES, TOY_SIZES, write_followed_dataset
+from tests.toys import TOY_CT_OVERRIDES, TOY_OVERRIDES, TOY_SIZES, write_followed_dataset
 
 WORDS, PAD, EOS, MOST = 4, 0, 1, 2
 EVERY = [[], *[[a] for a in (0, 2, 3)], *[[a, b] for a in (0, 2, 3) for b in (0, 2, 3)]]

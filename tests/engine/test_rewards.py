@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from radgraph_weights import write_radgraph
 from radweave.core.errors import InputError
 from radweave.core.study import LabelState
 from radweave.drafting.choice import prepared
@@ -23,6 +22,7 @@ from radweave.labels.contradictions import contradictions
 from radweave.labels.text import split_sentences
 from radweave.methods.model import TrainingView
 from radweave.metrics.radgraph import RadGraphReader, radgraph_f1
+from tests.radgraph_weights import write_radgraph
 
 LABELER = get_labeler("chexpert14")
 TRAINING = (

@@ -26,7 +26,7 @@ from radweave.engine.restore import restore
 from radweave.engine.train import train
 from radweave.inference.bulk import generate_split, group_images
 from radweave.inference.predictor import Predictor
-from toys import TOY_OVERRIDES, TOY_SIZES, toy_image
+from tests.toys import TOY_OVERRIDES, TOY_SIZES, toy_image
 
 OVERRIDES = [*TOY_OVERRIDES, *TOY_SIZES["baseline"]]
 

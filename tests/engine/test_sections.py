@@ -31,7 +31,7 @@ from radweave.nn.decoding import DecodingConfig, Prefixes, Written
 from radweave.nn.language_model import CausalLanguageModel
 from radweave.workstation.draft_report import sections_of
 from radweave.workstation.result import StudyContext, result_of
-from toys import TOY_OVERRIDES, TOY_SIZES, toy_image
+from tests.toys import TOY_OVERRIDES, TOY_SIZES, toy_image
 
 IMPRESSIONS = {"left": "Opacity on the left.", "right": "Cardiomegaly and an opacity."}
 OVERRIDES = (*TOY_OVERRIDES, *TOY_SIZES["baseline"], "stages.report.epochs=1", "stages.report.select=loss")

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from short_stage import short_stage
 from torch import Tensor, nn
 
 import radweave.engine.loop as loop
 from radweave.core.batch import Batch
 from radweave.nn.language_model import LlamaConfig, LoraConfig, says_nothing
+from tests.engine.short_stage import short_stage
 
 STEPS = 4
 

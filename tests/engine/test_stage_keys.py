@@ -20,7 +20,7 @@ from radweave.engine.distributed import Ranks
 from radweave.engine.stages import Training, TrainingWatch
 from radweave.methods import load_method, method_names, resolve
 from radweave.methods.experiment import BuildContext
-from toys import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
+from tests.toys import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
 
 
 def training_of(

@@ -21,7 +21,7 @@ from radweave.engine.train import train
 from radweave.methods.baseline.model import BaselineModel
 from radweave.methods.model import TrainingView
 from radweave.nn.memory.bank import Bank, patient_code
-from toys import TOY_OVERRIDES, TOY_SIZES, toy_image
+from tests.toys import TOY_OVERRIDES, TOY_SIZES, toy_image
 
 SIZES = [*TOY_OVERRIDES, *TOY_SIZES["baseline"]]
 FROZEN = [*SIZES, "stages.report.finetune.vision_encoder=frozen", "stages.report.epochs=2"]

@@ -22,7 +22,7 @@ from radweave.methods import resolve
 from radweave.methods.experiment import BuildContext, Experiment
 from radweave.methods.model import ReportModel
 from radweave.methods.stage import StageConfig
-from toys import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
+from tests.toys import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
 
 Figures = dict[str, float]
 

@@ -17,7 +17,7 @@ from radweave.engine.run_directory import Started, read_started
 from radweave.engine.run_folder import read_card
 from radweave.engine.stages import TrainingWatch
 from radweave.engine.train import train
-from toys import TOY_OVERRIDES, TOY_SIZES, write_toy_dataset
+from tests.toys import TOY_OVERRIDES, TOY_SIZES, write_toy_dataset
 
 OPTIONS = (*TOY_OVERRIDES, *TOY_SIZES["baseline"])
 STILL = (*OPTIONS, "stages.report.max_steps=0")

@@ -27,7 +27,7 @@ from radweave.methods import baseline
 from radweave.methods.tables import Row, Table
 from radweave.metrics.significance import compare_seeds
 from radweave.metrics.tables import DASH
-from toys import TOY_OVERRIDES, TOY_SIZES
+from tests.toys import TOY_OVERRIDES, TOY_SIZES
 
 OVERRIDES = (*TOY_OVERRIDES, *TOY_SIZES["baseline"], "stages.report.epochs=2", "stages.report.select=loss")
 TABLE = Table(

@@ -22,7 +22,7 @@ from radweave.inference.predictor import Predictor
 from radweave.methods.diffvp.model import DiffvpModel
 from radweave.methods.diffvp.pool import PoolConfig
 from radweave.methods.tables import Row, Table
-from toys import ROOT, TOY_OVERRIDES, TOY_SIZES
+from tests.toys import ROOT, TOY_OVERRIDES, TOY_SIZES
 
 OVERRIDES = (*TOY_OVERRIDES, *TOY_SIZES["diffvp"], "stages.report.epochs=1", "decoding.max_new_tokens=6")
 TABLE = Table(

@@ -51,7 +51,7 @@ def test_every_form_of_file_gives_the_same_drafts(toy_dataset: Dataset, tmp_path
     ("ours", "theirs"), [("p1_study2", "p1/study2"), ("s50051329", "50051329"), ("CXR7", "CXR7_IM-0001")]
 )
 def test_ids_of_rexrank_are_those_of_our_importers(ours: str, theirs: str, tmp_path: Path) -> None:
-    from toys import write_toy_dataset
+    from tests.toys import write_toy_dataset
 
     dataset = write_toy_dataset(tmp_path / "set", tmp_path / "sources", counts=(0, 0, 1))
     manifest = dataset.manifest_path

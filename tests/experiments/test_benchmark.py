@@ -77,7 +77,7 @@ from radweave.metrics.pairs import Pair
 from radweave.metrics.statistics import cluster_index, resampled_weights
 from radweave.metrics.tables import DASH
 from radweave.phantom.study import PhantomOptions, write_phantom_dataset
-from toys import TOY_OVERRIDES, TOY_SIZES, rewrite_card, write_followed_dataset
+from tests.toys import TOY_OVERRIDES, TOY_SIZES, rewrite_card, write_followed_dataset
 
 pytestmark = pytest.mark.long
 

@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from command_line import radweave
 from radweave.core.errors import InputError
 from radweave.core.json_files import read_json
 from radweave.data.dataset import Dataset
@@ -40,7 +39,8 @@ from radweave.methods.model import DecoderInput, ForwardPass, Term
 from radweave.metrics.statistics import mean_statistic
 from radweave.nn.prompt import Slot
 from radweave.phantom.study import PhantomOptions, write_phantom_dataset
-from toys import TOY_OVERRIDES, TOY_SIZES
+from tests.command_line import radweave
+from tests.toys import TOY_OVERRIDES, TOY_SIZES
 
 # ----------------------------------------------------------------------------------------------- exchanges
 

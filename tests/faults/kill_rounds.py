@@ -28,7 +28,7 @@ from radweave.cli import main
 from radweave.core.errors import InputError
 from radweave.core.storage import sha256_file
 from radweave.engine.restore import restore
-from toys import TOY_OVERRIDES, TOY_SIZES, write_toy_dataset
+from tests.toys import TOY_OVERRIDES, TOY_SIZES, write_toy_dataset
 
 OVERRIDES = [*TOY_OVERRIDES, *TOY_SIZES["baseline"], "stages.report.epochs=4", "stages.report.select=loss"]
 OVERRIDES += ["stages.report.checkpoint_every=2"]

@@ -22,7 +22,6 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import radweave
-from image_files import chest, edit, thorax_hu, write_dicom, write_metaimage, write_series
 from radweave.cli import app
 from radweave.core.errors import InputError, printable
 from radweave.core.study import ImageRef, LabelState, Study
@@ -35,7 +34,8 @@ from radweave.io.dicom import DOUBTFUL
 from radweave.io.images import read_radiograph
 from radweave.io.inspect import inspect
 from radweave.io.volumes import read_stored, read_volume
-from toys import toy_image
+from tests.image_files import chest, edit, thorax_hu, write_dicom, write_metaimage, write_series
+from tests.toys import toy_image
 
 SMALL_HU = thorax_hu(6, 20, 24)
 

@@ -19,11 +19,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from command_line import Done, file_size_limit, radweave
 from radweave.core.errors import InputError
 from radweave.data.check import check_dataset
 from radweave.data.dataset import Dataset
 from radweave.data.importers import ImportOptions, import_dataset
+from tests.command_line import Done, file_size_limit, radweave
 
 CANARY = "ZZTESTCANARY"
 

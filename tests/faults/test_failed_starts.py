@@ -11,7 +11,7 @@ from radweave.core.errors import InputError
 from radweave.data.dataset import Dataset
 from radweave.engine import train as train_module
 from radweave.engine.train import train
-from toys import TOY_OVERRIDES, TOY_SIZES
+from tests.toys import TOY_OVERRIDES, TOY_SIZES
 
 SIZES = [*TOY_OVERRIDES, *TOY_SIZES["baseline"]]
 

@@ -25,7 +25,15 @@ from pydicom.encaps import encapsulate, generate_frames
 from pydicom.uid import DeflatedExplicitVRLittleEndian, JPEG2000Lossless, JPEGLSLossless, RLELossless, generate_uid
 
 import radweave
-from image_files import (
+from radweave.core.errors import InputError
+from radweave.io import dicom_parse
+from radweave.io import dicom_parse as dicom_scan
+from radweave.io.dicom import DOUBTFUL, display, read_dicom
+from radweave.io.images import read_radiograph
+from radweave.io.inspect import inspect
+from radweave.io.sandbox import sandbox
+from radweave.io.volumes import read_stored, read_volume
+from tests.image_files import (
     CANARY,
     chest,
     compressed,
@@ -37,14 +45,6 @@ from image_files import (
     write_dicom,
     write_series,
 )
-from radweave.core.errors import InputError
-from radweave.io import dicom_parse
-from radweave.io import dicom_parse as dicom_scan
-from radweave.io.dicom import DOUBTFUL, display, read_dicom
-from radweave.io.images import read_radiograph
-from radweave.io.inspect import inspect
-from radweave.io.sandbox import sandbox
-from radweave.io.volumes import read_stored, read_volume
 
 
 def refusal(path: Path) -> str:

@@ -24,7 +24,7 @@ from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter
 from radweave.data.importers import ImportOptions, import_dataset
 from radweave.data.leaks.images import SAME_WEAKEST, ImageIndex
 from radweave.engine.train import train
-from toys import TOY_OVERRIDES, TOY_SIZES
+from tests.toys import TOY_OVERRIDES, TOY_SIZES
 
 Rows = list[dict[str, Any]]
 Pixels = NDArray[np.float32]

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from command_line import Done, file_size_limit, radweave
 from radweave.core.errors import InputError
 from radweave.data.dataset import Dataset
 from radweave.engine import run_directory as run_place
@@ -23,7 +22,8 @@ from radweave.engine.stages import TrainingWatch
 from radweave.engine.train import train
 from radweave.inference import features as feature_bank
 from radweave.inference.predictor import Predictor
-from toys import TOY_OVERRIDES, TOY_SIZES
+from tests.command_line import Done, file_size_limit, radweave
+from tests.toys import TOY_OVERRIDES, TOY_SIZES
 
 OVERRIDES = [*TOY_OVERRIDES, *TOY_SIZES["baseline"], "stages.report.epochs=2", "stages.report.select=last"]
 SIGNALS = [(signal.SIGTERM, 143), (signal.SIGINT, 130)]

@@ -34,7 +34,7 @@ from radweave.nn.prompt import PromptTemplate
 from radweave.nn.text_encoder import PretrainedTextEncoderConfig
 from radweave.nn.vision.pretrained import SwinConfig, ViTConfig
 from radweave.nn.vision.weights import load_published
-from toys import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES, rewrite_card
+from tests.toys import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES, rewrite_card
 
 SOURCE = Path(radweave.__file__).parent
 SPECIAL: dict[str, Any] = {"vocab_size": 280, "bos_id": 1, "eos_id": 2, "pad_id": 0}

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from damaged_files import ODD_WORDS, Format, damaged_copies, image_formats
 from radweave.core.errors import InputError
 from radweave.io.inspect import inspect
+from tests.damaged_files import ODD_WORDS, Format, damaged_copies, image_formats
 
 CHECKSUMMED = ("PNG", "NIfTI .nii.gz")
 """Whole files under a checksum: no damage may change what is read."""

@@ -23,7 +23,7 @@ from radweave.engine.run_folder import MOST_BYTES, hash_files, keep_licences, re
 from radweave.inference.export import export
 from radweave.methods import resolve
 from radweave.nn.memory.bank import Bank, save_bank
-from toys import rewrite_card
+from tests.toys import rewrite_card
 
 
 @pytest.fixture

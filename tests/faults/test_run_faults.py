@@ -21,7 +21,7 @@ from radweave.engine.restore import restore
 from radweave.engine.run_folder import hash_files, locked, read_card_alone
 from radweave.engine.train import train
 from radweave.inference.predictor import Predictor
-from toys import TOY_OVERRIDES, TOY_SIZES, rewrite_card, write_toy_dataset
+from tests.toys import TOY_OVERRIDES, TOY_SIZES, rewrite_card, write_toy_dataset
 
 OVERRIDES = [*TOY_OVERRIDES, *TOY_SIZES["baseline"], "stages.report.epochs=1"]
 

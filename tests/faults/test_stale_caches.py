@@ -33,7 +33,7 @@ from radweave.engine.train import train
 from radweave.inference.bulk import generate_split
 from radweave.inference.features import build_feature_bank
 from radweave.inference.predictor import Predictor
-from toys import TOY_OVERRIDES, TOY_SIZES, toy_image
+from tests.toys import TOY_OVERRIDES, TOY_SIZES, toy_image
 
 SIZE = 16
 SCANS = CtPreprocessing(size=(8, 16, 16), fit="resize")

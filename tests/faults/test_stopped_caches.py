@@ -13,7 +13,7 @@ from radweave.core.errors import InputError
 from radweave.data.cache import parts, squares
 from radweave.data.cache.images import PixelCache, build_cache, cache_key
 from radweave.data.dataset import Dataset
-from toys import toy_image, write_toy_dataset
+from tests.toys import toy_image, write_toy_dataset
 
 SIZE = 16
 SHARD = 4

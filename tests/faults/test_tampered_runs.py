@@ -23,7 +23,7 @@ from radweave.engine.drafts import EMPTY
 from radweave.engine.restore import restore
 from radweave.engine.run_folder import hash_files, read_card_alone
 from radweave.inference.predictor import Predictor
-from toys import rewrite_card, toy_image
+from tests.toys import rewrite_card, toy_image
 
 
 def _weights(run: Path, change: Callable[[Tensor], Tensor], **metadata: str) -> None:
@@ -242,7 +242,7 @@ def test_a_run_of_the_format_before_is_refused_in_one_line(
 ) -> None:
     """As the version before wrote it: neither memories nor a calibration."""
     import radweave
-    from command_line import radweave as command
+    from tests.command_line import radweave as command
 
     values = json.loads((run / "run.json").read_text())
     files = {name: digest for name, digest in values["files"].items() if name != "calibration.json"}

@@ -23,7 +23,6 @@ from PIL import Image
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from all_evidence import TEXT, AllEvidence, one_hot, stubbed
 from radweave.cli import main
 from radweave.core.errors import InputError
 from radweave.core.json_files import json_text
@@ -60,7 +59,8 @@ from radweave.inference.explain.support import (
 from radweave.inference.predictor import Predictor
 from radweave.labels import get_labeler
 from radweave.labels.comparisons import STATES
-from toys import toy_image
+from tests.all_evidence import TEXT, AllEvidence, one_hot, stubbed
+from tests.toys import toy_image
 
 
 @pytest.fixture(scope="module")

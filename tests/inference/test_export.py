@@ -12,8 +12,6 @@ import pytest
 import torch
 
 import radweave
-from command_line import file_size_limit
-from command_line import radweave as run_command
 from radweave.core.errors import InputError
 from radweave.data.dataset import Dataset
 from radweave.engine.run_folder import hash_files, read_card, write_card
@@ -21,7 +19,9 @@ from radweave.engine.train import train
 from radweave.inference.export import _is_local, export
 from radweave.methods.baseline.model import BaselineModel
 from radweave.nn.memory.bank import Bank, load_bank, patient_code, save_bank
-from toys import TOY_OVERRIDES, TOY_SIZES, rewrite_card
+from tests.command_line import file_size_limit
+from tests.command_line import radweave as run_command
+from tests.toys import TOY_OVERRIDES, TOY_SIZES, rewrite_card
 
 
 @pytest.fixture(scope="module")

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from pydicom.uid import generate_uid
 
-from image_files import chest, write_dicom
 from radweave.core.study import Report, View
 from radweave.engine.restore import restore
 from radweave.inference.bulk import FileGroup, generate_files, group_images
 from radweave.inference.predictor import Predictor
 from radweave.io.sandbox import Sandbox
-from toys import toy_image
+from tests.image_files import chest, write_dicom
+from tests.toys import toy_image
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ import pytest
 from huggingface_hub import constants
 
 import radweave
-from hub_server import Hub, serving_hub
 from radweave.core.errors import InputError
 from radweave.core.json_files import read_jsonl
 from radweave.data.dataset import Dataset
 from radweave.inference.hub import fetch_run, is_hub_name, push
+from tests.hub_server import Hub, serving_hub
 
 
 @pytest.fixture

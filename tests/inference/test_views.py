@@ -19,7 +19,7 @@ from radweave.inference.pictures import guess_view, settle_views
 from radweave.inference.predictor import Predictor, warnings_of
 from radweave.io.images import Radiograph, read_radiograph
 from radweave.phantom.study import PhantomOptions, write_phantom_dataset
-from toys import toy_image
+from tests.toys import toy_image
 
 FRONTAL, LATERAL = 1, 2
 

@@ -14,7 +14,15 @@ from pydicom.dataset import Dataset
 from pydicom.sequence import Sequence as DicomSequence
 from pydicom.uid import JPEG2000Lossless, JPEGLSLossless, RLELossless
 
-from image_files import (
+from radweave.core.errors import InputError
+from radweave.core.study import View
+from radweave.data.ct import NO_SCANS
+from radweave.inference.pictures import MixtureError, NoChestError, read_pictures, refuse_doubtful, refuse_mixture
+from radweave.io import dicom
+from radweave.io.dicom import display, read_dicom, significant_bits, window
+from radweave.io.images import read_radiograph
+from radweave.io.volumes import read_volume
+from tests.image_files import (
     CANARY,
     chest,
     compressed,
@@ -26,14 +34,6 @@ from image_files import (
     write_dicom,
     write_series,
 )
-from radweave.core.errors import InputError
-from radweave.core.study import View
-from radweave.data.ct import NO_SCANS
-from radweave.inference.pictures import MixtureError, NoChestError, read_pictures, refuse_doubtful, refuse_mixture
-from radweave.io import dicom
-from radweave.io.dicom import display, read_dicom, significant_bits, window
-from radweave.io.images import read_radiograph
-from radweave.io.volumes import read_volume
 
 DEPTHS = (8, 10, 12, 14, 16)
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from image_files import chest, write_dicom
 from radweave.core.errors import InputError
 from radweave.core.study import View
 from radweave.io.dicom import DOUBTFUL
 from radweave.io.images import read_radiograph, sniff, undo_stretch
+from tests.image_files import chest, write_dicom
 
 
 def grey8() -> np.ndarray:

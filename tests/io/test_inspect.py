@@ -12,9 +12,9 @@ import typer
 from PIL import Image
 from typer.testing import CliRunner
 
-from image_files import CANARY, CT_STORAGE, chest, edit, thorax_hu, write_dicom, write_series
 from radweave.cli.data import inspect as verb
 from radweave.io.inspect import Inspection, inspect
+from tests.image_files import CANARY, CT_STORAGE, chest, edit, thorax_hu, write_dicom, write_series
 
 LOSSY_JPEG = ("JPEG Baseline", "JPEG Extended")
 REFUSED_ODD = ("CT_2frames", "CT_as_RGB", "palette_color", "SC_rgb", "US_big", "structured_report", "MR_small")

@@ -15,13 +15,13 @@ from PIL import Image
 from pydicom.encaps import encapsulate
 from pydicom.uid import JPEGExtended12Bit
 
-from image_files import chest, dataset, save
 from radweave.core.errors import InputError
 from radweave.io import raster_parse, worker
 from radweave.io import raster_parse as jpeg_feed
 from radweave.io.codestreams import decode_grey
 from radweave.io.dicom import display, read_dicom
 from radweave.io.raster_parse import LEFT_OVER, layout_of, load_jpeg, stream_doubts
+from tests.image_files import chest, dataset, save
 
 # Row-major place of the k-th coefficient in zig-zag order (T.81 Figure A.6).
 ZIGZAG = sorted(range(64), key=lambda i: (i // 8 + i % 8, i // 8 if (i // 8 + i % 8) % 2 else i % 8))

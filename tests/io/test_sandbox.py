@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from image_files import write_dicom
 from radweave.core.errors import InputError
 from radweave.data.tokenizer import BpeTokenizerConfig
 from radweave.io import worker
 from radweave.io.dicom import read_dicom
 from radweave.io.sandbox import Sandbox
 from radweave.nn.prompt import render_turn
+from tests.image_files import write_dicom
 
 HOSTILE = '''
 """Decoders that misbehave in every way a native library can."""

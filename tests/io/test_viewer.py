@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from image_files import write_dicom
 from radweave.core.storage import sha256_file
 from radweave.io import viewer
 from radweave.io.viewer import STATIC as SHARED
 from radweave.io.viewer import bundle
+from tests.image_files import write_dicom
 
 STATION = Path(str(files("radweave.workstation"))) / "static"
 PAGE = Path(str(files("radweave.inference.explain"))) / "static"

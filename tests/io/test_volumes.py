@@ -18,7 +18,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from image_files import edit, thorax_hu, write_metaimage, write_series
 from radweave.core.errors import InputError
 from radweave.io.dicom import DOUBTFUL
 from radweave.io.volume_parse import (
@@ -38,6 +37,7 @@ from radweave.io.volumes import (
     to_standard,
     value_warnings,
 )
+from tests.image_files import edit, thorax_hu, write_metaimage, write_series
 
 SPACING = (1.25, 1.5, 2.0)
 ORIGIN_LPS = np.array([-30.0, -40.0, -100.0])

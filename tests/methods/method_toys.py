@@ -15,7 +15,7 @@ from radweave.data.tokenizer import encode
 from radweave.methods import resolve
 from radweave.methods.experiment import BuildContext
 from radweave.methods.model import ReportModel
-from toys import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
+from tests.toys import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
 
 ModelT = TypeVar("ModelT", bound=ReportModel)
 

@@ -42,7 +42,7 @@ from radweave.nn.hopfield import AttentionRuleConfig, Patterns
 from radweave.nn.memory.bank import Bank, load_bank, patient_code
 from radweave.nn.study_norm import OverStudies
 from radweave.nn.text_encoder import LsaTextEncoder
-from toys import TOY_OVERRIDES, TOY_SIZES
+from tests.toys import TOY_OVERRIDES, TOY_SIZES
 
 OVERRIDES = (*TOY_OVERRIDES, *TOY_SIZES["am_mrg"], "stages.report.epochs=1", "stages.report.select=loss")
 

@@ -13,7 +13,7 @@ from radweave.methods import resolve
 from radweave.methods.baseline.model import BaselineModel, Forward
 from radweave.methods.experiment import BuildContext
 from radweave.nn.connector import connect_views
-from toys import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
+from tests.toys import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from method_toys import batch_of, built, example, toy_context, with_memory
 from torch import Tensor
 
 from radweave.core.errors import InputError
@@ -30,7 +29,8 @@ from radweave.methods.stage import apply_finetune, build_optimizer, set_train_mo
 from radweave.nn.connector import encode_views
 from radweave.nn.decoding import DecodingConfig
 from radweave.nn.memory.bank import Bank, patient_code
-from toys import ROOT, TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
+from tests.methods.method_toys import batch_of, built, example, toy_context, with_memory
+from tests.toys import ROOT, TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
 
 GREEDY = DecodingConfig(max_new_tokens=12)
 

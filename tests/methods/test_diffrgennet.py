@@ -11,7 +11,6 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
-from method_toys import View, batch_of, built, example, toy_context, with_memory
 from scipy.stats import spearmanr
 from torch import Tensor
 
@@ -43,7 +42,8 @@ from radweave.metrics.clinical import is_positive, states_of
 from radweave.nn.decoding import DecodingConfig
 from radweave.nn.flexiroute import FlexiRoute
 from radweave.phantom.study import PhantomOptions, write_phantom_dataset
-from toys import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
+from tests.methods.method_toys import View, batch_of, built, example, toy_context, with_memory
+from tests.toys import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
 
 GREEDY = DecodingConfig(max_new_tokens=10)
 CAUSAL = (

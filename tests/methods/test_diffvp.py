@@ -54,7 +54,7 @@ from radweave.nn.language_model import DecodingConfig
 from radweave.nn.memory.bank import Bank, patient_code
 from radweave.nn.text_pretraining import DiagnosisTextConfig, noisy_findings
 from radweave.nn.vision import InputSize, tokens_of
-from toys import TOY_OVERRIDES, TOY_SIZES
+from tests.toys import TOY_OVERRIDES, TOY_SIZES
 
 OVERRIDES = (*TOY_OVERRIDES, *TOY_SIZES["diffvp"], "stages.report.epochs=1", "data.priors=true")
 CT18 = CLASSES["ct18"]

@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 import torch
 
-from checkpoints import write_language_model
-from generators import FAMILIES, write_generator
 from radweave.core.batch import Batch
 from radweave.core.errors import InputError
 from radweave.core.study import ImageRef, Study, View
@@ -35,7 +33,9 @@ from radweave.methods.generator.network import Checkpoint, Query
 from radweave.methods.generator.published import MEDGEMMA, QWEN, medgemma, qwen
 from radweave.methods.stage import apply_finetune, build_optimizer, set_train_mode
 from radweave.nn.decoding import DecodingConfig
-from toys import TOY_REPORTS, toy_image
+from tests.checkpoints import write_language_model
+from tests.generators import FAMILIES, write_generator
+from tests.toys import TOY_REPORTS, toy_image
 
 SIZE = 64
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}

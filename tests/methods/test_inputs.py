@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from method_toys import batch_of, example, toy_context, with_memory
 
 from radweave.core.batch import Batch
 from radweave.methods import resolve
 from radweave.methods.model import ReportModel
 from radweave.nn.prompt import Slot
-from toys import TOY_OVERRIDES, TOY_SIZES
+from tests.methods.method_toys import batch_of, example, toy_context, with_memory
+from tests.toys import TOY_OVERRIDES, TOY_SIZES
 
 ABSENT = [
     ("dast", (), set()),

@@ -18,7 +18,7 @@ from radweave.engine.restore import Run, restore
 from radweave.engine.train import train
 from radweave.methods.descriptors import Described, DescriptorExtractor, DescriptorsConfig, among, distances, together
 from radweave.methods.kernels import tiny
-from toys import TOY_OVERRIDES, TOY_SIZES
+from tests.toys import TOY_OVERRIDES, TOY_SIZES
 
 
 @pytest.fixture(scope="module")

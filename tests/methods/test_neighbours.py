@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from made_view import made_view
 from radweave.methods.descriptors import DescriptorsConfig
 from radweave.methods.neighbours import FittedNeighbours, fit_neighbours
+from tests.made_view import made_view
 
 PATIENTS = ("p0", "p0", "p1", "p2", "p3", "p4")
 STATES = ((1, 2), (2, 2), (1, 1), (2, 1), (2, 2), (1, 2))

@@ -18,11 +18,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from judge_server import serving
 from PIL import Image
 
 import radweave
-from chat_server import RATES, ChatServer, report_for, serving_chat
 from radweave.core.chat import BudgetSpentError
 from radweave.core.errors import InputError, UnusableModelError
 from radweave.data.dataset import Dataset
@@ -33,7 +31,9 @@ from radweave.inference.export import export
 from radweave.inference.predictor import Predictor
 from radweave.methods.generator.served import KEY, Answers, request_options
 from radweave.nn.decoding import DecodingConfig
-from toys import write_toy_dataset
+from tests.chat_server import RATES, ChatServer, report_for, serving_chat
+from tests.metrics.judge_server import serving
+from tests.toys import write_toy_dataset
 
 SMALL = ("data.image_size=32", "data.tokenizer.vocab_size=300", "data.max_tokens=40", "decoding.max_new_tokens=60")
 QUICK = ("model.served.wait_s=0", "model.served.timeout_s=5")
@@ -116,7 +116,7 @@ def test_a_question_is_images_and_words_and_names_nobody(run: Path, server: Chat
 
 
 def test_context_and_prior_report_are_told(server: ChatServer, tmp_path: Path) -> None:
-    from toys import write_followed_dataset
+    from tests.toys import write_followed_dataset
 
     followed = write_followed_dataset(tmp_path / "followed")
     run = served_run(followed, tmp_path / "run", server.url, "data.priors=true")

@@ -19,7 +19,6 @@ from peft import LoraConfig as PeftConfig
 from peft import PeftModel, get_peft_model
 from torch import Tensor, nn
 from transformers import LlamaForCausalLM
-from vdgen_job import READINGS, gradients, trained
 
 from radweave.core.batch import Batch
 from radweave.core.errors import InputError
@@ -51,7 +50,8 @@ from radweave.nn.decoding import Prefixes, Written
 from radweave.nn.language_model import CausalLanguageModel, LlamaConfig, LoraConfig, adapters_off, has_lora
 from radweave.nn.memory.bank import Bank, patient_code
 from radweave.nn.prompt import PromptTemplate, SentenceSplitter
-from toys import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
+from tests.methods.vdgen_job import READINGS, gradients, trained
+from tests.toys import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
 
 # Sums of a few float32 terms in another order.
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}

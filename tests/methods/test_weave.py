@@ -13,7 +13,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from command_line import radweave
 from radweave.core.batch import Batch
 from radweave.core.config import override
 from radweave.core.errors import InputError
@@ -53,7 +52,8 @@ from radweave.methods.weave.stack import (
 from radweave.methods.weave.writing import Wording
 from radweave.nn.decoding import DecodingConfig
 from radweave.workstation.inference import PRIOR_UNREPORTED, InferenceModel
-from toys import TOY_CT_OVERRIDES, TOY_OVERRIDES, TOY_SIZES, write_followed_dataset
+from tests.command_line import radweave
+from tests.toys import TOY_CT_OVERRIDES, TOY_OVERRIDES, TOY_SIZES, write_followed_dataset
 
 OVERRIDES = [*TOY_OVERRIDES, *TOY_SIZES["weave"], "stages.report.epochs=1"]
 
@@ -86,7 +86,7 @@ def followed(followed_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory
 
 def examples_of(run: Run, dataset: Dataset, split: Any = "train") -> list[Example]:
     cache = build_cache(dataset, size=run.experiment.data.image_size)
-    return prepare(dataset, split, run.experiment, run.tokenizer, cache, need_text=False).beside_priors
+    return prepare(dataset, split, run.experiment, run.tokenizer, cache, need_text=False).examples_with_priors
 
 
 def observed(**changes: Any) -> OutOfFold:

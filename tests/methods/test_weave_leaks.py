@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from made_view import SIZE, made_view
 from radweave.core.errors import InputError
 from radweave.data.loader import collate
 from radweave.labels import NO_FINDING
@@ -23,7 +22,8 @@ from radweave.methods.weave.model import STUDIES, Forward, Gathered, WeaveModel,
 from radweave.methods.weave.stack import Stack
 from radweave.nn.decoding import DecodingConfig
 from radweave.nn.heads import DenseHead
-from toys import TOY_OVERRIDES, TOY_SIZES
+from tests.made_view import SIZE, made_view
+from tests.toys import TOY_OVERRIDES, TOY_SIZES
 
 OVERRIDES = [*TOY_OVERRIDES, *TOY_SIZES["weave"], "model.kernels.descriptors.aligned=false"]
 PATIENTS = ("p0", "p0", "p1", "p2", "p3", "p4", "p5", "p6", "p7", "p8")

@@ -21,7 +21,7 @@ from radweave.methods import resolve
 from radweave.methods.experiment import BuildContext
 from radweave.methods.stage import apply_finetune
 from radweave.nn.global_batch import one_slice_of
-from toys import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
+from tests.toys import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
 
 TERMS = ("report", "vse", "did")
 STUDIES = 5

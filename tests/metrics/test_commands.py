@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import typer
-from judge_server import prefers_b, serving
 from typer.testing import CliRunner
 
 from radweave.cli import evaluation as verbs
 from radweave.core.errors import InputError
 from radweave.labels import CHEXPERT14, CT18
 from radweave.metrics.judge import DIMENSIONS
+from tests.metrics.judge_server import prefers_b, serving
 
 REPORTS = (
     "There is a small left pleural effusion. The heart is normal in size.",

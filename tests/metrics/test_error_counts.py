@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from judge_server import completion, serving
-from score_folders import write_bpe
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from radweave.core.errors import InputError
@@ -21,6 +19,8 @@ from radweave.metrics.error_counts import (
     green_score,
     read_prompt,
 )
+from tests.metrics.judge_server import completion, serving
+from tests.metrics.score_folders import write_bpe
 
 PAIRS = [Pair("a", "effusion", ("no effusion",)), Pair("b", "clear", ("clear lungs",)), Pair("c", "", ("edema",))]
 QUICK = Options(meteor=False, floors=False, resamples=0)

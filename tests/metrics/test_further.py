@@ -14,7 +14,6 @@ import pytest
 import torch
 import typer
 from safetensors.torch import load_file, save_file
-from score_folders import made_up_reports, write_chexbert, write_roberta, write_srr
 from sklearn.metrics import f1_score
 from tokenizers import Tokenizer
 from transformers import (
@@ -27,7 +26,6 @@ from transformers import (
 )
 from typer.testing import CliRunner
 
-from radgraph_weights import write_radgraph
 from radweave.cli.evaluation import evaluate
 from radweave.core.errors import InputError
 from radweave.core.ontology import CHEXPERT14, CT18
@@ -40,6 +38,8 @@ from radweave.metrics.language import sentence_bleu_2
 from radweave.metrics.radcliq import VERSION_1
 from radweave.metrics.temporal import change_words, temporal_f1
 from radweave.metrics.weights import WEIGHTS, read_weights
+from tests.metrics.score_folders import made_up_reports, write_chexbert, write_roberta, write_srr
+from tests.radgraph_weights import write_radgraph
 
 SCORED = Options(meteor=False, floors=False, resamples=0)
 ODD = ["", "lungs", "the " * 300, "Größe 心臓 – …", "\n\t "]

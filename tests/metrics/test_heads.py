@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from command_line import radweave
 from radweave.core.errors import InputError
 from radweave.labels import NO_FINDING, get_labeler
 from radweave.metrics.evaluate import Options, evaluate_pairs
 from radweave.metrics.heads import HeadTable, ranking
 from radweave.metrics.pairs import Pair, Probabilities, read_pairs
+from tests.command_line import radweave
 
 LABELER = get_labeler("chexpert14")
 EFFUSION, EDEMA, CLEAR = "There is a pleural effusion.", "There is pulmonary edema.", "The lungs are clear."

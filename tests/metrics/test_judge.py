@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import pytest
-from judge_server import Reply, answer, completion, prefers_b, serving
 
 from radweave.core.chat import ChatFailedError, HttpChat, Messages
 from radweave.core.errors import InputError
@@ -21,6 +20,7 @@ from radweave.metrics.judge import (
     summarise,
     wilson_interval,
 )
+from tests.metrics.judge_server import Reply, answer, completion, prefers_b, serving
 
 
 def chat(url: str, **settings: Any) -> HttpChat:

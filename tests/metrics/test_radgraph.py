@@ -16,7 +16,6 @@ from torch.nn.functional import linear
 from transformers import BertConfig, BertModel
 from typer.testing import CliRunner
 
-from radgraph_weights import LABELS, MAX_LENGTH, RELATIONS, SPAN_WIDTH, SPANS_PER_WORD, write_radgraph
 from radweave.cli.evaluation import evaluate
 from radweave.core.errors import InputError
 from radweave.metrics import Options, Pair, evaluate_pairs
@@ -30,6 +29,7 @@ from radweave.metrics.radgraph import (
     radgraph_f1,
     words_of,
 )
+from tests.radgraph_weights import LABELS, MAX_LENGTH, RELATIONS, SPAN_WIDTH, SPANS_PER_WORD, write_radgraph
 
 TEXTS = (
     "The lungs are clear.",

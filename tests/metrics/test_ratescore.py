@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from score_folders import made_up_reports, write_bert, write_tagger
 from transformers import BertForTokenClassification, BertModel, BertTokenizer
 
 from radweave.core.errors import InputError
 from radweave.metrics.further import Models, further_scores
 from radweave.metrics.ratescore import KINDS, WEIGHTS, RaTEScorer, entity_spans, sentences
+from tests.metrics.score_folders import made_up_reports, write_bert, write_tagger
 
 DENIED = 0.8716553966489615
 CPU = torch.device("cpu")

@@ -10,10 +10,10 @@ import torch
 import transformers
 from torch import Tensor
 
-from checkpoints import ENCODERS, MEAN, SIZE, STD, TEXT, write_encoder
 from radweave.core.errors import InputError
 from radweave.nn.language_model import LoraConfig, has_lora
 from radweave.nn.vision import AnyVisionConfig
+from tests.checkpoints import ENCODERS, MEAN, SIZE, STD, TEXT, write_encoder
 
 
 def _own_pass(model: Any, pixels: Tensor) -> Tensor:

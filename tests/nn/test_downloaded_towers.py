@@ -19,7 +19,7 @@ from radweave.data.dataset import Dataset
 from radweave.engine.plan import plan_training
 from radweave.methods import resolve
 from radweave.nn.vision import AnyVisionConfig, InputSize, tokens_of
-from toys import TOY_OVERRIDES
+from tests.toys import TOY_OVERRIDES
 
 SIZE = 64
 _VIT = {

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-from checkpoints import ENCODERS, SIZE, write_encoder
 from radweave.methods.stage import apply_finetune
 from radweave.nn.language_model import MARK, LoraConfig
 from radweave.nn.vision import (
@@ -24,6 +23,7 @@ from radweave.nn.vision import (
     ViTConfig,
     VMambaConfig,
 )
+from tests.checkpoints import ENCODERS, SIZE, write_encoder
 
 LORA = LoraConfig(rank=2)
 CASES: list[tuple[Any, tuple[int, ...]]] = [

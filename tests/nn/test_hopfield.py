@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fake_device import standing_in
 from radweave.nn import hopfield
 from radweave.nn.hopfield import (
     AttentionRule,
@@ -22,6 +21,7 @@ from radweave.nn.hopfield import (
     recall,
     strongest,
 )
+from tests.fake_device import standing_in
 
 # Sums in float64: what is left is the order of additions.
 CLOSE = {"rtol": 1e-9, "atol": 1e-10}

@@ -12,11 +12,21 @@ import torch
 import transformers
 from torch.nn.functional import cross_entropy
 
-from checkpoints import BOS, EOS, LANGUAGE_MODELS, PAD, POSITIONS, TEXT, VOCAB, write_encoder, write_language_model
 from radweave.core.errors import InputError
 from radweave.data.tokenizer import BpeTokenizerConfig, spare_words
 from radweave.nn.decoding import DecodingConfig, supports_slots
 from radweave.nn.language_model import CausalLanguageModel, PretrainedLanguageModelConfig
+from tests.checkpoints import (
+    BOS,
+    EOS,
+    LANGUAGE_MODELS,
+    PAD,
+    POSITIONS,
+    TEXT,
+    VOCAB,
+    write_encoder,
+    write_language_model,
+)
 
 PROMPT, NEW = 12, 8
 

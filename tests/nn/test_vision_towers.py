@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from checkpoints import write_language_model
 from radweave.core.errors import InputError
 from radweave.nn.vision import AnyVisionConfig, InputSize, tokens_of
+from tests.checkpoints import write_language_model
 
 SIZE = 32
 MEAN = STD = torch.full((3, 1, 1), 0.5)

@@ -43,7 +43,7 @@ from radweave.nn.decoding import DecodingConfig
 from radweave.nn.encoder_decoder import PretrainedBertDecoderConfig
 from radweave.nn.language_model import LoraConfig, NoLoraConfig, PretrainedLanguageModelConfig
 from radweave.nn.prompt import PromptTemplate
-from toys import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
+from tests.toys import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
 
 SHAPE = {
     "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,

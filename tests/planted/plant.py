@@ -139,7 +139,7 @@ def _be_pytest(tree: Path, tests: Sequence[str], output: Path, *, keep_compiled:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(out, 1)
         os.dup2(out, 2)
-        places = [str(tree / "src"), str(tree / "tests")]
+        places = [str(tree / "src"), str(tree)]
         sys.path[:] = places + [place for place in sys.path if not _is_of_a_tree(place)]
         os.environ |= {"PYTHONPATH": os.pathsep.join(places), "OMP_NUM_THREADS": "1"}
         # A faulty module of the same size and second as another must not be found compiled.

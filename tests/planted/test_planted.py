@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from plant import HERE, ROOT, Fault, Result, read_faults, table
+
+from tests.planted.plant import HERE, ROOT, Fault, Result, read_faults, table
 
 LEAST = 150
 
@@ -42,7 +43,7 @@ def test_the_tests_that_should_notice_them_exist(faults: list[Fault]) -> None:
 TRY = """
 import dataclasses, json, sys
 from pathlib import Path
-import plant
+from tests.planted import plant
 faults = [plant.Fault("src/radweave/toy.py", what, "return 1", new, ("tests/test_toy.py",))
           for what, new in (("noticed", "return 2"), ("not noticed", "return True"), ("no end", "while True: pass"))]
 keyed = [(fault, fault.what) for fault in faults]

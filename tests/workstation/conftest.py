@@ -6,15 +6,15 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import postgres
 import pytest
 from argon2 import PasswordHasher
 from fastapi.testclient import TestClient
-from stations import running
 
 from radweave.workstation.database import Database
 from radweave.workstation.settings import Settings
 from radweave.workstation.station import Station
+from tests.workstation import postgres
+from tests.workstation.stations import running
 
 
 @pytest.fixture(scope="session")

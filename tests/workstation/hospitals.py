@@ -14,7 +14,7 @@ import yaml
 from pydicom import dcmread
 from pynetdicom import AE, AllStoragePresentationContexts, evt
 
-from image_files import chest, write_dicom
+from tests.image_files import chest, write_dicom
 
 
 def plan_file(path: Path, **plan: Any) -> Path:

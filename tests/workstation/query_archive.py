@@ -23,7 +23,7 @@ from pynetdicom.sop_class import (
     StudyRootQueryRetrieveInformationModelMove,
 )
 
-from image_files import write_dicom
+from tests.image_files import write_dicom
 
 PATIENT = ("PatientID", "IssuerOfPatientID", "PatientName", "PatientBirthDate", "PatientSex")
 LEVELS = {

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from image_files import CANARY, chest, write_dicom
 from radweave.core.study import LabelState
 from radweave.inference.explain.maps import Panel
 from radweave.workstation.finished import (
@@ -25,6 +24,7 @@ from radweave.workstation.finished import (
     Signature,
 )
 from radweave.workstation.identity import Identity
+from tests.image_files import CANARY, chest, write_dicom
 
 IMPRESSION = "Small left effusion."
 FINDINGS = "The heart is enlarged. No pneumothorax | 5 cm ^ line & <b>tube</b> ~ path \\ end."

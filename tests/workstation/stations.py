@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fake_workers import IMAGE, fake_worker
 from fastapi.testclient import TestClient
 
 from radweave.workstation.app import create_app, listener
 from radweave.workstation.settings import Settings
 from radweave.workstation.station import Station
+from tests.workstation.fake_workers import IMAGE, fake_worker
 
 ORIGIN = "http://127.0.0.1:8765"
 NOTICE = "Research software, not a medical device"

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from fake_workers import IMAGE
 from fastapi.testclient import TestClient
-from stations import ORIGIN, PASSWORD, log_in, one_draft, upload
 
 from radweave.workstation import access, users
 from radweave.workstation.access import RateLimit
 from radweave.workstation.disk import BusyError
+from tests.workstation.fake_workers import IMAGE
+from tests.workstation.stations import ORIGIN, PASSWORD, log_in, one_draft, upload
 
 OTHER = "other long words"
 

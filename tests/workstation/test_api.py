@@ -6,15 +6,15 @@ import json
 
 import pytest
 import sqlalchemy as sa
-from fake_workers import CRASH, HANG, IMAGE, REFUSE
 from fastapi.testclient import TestClient
 from httpx2 import Response
-from stations import NOTICE, ORIGIN, log_in, one_draft, running, upload, wait_for
 
 from radweave.workstation.database import meta
 from radweave.workstation.disk import ConcurrencyLimit
 from radweave.workstation.settings import Limits, Settings
 from radweave.workstation.station import Station
+from tests.workstation.fake_workers import CRASH, HANG, IMAGE, REFUSE
+from tests.workstation.stations import NOTICE, ORIGIN, log_in, one_draft, running, upload, wait_for
 
 
 def test_from_a_file_to_a_signed_report(client: TestClient) -> None:

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from archive import AET, PASSWORD, USER, Archive, free_port, needs, running, start
-from hospitals import image, plan_file
 from pydicom import dcmread
-from stations import running as working
 
-from image_files import CANARY
 from radweave.workstation.hospital_plan import Dicom, Target, Web
 from radweave.workstation.sending import NotStoredError, send
 from radweave.workstation.settings import Settings
+from tests.image_files import CANARY
+from tests.workstation.archive import AET, PASSWORD, USER, Archive, free_port, needs, running, start
+from tests.workstation.hospitals import image, plan_file
+from tests.workstation.stations import running as working
 
 pytestmark = pytest.mark.programs
 STUDIES = 50
@@ -89,9 +89,8 @@ def test_fifty_studies_come_back_once_over_an_archive_that_is_killed(
 
 
 def test_an_archive_that_refuses_gives_no_receipt(tmp_path: Path) -> None:
-    from reports import finished
-
     from radweave.workstation.formats import FORMATS
+    from tests.workstation.reports import finished
 
     data = FORMATS["sr-basic"].bytes_of(finished())
     with running(tmp_path / "orthanc") as archive:

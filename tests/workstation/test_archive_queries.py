@@ -17,12 +17,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from archive import free_port
 from pydicom import dcmread
-from query_archive import QueryArchive, dicom, web
-from reports import SIGNED, dicom_image, finished
 
-from image_files import CANARY, save, write_series
 from radweave.workstation.archive import Archive, FoundStudy, NotAnsweredError, QueryLimits, found_study
 from radweave.workstation.archive_clients import DicomArchive, WebArchive
 from radweave.workstation.find_prior import Prior, copied, find_prior
@@ -32,6 +28,10 @@ from radweave.workstation.hospital_plan import Priors, QueriedDicom, Receive, Ta
 from radweave.workstation.identity import read_identities
 from radweave.workstation.receiver import Receiver
 from radweave.workstation.sending import NotStoredError, send
+from tests.image_files import CANARY, save, write_series
+from tests.workstation.archive import free_port
+from tests.workstation.query_archive import QueryArchive, dicom, web
+from tests.workstation.reports import SIGNED, dicom_image, finished
 
 WAYS = ("web", "get", "move")
 LATER = {"StudyDate": "20000630", "StudyTime": "0900"}
@@ -129,7 +129,7 @@ def test_late_objects_of_a_move_are_refused(tmp_path: Path) -> None:
     receiver.start()
     one = dicom_image(tmp_path / "a.dcm")
     try:
-        from hospitals import push
+        from tests.workstation.hospitals import push
 
         with receiver.expecting([str(dcmread(one).SOPInstanceUID)], tmp_path):
             assert push(plan.port, one) == [0x0000]

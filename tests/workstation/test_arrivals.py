@@ -6,10 +6,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from hospitals import image
-
 from radweave.workstation.hospital import Arrivals
 from radweave.workstation.hospital_plan import Route
+from tests.workstation.hospitals import image
 
 CHEST = Route(modality=("CR",), body_part=("CHEST", ""))
 

@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from archive import free_port
-from hospitals import push, until
 from pydicom import dcmread
 from pynetdicom import AE
 from pynetdicom.dul import DULServiceProvider
-from reports import dicom_image
 
 from radweave.workstation import associations
 from radweave.workstation import associations as connections
 from radweave.workstation.hospital_plan import Receive
 from radweave.workstation.receiver import OPEN, Receiver
+from tests.workstation.archive import free_port
+from tests.workstation.hospitals import push, until
+from tests.workstation.reports import dicom_image
 
 HEAD = b"\x01\x00\x00\x00\x00\xcd"
 """The beginning of a request for an association, of which no more comes."""

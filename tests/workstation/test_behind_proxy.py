@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from stations import PASSWORD, running
 
-from command_line import radweave
 from radweave.workstation.connections import Proxies, address_of, peer_of
 from radweave.workstation.settings import Settings
+from tests.command_line import radweave
+from tests.workstation.stations import PASSWORD, running
 
 PROXY, OUTSIDER, NAME = "10.0.0.1", "192.0.2.9", "radweave.example"
 

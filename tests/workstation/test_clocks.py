@@ -9,8 +9,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
-from fake_workers import drafted
-from hospitals import image
 
 from radweave.workstation import database as schema
 from radweave.workstation import hospital, outbox, store, users
@@ -19,6 +17,8 @@ from radweave.workstation.database import Database
 from radweave.workstation.hospital import Arrivals
 from radweave.workstation.hospital_plan import Dicom, Route, Target
 from radweave.workstation.store import NewStudy
+from tests.workstation.fake_workers import drafted
+from tests.workstation.hospitals import image
 
 TARGET = Target(name="archive", formats=("sr-basic",), events=("drafted",), dicom=Dicom(host="h", port=1, ae_title="A"))
 Shift = Callable[[timedelta], None]

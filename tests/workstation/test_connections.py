@@ -10,11 +10,11 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from stations import listening
 
 from radweave.workstation.connections import RESERVE, Connections, Proxies, Use, _CountedTransport
 from radweave.workstation.disk import ConcurrencyLimit
 from radweave.workstation.settings import Settings
+from tests.workstation.stations import listening
 
 PROBES = 28
 

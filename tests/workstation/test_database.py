@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from command_line import radweave
 from radweave.core.errors import InputError
 from radweave.workstation import log, outbox
 from radweave.workstation.database import MIGRATIONS, NEWEST, Database, migrate, tokens, users
 from radweave.workstation.database import log as log_table
 from radweave.workstation.drafts import edit_distance
 from radweave.workstation.users import add_user, by_password, by_session, by_token, first_token, open_session
+from tests.command_line import radweave
 
 FOLDED = next(number for number, step in MIGRATIONS.items() if step.__name__ == "_add_folded_names")
 

@@ -7,14 +7,14 @@ import time
 from pathlib import Path
 
 import pytest
-from hospitals import Archive, image, listening, plan_file, push
 from pydicom import dcmread
-from stations import running, wait_for
-from test_hospital import figure, studies, until, with_hospital
 
-from image_files import CANARY
 from radweave.data.deidentify.key import read_key, write_key
 from radweave.workstation.settings import Settings
+from tests.image_files import CANARY
+from tests.workstation.hospitals import Archive, image, listening, plan_file, push
+from tests.workstation.stations import running, wait_for
+from tests.workstation.test_hospital import figure, studies, until, with_hospital
 
 pytestmark = pytest.mark.usefixtures("short_pauses")
 

@@ -15,9 +15,7 @@ import pytest
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pydicom.sr._concepts_dict import concepts
-from reports import ADDED, FINDINGS, IMPRESSION, SIGNED, STUDY, WRITTEN, added, finished, identity
 
-from image_files import CANARY
 from radweave.core.errors import InputError
 from radweave.core.ontology import CLASSES
 from radweave.core.study import LabelState
@@ -26,6 +24,8 @@ from radweave.workstation.find_prior import parse_signed
 from radweave.workstation.finished import CAUTION, Finding, FinishedReport, Model, Section, SectionKind
 from radweave.workstation.formats import FORMATS
 from radweave.workstation.structured_reports import PRIVATE_SCHEME, Code, code_of, free_code_of
+from tests.image_files import CANARY
+from tests.workstation.reports import ADDED, FINDINGS, IMPRESSION, SIGNED, STUDY, WRITTEN, added, finished, identity
 
 DICOM = [name for name, kind in FORMATS.items() if kind.suffix == ".dcm"]
 SR = ["sr-basic", "sr-tid1500"]

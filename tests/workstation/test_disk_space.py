@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_workers import IMAGE
-from hospitals import image, push
-from stations import left_behind, one_draft, running, upload
 
 from radweave.workstation.disk import DiskSpace, NoRoomError
 from radweave.workstation.hospital_plan import Receive
 from radweave.workstation.receiver import Receiver
 from radweave.workstation.settings import Limits, Settings
 from radweave.workstation.uploads import from_stream
+from tests.workstation.fake_workers import IMAGE
+from tests.workstation.hospitals import image, push
+from tests.workstation.stations import left_behind, one_draft, running, upload
 
 MIB = 1 << 20
 
@@ -107,7 +107,7 @@ def test_a_watched_folder_waits_for_free_space(settings: Settings, monkeypatch: 
 
 
 def test_a_scanner_gets_the_status_of_a_full_disk(tmp_path: Path) -> None:
-    from archive import free_port
+    from tests.workstation.archive import free_port
 
     counted: list[str] = []
     room = DiskSpace(tmp_path, Limits(state_bytes=60_000, free_bytes=0))

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from certificates import certificate, encrypted
-from stations import PASSWORD, listening
 
 from radweave.core.errors import InputError
 from radweave.workstation.app import run
 from radweave.workstation.connections import tls_context
 from radweave.workstation.settings import Settings
+from tests.workstation.certificates import certificate, encrypted
+from tests.workstation.stations import PASSWORD, listening
 
 
 @pytest.fixture

@@ -6,9 +6,10 @@ import time
 from typing import Any
 
 import pytest
-from fake_workers import IMAGE
 from fastapi.testclient import TestClient
-from stations import PASSWORD, log_in, one_draft, upload
+
+from tests.workstation.fake_workers import IMAGE
+from tests.workstation.stations import PASSWORD, log_in, one_draft, upload
 
 OF_A_STUDY = "/api/v1/studies/{study}"
 OPEN = {("POST", "/api/v1/session"), ("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/metrics")}

@@ -8,11 +8,11 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
-from fake_workers import IMAGE
 from fastapi.testclient import TestClient
-from stations import NOTICE, PASSWORD, log_in, one_draft, upload
 
 from radweave.workstation.station import Station
+from tests.workstation.fake_workers import IMAGE
+from tests.workstation.stations import NOTICE, PASSWORD, log_in, one_draft, upload
 
 
 @pytest.fixture

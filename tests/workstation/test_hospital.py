@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_workers import drafted
-from hospitals import Archive, figure, free_port, image, listening, plan_file, push, studies, until
 from pydicom import dcmread
-from stations import running, upload, wait_for
 
-from command_line import radweave
-from image_files import CANARY
 from radweave.workstation import api
 from radweave.workstation.formats import FORMATS
 from radweave.workstation.settings import Settings
+from tests.command_line import radweave
+from tests.image_files import CANARY
+from tests.workstation.fake_workers import drafted
+from tests.workstation.hospitals import Archive, figure, free_port, image, listening, plan_file, push, studies, until
+from tests.workstation.stations import running, upload, wait_for
 
 pytestmark = pytest.mark.usefixtures("short_pauses")
 

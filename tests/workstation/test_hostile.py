@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from stations import listening, one_draft
 
 from radweave.workstation.connections import _TimedProtocol
 from radweave.workstation.settings import Settings
+from tests.workstation.stations import listening, one_draft
 
 STRANGE: tuple[Any, ...] = (
     "\0", "\ud800", "' OR 1=1 --", "x" * 3_000, 1 << 31, 1 << 63, 1 << 70, -1, None, [[]], {"\ud800": "\0"},

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 from pydicom.dataset import Dataset
-from query_archive import QueryArchive, dicom
-from reports import finished
 
 from radweave.workstation.archive import NotAnsweredError, QueryLimits
 from radweave.workstation.archive_clients import DicomArchive, WebArchive
 from radweave.workstation.formats import FORMATS
 from radweave.workstation.hospital_plan import Dicom, QueriedDicom, Target, Web
 from radweave.workstation.sending import NotStoredError, send
+from tests.workstation.query_archive import QueryArchive, dicom
+from tests.workstation.reports import finished
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/dicom+json\r\n"
 AC = b"\2\0\0\0\1\0"

@@ -8,12 +8,12 @@ import pytest
 from pydicom import dcmread
 from pydicom.dataelem import RawDataElement
 from pydicom.tag import Tag
-from reports import dicom_image
 
-from image_files import CANARY, save, write_series
 from radweave.core.errors import InputError
 from radweave.workstation.identity import read_identities
 from radweave.workstation.identity_parse import parse_identity
+from tests.image_files import CANARY, save, write_series
+from tests.workstation.reports import dicom_image
 
 NAMES = {
     "ISO_IR 100": "Müller^Jörg",

@@ -9,12 +9,9 @@ from typing import Any
 import nibabel
 import numpy as np
 import pytest
-from fake_workers import worker_with_maps
 from fastapi.testclient import TestClient
 from PIL import Image
-from stations import running, upload, wait_for
 
-from image_files import chest, dataset, save, thorax_hu, write_dicom, write_series
 from radweave.core.study import ImageRef, Study, View
 from radweave.data.dataset import DatasetCard, DatasetWriter
 from radweave.io import viewer
@@ -24,6 +21,9 @@ from radweave.io.volumes import read_volume
 from radweave.workstation import images_api
 from radweave.workstation.map_objects import FINE
 from radweave.workstation.settings import Limits, Settings
+from tests.image_files import chest, dataset, save, thorax_hu, write_dicom, write_series
+from tests.workstation.fake_workers import worker_with_maps
+from tests.workstation.stations import running, upload, wait_for
 
 
 def words_of(client: TestClient, study: str, name: str = "0") -> np.ndarray:

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fake_workers import IMAGE
 from fastapi.testclient import TestClient
-from stations import left_behind, running, upload, wait_for
 
-from image_files import write_dicom
 from radweave.workstation.inference import main
 from radweave.workstation.settings import Settings
 from radweave.workstation.station import Station
+from tests.image_files import write_dicom
+from tests.workstation.fake_workers import IMAGE
+from tests.workstation.stations import left_behind, running, upload, wait_for
 
 CANARIES = {
     "PatientName": "Kanarienvogel^Karl", "PatientID": "KANARI-4711", "PatientBirthDate": "19010203",

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from fake_workers import drafted
-from hospitals import Archive, figure, free_port, image, listening, plan_file, push, studies, until
 from pydicom import dcmread
-from query_archive import TODAY, QueryArchive, web
-from stations import running
 
-from image_files import save
 from radweave.workstation import drafts, outbox, store
 from radweave.workstation.database import Database
 from radweave.workstation.database import studies as studies_table
 from radweave.workstation.settings import Settings
 from radweave.workstation.store import NewStudy
+from tests.image_files import save
+from tests.workstation.fake_workers import drafted
+from tests.workstation.hospitals import Archive, figure, free_port, image, listening, plan_file, push, studies, until
+from tests.workstation.query_archive import TODAY, QueryArchive, web
+from tests.workstation.stations import running
 
 pytestmark = pytest.mark.usefixtures("short_pauses")
 

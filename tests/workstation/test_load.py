@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
-from fake_workers import IMAGE
-from load import Killed, Load, free_port
 
 from radweave.workstation.settings import Limits, Settings
+from tests.workstation.fake_workers import IMAGE
+from tests.workstation.load import Killed, Load, free_port
 
 
 @pytest.mark.slow  # four processes are started; make test-postgres runs it too

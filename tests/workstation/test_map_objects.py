@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from pydicom import dcmread
 from pydicom.dataset import Dataset
-from reports import STUDY, finished, identity, placed
 
-from image_files import CANARY
 from radweave.core.errors import InputError
 from radweave.core.study import LabelState
 from radweave.io.volumes import Geometry, Volume
 from radweave.workstation.finished import CAUTION, Finding
 from radweave.workstation.formats import FORMATS, MAPS
 from radweave.workstation.map_objects import FINE, heat_maps
+from tests.image_files import CANARY
+from tests.workstation.reports import STUDY, finished, identity, placed
 
 CT = {"modality": "CT", "sop_class_uid": "1.2.840.10008.5.1.4.1.1.2"}
 

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from archive import free_port
-from certificates import certificate
-from stations import PASSWORD, listening
 
 from radweave.workstation.settings import Settings
-from toys import ROOT
+from tests.toys import ROOT
+from tests.workstation.archive import free_port
+from tests.workstation.certificates import certificate
+from tests.workstation.stations import PASSWORD, listening
 
 pytestmark = pytest.mark.programs
 

@@ -10,13 +10,13 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from fastapi.testclient import TestClient
-from providers import CLIENT, SECRET, Provider, provider
-from stations import ORIGIN, PASSWORD, running
 
 from radweave.core.errors import InputError
 from radweave.workstation.database import folded
 from radweave.workstation.openid import provider_of
 from radweave.workstation.settings import OpenId, Settings
+from tests.workstation.providers import CLIENT, SECRET, Provider, provider
+from tests.workstation.stations import ORIGIN, PASSWORD, running
 
 
 @pytest.fixture

@@ -12,9 +12,7 @@ import hl7
 import pytest
 from fhir.resources.bundle import Bundle
 from fhir.resources.R4B.bundle import Bundle as BundleR4
-from reports import ADDED, FINDINGS, IMPRESSION, SIGNED, added, dicom_image, finished, identity
 
-from image_files import CANARY
 from radweave.core.errors import InputError
 from radweave.core.study import RESEARCH_ONLY, LabelState
 from radweave.workstation.finished import CAUTION, Finding, FinishedReport, Section, SectionKind, spoken_name
@@ -22,6 +20,8 @@ from radweave.workstation.formats import FORMATS
 from radweave.workstation.hl7 import escaped
 from radweave.workstation.identity import read_identities
 from radweave.workstation.pdf import BOX, _fonts, _Pen
+from tests.image_files import CANARY
+from tests.workstation.reports import ADDED, FINDINGS, IMPRESSION, SIGNED, added, dicom_image, finished, identity
 
 HOSTILE = "a|b^c~d\\e&f\rOBX|9|TX|evil\nnext \x0b end \\F\\ \\.br\\"
 

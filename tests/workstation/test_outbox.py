@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from fake_workers import drafted
 
 from radweave.core.errors import InputError
 from radweave.workstation import drafts, hospital, outbox, store
@@ -21,6 +20,7 @@ from radweave.workstation.reports import stored_report
 from radweave.workstation.sending import NotStoredError
 from radweave.workstation.store import NewStudy
 from radweave.workstation.users import User, add_user
+from tests.workstation.fake_workers import drafted
 
 TARGET = Target(name="archive", formats=("sr-basic",), events=("drafted",), dicom=Dicom(host="h", port=1, ae_title="A"))
 

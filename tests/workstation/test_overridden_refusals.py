@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import sqlalchemy as sa
-from fake_workers import CRASH, REFUSE, refusing_worker
 from fastapi.testclient import TestClient
 from PIL import Image, PngImagePlugin
-from stations import PASSWORD, left_behind, running, upload, wait_for
 
 from radweave.workstation import database, store
 from radweave.workstation.database import migrate, refusals, studies
 from radweave.workstation.settings import Settings
 from radweave.workstation.station import Station
+from tests.workstation.fake_workers import CRASH, REFUSE, refusing_worker
+from tests.workstation.stations import PASSWORD, left_behind, running, upload, wait_for
 
 
 def png(word: str) -> bytes:

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from archive import AET, PASSWORD, USER, Archive, free_port, needs, start
-from fake_workers import comparing_worker, fake_worker
-from hospitals import figure, image, plan_file, studies, until
 from pydicom import dcmread
-from query_archive import OTHER_PATIENTS, TODAY, days_ago, flat, text_of
-from stations import running as working
-from stations import wait_for
 
-from image_files import CANARY
 from radweave.workstation.settings import Settings
+from tests.image_files import CANARY
+from tests.workstation.archive import AET, PASSWORD, USER, Archive, free_port, needs, start
+from tests.workstation.fake_workers import comparing_worker, fake_worker
+from tests.workstation.hospitals import figure, image, plan_file, studies, until
+from tests.workstation.query_archive import OTHER_PATIENTS, TODAY, days_ago, flat, text_of
+from tests.workstation.stations import running as working
+from tests.workstation.stations import wait_for
 
 pytestmark = pytest.mark.programs
 WAYS = ("web", "move", "get")

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_workers import comparing_worker
-from hospitals import figure, free_port, image, plan_file, push, studies, until
 from pydicom import dcmread
-from query_archive import OTHER_PATIENTS, TODAY, QueryArchive, days_ago, dicom, flat, text_of, web
-from stations import running, wait_for
 
-from image_files import CANARY, write_dicom
 from radweave.workstation.settings import Settings
+from tests.image_files import CANARY, write_dicom
+from tests.workstation.fake_workers import comparing_worker
+from tests.workstation.hospitals import figure, free_port, image, plan_file, push, studies, until
+from tests.workstation.query_archive import OTHER_PATIENTS, TODAY, QueryArchive, days_ago, dicom, flat, text_of, web
+from tests.workstation.stations import running, wait_for
 
 pytestmark = pytest.mark.usefixtures("short_pauses")
 

@@ -6,12 +6,12 @@ import threading
 
 import pytest
 import sqlalchemy as sa
-from postgres import PostgresServer
-from stations import one_draft, running
 
 from radweave.core.errors import InputError
 from radweave.workstation.database import Database
 from radweave.workstation.settings import Settings
+from tests.workstation.postgres import PostgresServer
+from tests.workstation.stations import one_draft, running
 
 
 def test_a_restarted_database_is_used_again(settings: Settings, postgres_server: PostgresServer) -> None:

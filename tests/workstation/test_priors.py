@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from fake_workers import IMAGE
 from fastapi.testclient import TestClient
-from stations import PASSWORD, running, upload, wait_for
 
-from image_files import write_dicom
 from radweave.workstation import store
 from radweave.workstation.database import meta
 from radweave.workstation.database import studies as studies_table
 from radweave.workstation.settings import Settings
 from radweave.workstation.station import Station
+from tests.image_files import write_dicom
+from tests.workstation.fake_workers import IMAGE
+from tests.workstation.stations import PASSWORD, running, upload, wait_for
 
 ANN = {"PatientID": "HOSP-4711", "IssuerOfPatientID": "HOUSE", "PatientName": "Müller^Ann",
        "PatientBirthDate": "19010203", "PatientSex": "F"}  # fmt: skip

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from archive import AET, Archive, needs, running
 from pydicom import dcmread
-from reports import FINDINGS, IMPRESSION, SIGNED, STUDY, dicom_image, finished, identity, placed
 
-from image_files import CANARY
 from radweave.core.study import LabelState
 from radweave.workstation.finished import Addendum, Finding, FinishedReport, Section, SectionKind, person_name
 from radweave.workstation.formats import FORMATS
 from radweave.workstation.identity import read_identities
+from tests.image_files import CANARY
+from tests.workstation.archive import AET, Archive, needs, running
+from tests.workstation.reports import FINDINGS, IMPRESSION, SIGNED, STUDY, dicom_image, finished, identity, placed
 
 pytestmark = pytest.mark.programs
 

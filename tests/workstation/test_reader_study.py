@@ -7,13 +7,13 @@ import io
 from pathlib import Path
 
 import pytest
-from fake_workers import IMAGE
 from fastapi.testclient import TestClient
-from stations import log_in, one_draft, wait_for
 
-from command_line import radweave
 from radweave.workstation.reports import as_csv, as_table, signed_studies
 from radweave.workstation.station import Station
+from tests.command_line import radweave
+from tests.workstation.fake_workers import IMAGE
+from tests.workstation.stations import log_in, one_draft, wait_for
 
 
 @pytest.fixture

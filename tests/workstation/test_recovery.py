@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from fake_workers import CRASH, HANG, IMAGE, drafted
-from stations import one_draft, running, upload, wait_for
 
 from radweave.core.errors import InputError
 from radweave.workstation import drafts, store
@@ -22,7 +20,9 @@ from radweave.workstation.inference import main
 from radweave.workstation.settings import Limits, Settings
 from radweave.workstation.station import Station, alone
 from radweave.workstation.store import NewStudy
-from toys import toy_image
+from tests.toys import toy_image
+from tests.workstation.fake_workers import CRASH, HANG, IMAGE, drafted
+from tests.workstation.stations import one_draft, running, upload, wait_for
 
 BEFORE_ALL = datetime(2001, 1, 1, tzinfo=UTC)
 

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from pydicom import dcmread
 from pydicom.dataset import Dataset
-from reports import finished
 
 from radweave.workstation import sending
 from radweave.workstation.archive import QueryLimits
 from radweave.workstation.formats import FORMATS
 from radweave.workstation.hospital_plan import Dicom, Target, Tls, Web
 from radweave.workstation.sending import NotStoredError, send, session_for
+from tests.workstation.reports import finished
 
 WEB = Target(name="a", formats=("sr-basic",), web=Web(url="http://archive.example"))
 PEER = Target(name="a", formats=("sr-basic",), dicom=Dicom(host="127.0.0.1", port=1, ae_title="A"))

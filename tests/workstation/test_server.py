@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stations import NOTICE
 
-from command_line import radweave
 from radweave.core.errors import InputError
 from radweave.workstation.app import _greet
 from radweave.workstation.settings import Limits, OpenId, Settings
 from radweave.workstation.station import Station
+from tests.command_line import radweave
+from tests.workstation.stations import NOTICE
 
 
 def test_every_option_arrives(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

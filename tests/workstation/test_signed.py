@@ -8,11 +8,8 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from fake_workers import drafted
 from fastapi.testclient import TestClient
-from stations import one_draft
 
-from command_line import radweave
 from radweave.core.errors import InputError
 from radweave.workstation import drafts, hospital, log, outbox, related, reports, store
 from radweave.workstation import drafts as signed
@@ -27,6 +24,9 @@ from radweave.workstation.reports import signed_studies
 from radweave.workstation.settings import Limits
 from radweave.workstation.store import NewStudy
 from radweave.workstation.users import User, add_user
+from tests.command_line import radweave
+from tests.workstation.fake_workers import drafted
+from tests.workstation.stations import one_draft
 
 TARGET = Target(
     name="archive", formats=("sr-basic",), events=("drafted", "signed"), dicom=Dicom(host="h", port=1, ae_title="A")

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from stations import log_in
 
 from radweave.core.errors import InputError
 from radweave.workstation.mrrt_parse import read_template
+from tests.workstation.stations import log_in
 
 HEAD = """<!DOCTYPE html><html><head><title>Chest  X-ray, 2 views</title><meta charset="UTF-8">
 <link rel="stylesheet" href="http://evil.example/a.css"><style>body { background: url(http://evil.example) }</style>

@@ -10,12 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from archive import free_port, needs
-from hospitals import Archive, image, listening, push
-from query_archive import QueryArchive, dicom
-from reports import finished
 
-from image_files import CANARY
 from radweave.core.errors import InputError
 from radweave.workstation.archive import NotAnsweredError, QueryLimits
 from radweave.workstation.archive_clients import DicomArchive
@@ -23,6 +18,11 @@ from radweave.workstation.formats import FORMATS
 from radweave.workstation.hospital_plan import Dicom, QueriedDicom, Receive, Target, Tls
 from radweave.workstation.receiver import Receiver
 from radweave.workstation.sending import NotStoredError, client_context, send, server_context
+from tests.image_files import CANARY
+from tests.workstation.archive import free_port, needs
+from tests.workstation.hospitals import Archive, image, listening, push
+from tests.workstation.query_archive import QueryArchive, dicom
+from tests.workstation.reports import finished
 
 pytestmark = pytest.mark.programs
 

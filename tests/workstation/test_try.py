@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_workers import IMAGE, fake_worker
 from fastapi.testclient import TestClient
-from stations import NOTICE, ORIGIN
 
-from command_line import radweave
 from radweave.workstation.app import create_app
 from radweave.workstation.settings import Settings
 from radweave.workstation.station import Station
+from tests.command_line import radweave
+from tests.workstation.fake_workers import IMAGE, fake_worker
+from tests.workstation.stations import NOTICE, ORIGIN
 
 
 @pytest.fixture

@@ -8,14 +8,14 @@ import unicodedata
 
 import hl7
 import pytest
-from reports import finished
-from test_dicom_reports import texts, written
 
 from radweave.core.errors import InputError
 from radweave.workstation.finished import LONGEST_NAME, Flagged, Section, person_name, refuse_unsignable, writable
 from radweave.workstation.formats import FORMATS
 from radweave.workstation.hl7 import escaped
 from radweave.workstation.pdf import _fonts, _Pen
+from tests.workstation.reports import finished
+from tests.workstation.test_dicom_reports import texts, written
 
 
 @pytest.mark.parametrize(

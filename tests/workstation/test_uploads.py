@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_workers import IMAGE, REFUSE
 from fastapi.testclient import TestClient
-from stations import left_behind, running, upload, wait_for
 
 from radweave.workstation.settings import Limits, Settings
 from radweave.workstation.station import Station, Watcher
+from tests.workstation.fake_workers import IMAGE, REFUSE
+from tests.workstation.stations import left_behind, running, upload, wait_for
 
 LIMITS = Limits(body_bytes=400_000, files=20, archive_bytes=1 << 20, archive_ratio=50)
 

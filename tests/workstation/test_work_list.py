@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_workers import IMAGE
-from stations import running, upload
 
-from image_files import write_dicom
 from radweave.workstation.settings import Settings
+from tests.image_files import write_dicom
+from tests.workstation.fake_workers import IMAGE
+from tests.workstation.stations import running, upload
 
 JANE = {
     "PatientName": "Doe^Jane^^Dr", "PatientID": "J-7", "PatientSex": "F", "PatientBirthDate": "19600512",

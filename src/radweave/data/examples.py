@@ -30,7 +30,7 @@ class PreparedSplit:
     priors: dict[str, Example] = field(default_factory=dict)
 
     @property
-    def beside_priors(self) -> list[Example]:
+    def examples_with_priors(self) -> list[Example]:
         """The examples, each with its prior."""
         return [replace(example, prior=self.priors.get(example.study_id)) for example in self.examples]
 
@@ -108,7 +108,7 @@ def prepare_split(
             prepared.references[study.study_id] = text
     prepared.priors = dict(_usable_priors(prepared.examples, prior_ids))
     if priors:
-        prepared.examples = prepared.beside_priors
+        prepared.examples = prepared.examples_with_priors
     return prepared
 
 

@@ -133,7 +133,7 @@ class Drafting:
         writer, evidence = self._writers[config, marks], self._opened.evidence_for(read)
         own = self._own(read, evidence, decoding)
         if decoding.asks_prior and batch.priors is not None:
-            evidence = self._opened.beside_priors(evidence, batch, batch.priors, config.prior)
+            evidence = self._opened.add_priors(evidence, batch, batch.priors, config.prior)
         for row, barred, texts in zip(evidence, self._opened.barred(batch), own, strict=True):
             yield writer.write(row, barred, texts)
 
@@ -207,7 +207,7 @@ class Opened:
         """True (B, J) for rows of the study itself and of its patient."""
         return barred_rows(self.owners, batch)
 
-    def beside_priors(self, evidence: Sequence[Evidence], batch: Batch, priors: Batch, read: str) -> list[Evidence]:
+    def add_priors(self, evidence: Sequence[Evidence], batch: Batch, priors: Batch, read: str) -> list[Evidence]:
         """The evidence for each study of a batch with that of its prior, where it has one.
 
         Raises:

@@ -147,9 +147,9 @@ class ChangeReward:
         if not pairs:
             return values
         labelled = label_pairs(pairs, self.labeler)
-        before = read_priors(pairs, labelled, self.labeler)
-        assert before is not None, "all of these have a prior"
-        counted = change_rows([pair.hyp for pair in pairs], labelled.hyp, before)
+        findings = read_priors(pairs, labelled, self.labeler)
+        assert findings is not None, "all of these have a prior"
+        counted = change_rows([pair.hyp for pair in pairs], labelled.hyp, findings)
         cells = np.stack([counted[name] for name in REWARDED_CHANGES]).astype(np.int64)
         common, false, missed = cells.sum(axis=0).T
         total = 2 * common + false + missed

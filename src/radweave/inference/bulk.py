@@ -372,7 +372,7 @@ def generate_split(
 
             compute_on_ray(plan, recipe, workers=ray_workers, finished=finished, on_gpus=answers is None)
         else:
-            examples = prepared.beside_priors if predictor.decoding.asks_prior else prepared.examples
+            examples = prepared.examples_with_priors if predictor.decoding.asks_prior else prepared.examples
             rows = Rows(predictor, {example.study_id: example for example in examples}, batch_size, count)
             for number in shards_to_compute(plan, ranks):
                 write_jsonl(plan.path(number), rows.of(plan.shards[number]))
@@ -528,6 +528,6 @@ class ReportRecipe:
         prepared = prepare(dataset, self.split, run.experiment, run.tokenizer, cache, need_text=False)
         decoding = type(run.experiment.decoding).model_validate(self.decoding)
         predictor = dataclasses.replace(Predictor.of(run, untrained=True), decoding=decoding, warnings=self.warnings)
-        examples = prepared.beside_priors if predictor.decoding.asks_prior else prepared.examples
+        examples = prepared.examples_with_priors if predictor.decoding.asks_prior else prepared.examples
         rows = Rows(predictor, {example.study_id: example for example in examples}, self.batch_size)
         return lambda study_ids, path: write_jsonl(path, rows.of(study_ids))

@@ -150,7 +150,7 @@ def train_reports(
     return texts
 
 
-def beside_priors(pairs: Sequence[Pair], path: Path) -> tuple[Pair, ...]:
+def read_prior_reports(pairs: Sequence[Pair], path: Path) -> tuple[Pair, ...]:
     """The pairs with the reports of their patients' prior studies from a dataset folder, and with the patients.
 
     Raises:
@@ -203,7 +203,9 @@ def run_evaluate(request: EvaluateRequest) -> None:
     requested_metrics(request.scores, request.folders)
     files = {name: _read(path, request) for name, path in run_names(request.pairs)}
     if request.priors is not None:
-        files = {name: replace(file, pairs=beside_priors(file.pairs, request.priors)) for name, file in files.items()}
+        files = {
+            name: replace(file, pairs=read_prior_reports(file.pairs, request.priors)) for name, file in files.items()
+        }
     ontology = ontology_of(request.ontology, (pair for file in files.values() for pair in file.pairs))
     second = second_protocol(request, ontology, {pair.dataset for file in files.values() for pair in file.pairs})
     labeler = labeler_for(ontology, request.weights or request.folders.get(ontology))

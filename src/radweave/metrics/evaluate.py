@@ -59,7 +59,7 @@ from radweave.metrics.prepare import (
 from radweave.metrics.priors import (
     ELSE_COPY,
     THIS_RUN,
-    Before,
+    PriorFindings,
     else_prior,
     prior_interval_name,
     prior_statistics,
@@ -207,8 +207,8 @@ def _evaluate(
     named.update({sided_interval_name(measure): statistic for measure, statistic in sided.items()})
     on_abnormal = {} if of_abnormal is None else abnormal_statistics(statistics, of_abnormal)
     named.update({abnormal_interval_name(key): statistic for key, statistic in on_abnormal.items()})
-    before, beside_prior = _beside_priors(checked, labelled, labeler, copies=options.floors)
-    for system, own in beside_prior.items():
+    priors, of_priors = _prior_statistics(checked, labelled, labeler, copies=options.floors)
+    for system, own in of_priors.items():
         named.update({prior_interval_name(system, key): statistic for key, statistic in own.items()})
     intervals: dict[str, Interval] = {}
     if options.resamples:
@@ -225,7 +225,7 @@ def _evaluate(
         statistics=statistics,
         clinical_statistics=clinical,
         sided_statistics=sided,
-        prior_statistics=beside_prior.get(THIS_RUN, {}),
+        prior_statistics=of_priors.get(THIS_RUN, {}),
         corpus=_corpus(statistics, intervals, unavailable),
         floors=_floor_table(floors, floor_scores, labelled, labeler),
         abnormal=None
@@ -240,7 +240,7 @@ def _evaluate(
         honesty=honesty_rows(checked, prepared, labelled, sides),
         clinical=clinical_table(labelled, clinical, intervals, rules) if labelled else None,
         sided=sided_table(sided, intervals),
-        priors=None if before is None else prior_table(before, beside_prior, intervals),
+        priors=None if priors is None else prior_table(priors, of_priors, intervals),
         long_tail=long_tail,
         heads=heads,
         texts=prepared.effects,
@@ -258,18 +258,18 @@ def _evaluate(
     )
 
 
-def _beside_priors(
+def _prior_statistics(
     pairs: Sequence[Pair], labelled: LabelledPairs | None, labeler: Labeler | None, *, copies: bool
-) -> tuple[Before | None, dict[str, dict[str, Statistic]]]:
-    """The prior's reports, and by system the statistics beside them: the drafts, and ``copies`` in their place."""
-    before = None if labelled is None or labeler is None else read_priors(pairs, labelled, labeler)
-    if before is None or labelled is None:
+) -> tuple[PriorFindings | None, dict[str, dict[str, Statistic]]]:
+    """The findings of priors, and by system the statistics with them: of the drafts, and of ``copies``."""
+    priors = None if labelled is None or labeler is None else read_priors(pairs, labelled, labeler)
+    if priors is None or labelled is None:
         return None, {}
-    systems = {THIS_RUN: prior_statistics([pair.hyp for pair in pairs], labelled.hyp, before)}
+    systems = {THIS_RUN: prior_statistics([pair.hyp for pair in pairs], labelled.hyp, priors)}
     if copies:
         texts = else_prior(pairs)
-        systems[ELSE_COPY] = prior_statistics(texts, states_of(texts, before.labeler), before)
-    return before, systems
+        systems[ELSE_COPY] = prior_statistics(texts, states_of(texts, priors.labeler), priors)
+    return priors, systems
 
 
 def second_wording(

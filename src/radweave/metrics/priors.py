@@ -55,10 +55,10 @@ ELSE_FLOOR = "prior_report_else_draft"
 def prior_reports(studies: Iterable[Study]) -> dict[str, str]:
     """Study id -> the report of the patient's prior study, for those of ``studies`` whose prior is among them."""
     known = {study.study_id: study for study in studies}
-    before = {name: known[study.prior] for name, study in known.items() if study.prior in known}
+    prior_of = {name: known[study.prior] for name, study in known.items() if study.prior in known}
     return {
         name: prior.report
-        for name, prior in before.items()
+        for name, prior in prior_of.items()
         if prior.report and prior.patient_id == known[name].patient_id
     }
 
@@ -83,7 +83,7 @@ def else_prior(pairs: Sequence[Pair]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
+class PriorFindings:
     """N studies beside their priors, over the C findings in ``columns`` of the label set.
 
     ``has`` (N,) says which have one; ``prior`` and ``reference`` (N, C) what the reports of the prior and of the study
@@ -99,7 +99,7 @@ class Before:
     labeler: Labeler
 
 
-def read_priors(pairs: Sequence[Pair], labelled: LabelledPairs, labeler: Labeler) -> Before | None:
+def read_priors(pairs: Sequence[Pair], labelled: LabelledPairs, labeler: Labeler) -> PriorFindings | None:
     """The findings of the prior's reports beside those of the references; None where no study has a prior."""
     has = np.array([pair.prior_report is not None for pair in pairs])
     if not has.any():
@@ -116,7 +116,7 @@ def read_priors(pairs: Sequence[Pair], labelled: LabelledPairs, labeler: Labeler
             name: possible(bool(prior[row, place]), bool(reference[row, place]), stated.get(name, frozenset()))
             for place, name in enumerate(findings)
         }
-    return Before(columns, findings, has, prior, reference, left_open, labeler)
+    return PriorFindings(columns, findings, has, prior, reference, left_open, labeler)
 
 
 def _changes(groups: Sequence[Sequence[str]], labeler: Labeler) -> list[StatedChanges]:
@@ -131,19 +131,19 @@ def _changes(groups: Sequence[Sequence[str]], labeler: Labeler) -> list[StatedCh
     return list(together)
 
 
-def prior_statistics(texts: Sequence[str], states: States, before: Before) -> dict[str, Statistic]:
+def prior_statistics(texts: Sequence[str], states: States, priors: PriorFindings) -> dict[str, Statistic]:
     """The scores of drafts by name: of findings with and without a prior, and of each change.
 
     Args:
         texts: the N drafts.
         states: their label states (N, K).
-        before: the same studies beside their priors.
+        priors: the findings of the same studies and of their priors.
     """
-    draft = is_positive(states[:, before.columns], "negative")
+    draft = is_positive(states[:, priors.columns], "negative")
     counted: dict[str, NDArray[np.int8]] = {
-        "CE_with_prior": _rows(draft, before.reference, before.has[:, None]),
-        "CE_without_prior": _rows(draft, before.reference, ~before.has[:, None]),
-        **change_rows(texts, states, before),
+        "CE_with_prior": _rows(draft, priors.reference, priors.has[:, None]),
+        "CE_without_prior": _rows(draft, priors.reference, ~priors.has[:, None]),
+        **change_rows(texts, states, priors),
     }
     return {
         f"{name}_{_LETTERS[measure]}": statistic
@@ -152,27 +152,27 @@ def prior_statistics(texts: Sequence[str], states: States, before: Before) -> di
     }
 
 
-def change_rows(texts: Sequence[str], states: States, before: Before) -> dict[str, NDArray[np.int8]]:
+def change_rows(texts: Sequence[str], states: States, priors: PriorFindings) -> dict[str, NDArray[np.int8]]:
     """True positives, false positives and false negatives of each study (N, 3), by change; 0 without a prior.
 
     Args:
         texts: the N drafts.
         states: their label states (N, K).
-        before: the same studies beside their priors.
+        priors: the findings of the same studies and of their priors.
     """
-    draft = is_positive(states[:, before.columns], "negative")
+    draft = is_positive(states[:, priors.columns], "negative")
     counted: dict[str, NDArray[np.int8]] = {
-        "new": _rows(draft, before.reference, before.has[:, None] & ~before.prior),
-        "resolved": _rows(~draft, ~before.reference, before.has[:, None] & before.prior),
-        "changed": _rows(draft != before.prior, before.reference != before.prior, before.has[:, None]),
+        "new": _rows(draft, priors.reference, priors.has[:, None] & ~priors.prior),
+        "resolved": _rows(~draft, ~priors.reference, priors.has[:, None] & priors.prior),
+        "changed": _rows(draft != priors.prior, priors.reference != priors.prior, priors.has[:, None]),
     }
-    rows = np.flatnonzero(before.has).tolist()
-    claims = dict(zip(rows, _changes([[texts[row]] for row in rows], before.labeler), strict=True))
+    rows = np.flatnonzero(priors.has).tolist()
+    claims = dict(zip(rows, _changes([[texts[row]] for row in rows], priors.labeler), strict=True))
     for change, state in _STATED.items():
         claimed, true, closed = (np.zeros_like(draft) for _ in range(3))
         for row in rows:
-            for place, name in enumerate(before.findings):
-                left = before.left_open[row][name]
+            for place, name in enumerate(priors.findings):
+                left = priors.left_open[row][name]
                 claimed[row, place] = state in claims[row].get(name, ())
                 true[row, place] = left == {state}
                 closed[row, place] = state not in left or len(left) == 1
@@ -204,14 +204,14 @@ class PriorScores:
 class PriorTable:
     """Scores beside the floors that copy the prior's report.
 
-    ``studies`` counts those with and without a prior, ``cells`` the cells of each change in the references. ``before``
-    has the findings that each study's prior affirms; None for a study without one.
+    ``studies`` counts those with and without a prior, ``cells`` the cells of each change in the references.
+    ``findings`` are those that each study's prior affirms; None for a study without one.
     """
 
     studies: Mapping[Part, int]
     cells: Mapping[Change, int]
     systems: Mapping[str, PriorScores]
-    before: Sequence[frozenset[str] | None]
+    findings: Sequence[frozenset[str] | None]
 
     def to_json(self) -> Json:
         return {
@@ -241,7 +241,7 @@ def prior_interval_name(system: str, key: str) -> str:
 
 
 def prior_table(
-    before: Before, systems: Mapping[str, Mapping[str, Statistic]], intervals: Mapping[str, Interval]
+    priors: PriorFindings, systems: Mapping[str, Mapping[str, Statistic]], intervals: Mapping[str, Interval]
 ) -> PriorTable:
     """The table from the statistics of the drafts, and of the drafts with the prior's report where there is one.
 
@@ -270,9 +270,9 @@ def prior_table(
         made |= {COPY: PriorScores(copied, both.changes), ELSE_COPY: both}
     own = systems[THIS_RUN]
     cells = {change: int(own[f"{change}_R"].sums()[[0, 2]].sum()) for change in CHANGES}
-    number = int(before.has.sum())
+    number = int(priors.has.sum())
     affirmed = [
-        frozenset(name for name, is_there in zip(before.findings, row, strict=True) if is_there) if has else None
-        for has, row in zip(before.has.tolist(), before.prior.tolist(), strict=True)
+        frozenset(name for name, is_there in zip(priors.findings, row, strict=True) if is_there) if has else None
+        for has, row in zip(priors.has.tolist(), priors.prior.tolist(), strict=True)
     ]
-    return PriorTable({"with_prior": number, "without_prior": len(before.has) - number}, cells, made, affirmed)
+    return PriorTable({"with_prior": number, "without_prior": len(priors.has) - number}, cells, made, affirmed)

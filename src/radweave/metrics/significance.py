@@ -143,8 +143,8 @@ def refuse_other_priors(a: Evaluation, b: Evaluation) -> None:
     """
     if a.priors is None or b.priors is None:
         return
-    first = dict(zip(a.study_ids, a.priors.before, strict=True))
-    second = dict(zip(b.study_ids, b.priors.before, strict=True))
+    first = dict(zip(a.study_ids, a.priors.findings, strict=True))
+    second = dict(zip(b.study_ids, b.priors.findings, strict=True))
     differing = [study for study in first if first[study] != second[study]]
     if differing:
         raise InputError(

@@ -219,8 +219,8 @@ def _sources(station: Station, connection: sa.Connection, row: sa.Row[Any]) -> t
         return [], []
     if row.dataset_study is None:
         return _upload_sources(connection, row.id), _prior_sources(connection, row.id)
-    study, before = station.dataset_studies(row.dataset_study)
-    return _dataset_sources(station, study, ""), _dataset_sources(station, before, PRIOR)
+    study, prior = station.dataset_studies(row.dataset_study)
+    return _dataset_sources(station, study, ""), _dataset_sources(station, prior, PRIOR)
 
 
 def _prior_sources(connection: sa.Connection, study: str) -> list[Source]:

@@ -174,15 +174,15 @@ class InferenceModel:
             return replace(read, known=known, warnings=(*read.warnings, PRIOR_NOT_USED))
         try:
             images, _ = self.predictor.read_views([Path(path) for path in prior["files"]])
-            before = self._as_trained(self.predictor.example(images, PRIOR), report)
+            as_trained = self._as_trained(self.predictor.example(images, PRIOR), report)
         except InputError as error:
             return replace(read, warnings=(*read.warnings, f"the prior cannot be read: {error.reason}"))
         missing = () if report else (PRIOR_UNREPORTED,)
         # The search for priors has checked that it is the same patient.
-        example = replace(read.example, prior=replace(before, patient_id=read.example.patient_id))
+        example = replace(read.example, prior=replace(as_trained, patient_id=read.example.patient_id))
         return replace(read, example=example, known=known, warnings=(*read.warnings, *missing))
 
-    def _as_trained(self, before: Example, report: str) -> Example:
+    def _as_trained(self, example: Example, report: str) -> Example:
         """A prior with its report as tokens and label states, as in training."""
         from radweave.core.ontology import LABEL_SETS
         from radweave.data.loader import class_states
@@ -192,7 +192,7 @@ class InferenceModel:
         tokenizer, data = self.run.tokenizer, self.run.experiment.data
         states = {name: one.state for name, one in get_labeler(data.label_set).label([report])[0].items()}
         return replace(
-            before,
+            example,
             report=report,
             token_ids=(*encode(tokenizer, report)[: data.max_tokens - 1], int(tokenizer.eos_token_id)),
             class_states=class_states(states, LABEL_SETS[data.label_set].classes) if report else None,

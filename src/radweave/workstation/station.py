@@ -319,8 +319,8 @@ class Station:
         if self.dataset is None:
             return None, None
         study = self._dataset_study(name, self.settings.split)
-        before = None if study is None or study.prior is None else self._dataset_study(study.prior, self.settings.split)
-        return study, before
+        prior = None if study is None or study.prior is None else self._dataset_study(study.prior, self.settings.split)
+        return study, prior
 
     def _dataset_study(self, name: str, split: Split) -> Study | None:
         assert self.dataset is not None

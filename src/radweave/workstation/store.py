@@ -320,8 +320,8 @@ def readable(connection: sa.Connection) -> set[str]:
 def stored_paths(connection: sa.Connection) -> set[str]:
     """Paths of all files of studies and priors that are still needed."""
     query = sa.select(files.c.path).join(studies).where(_shown())
-    before = sa.select(priors.c.files).join(studies).where(_shown())
-    prior_paths = (path for paths in connection.execute(before).scalars() for path in paths)
+    of_priors = sa.select(priors.c.files).join(studies).where(_shown())
+    prior_paths = (path for paths in connection.execute(of_priors).scalars() for path in paths)
     return {*connection.execute(query).scalars(), *prior_paths}
 
 
@@ -386,19 +386,19 @@ def record_patient(
     later = []
     for other in connection.execute(query.limit(_MOST)).scalars().all():
         its = whose([Path(path) for path in uploaded(connection, other)])
-        for one, whose_one, before, whose_before in ((study, identity, other, its), (other, its, study, identity)):
-            if whose_one is None or whose_before is None or why_no_prior(whose_one, whose_before) is not None:
+        for one, whose_one, prior, whose_prior in ((study, identity, other, its), (other, its, study, identity)):
+            if whose_one is None or whose_prior is None or why_no_prior(whose_one, whose_prior) is not None:
                 continue
-            days, seconds = _apart(whose_one, whose_before)
-            connection.execute(earlier.insert().values(study_id=one, prior_id=before, days=days, seconds=seconds))
+            days, seconds = _apart(whose_one, whose_prior)
+            connection.execute(earlier.insert().values(study_id=one, prior_id=prior, days=days, seconds=seconds))
             later.append(one)
     connection.execute(patients.insert().values(study_id=study, patient=patient))
     return list(dict.fromkeys(later))
 
 
-def _apart(study: Identity, before: Identity) -> tuple[int, int]:
+def _apart(study: Identity, prior: Identity) -> tuple[int, int]:
     """Calendar days between two studies, and seconds between their times of day as far as known."""
-    days = [date.fromisoformat(one.study_date).toordinal() for one in (study, before)]
-    clocks = [f"{one.study_time:0<6}"[:6] for one in (study, before)]
+    days = [date.fromisoformat(one.study_date).toordinal() for one in (study, prior)]
+    clocks = [f"{one.study_time:0<6}"[:6] for one in (study, prior)]
     seconds = [3600 * int(clock[:2]) + 60 * int(clock[2:4]) + int(clock[4:6]) for clock in clocks]
     return days[0] - days[1], seconds[0] - seconds[1]

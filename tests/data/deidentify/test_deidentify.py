@@ -23,13 +23,13 @@ from pydicom.sequence import Sequence
 from pydicom.tag import Tag
 from pydicom.uid import UID, ExplicitVRLittleEndian, ImplicitVRLittleEndian, JPEG2000Lossless, RLELossless
 
-from command_line import radweave
-from image_files import CANARY, compressed, save, write_dicom
 from radweave.core.errors import InputError
 from radweave.data.deidentify.folder import DeidentifiedImage, deidentify_file, deidentify_folder
 from radweave.data.deidentify.key import Key, read_key, write_key
 from radweave.data.deidentify.rewrite import table
 from radweave.data.deidentify.traces import Traces
+from tests.command_line import radweave
+from tests.image_files import CANARY, compressed, save, write_dicom
 
 KEY, OTHER = Key(b"k" * 32), Key(b"o" * 32)
 _TEXTUAL = ("AE", "AS", "CS", "DA", "DS", "DT", "IS", "LO", "LT", "PN", "SH", "ST", "TM", "UC", "UR", "UT")

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from pydicom import dcmread
 
-from identified_files import PLACES, decoded, left, make
 from radweave.data.deidentify.folder import deidentify_file
 from radweave.data.deidentify.key import Key
+from tests.identified_files import PLACES, decoded, left, make
 
 KEY = Key(b"k" * 32)
 

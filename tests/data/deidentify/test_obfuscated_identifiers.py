@@ -14,11 +14,11 @@ from pydicom.dataelem import RawDataElement
 from pydicom.dataset import Dataset
 from pydicom.tag import Tag
 
-from image_files import chest, dataset, save
 from radweave.core.errors import InputError
 from radweave.data.deidentify.folder import deidentify_file
 from radweave.data.deidentify.key import Key
 from radweave.data.deidentify.traces import Traces
+from tests.image_files import chest, dataset, save
 
 KEY = Key(b"k" * 32)
 MANUFACTURER, MODEL, CODE_MEANING = 0x00080070, 0x00081090, 0x00080104

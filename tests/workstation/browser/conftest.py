@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
-from stations import listening
 
 from radweave.workstation.settings import Settings
+from tests.workstation.stations import listening
 
 Origin = str
 expect.set_options(timeout=20_000)

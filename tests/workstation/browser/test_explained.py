@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect
-from steps import AXE, dicom, grave_problems
 
-from all_evidence import stubbed
 from radweave.core.study import RESEARCH_ONLY, Report
 from radweave.engine.restore import restore
 from radweave.inference.explain import explain_files, write_explanation
 from radweave.inference.explain.maps import ScanSubject
 from radweave.io import viewer
+from tests.all_evidence import stubbed
+from tests.workstation.browser.steps import AXE, dicom, grave_problems
 
 Open = Callable[..., Page]
 STICKING_OUT = """document.documentElement.scrollWidth <= innerWidth ? [] : [...document.querySelectorAll("body *")]

@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_workers import worker_with_maps
 from numpy.typing import NDArray
 from PIL import Image
 from playwright.sync_api import BrowserContext, Locator, Page, expect
-from stations import listening
-from steps import dicom, open_study, upload
 
 from radweave.data.dataset import Dataset
 from radweave.io import viewer
 from radweave.workstation.settings import Settings
+from tests.workstation.browser.steps import dicom, open_study, upload
+from tests.workstation.fake_workers import worker_with_maps
+from tests.workstation.stations import listening
 
 VALUES = """async (number) => {
   const { shown } = await import("/static/viewer/films.js");

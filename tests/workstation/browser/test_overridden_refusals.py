@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from playwright.sync_api import BrowserContext, expect
-from stations import listening
-from steps import dicom, upload
 
 from radweave.workstation.inference import main
 from radweave.workstation.settings import Settings
+from tests.workstation.browser.steps import dicom, upload
+from tests.workstation.stations import listening
 
 
 def test_a_knee_shows_its_film_and_its_reason_and_is_drafted_when_an_admin_confirms_it(

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from playwright.sync_api import BrowserContext, Page, expect
-from stations import listening
-from steps import dicom, open_study, upload
 
 from radweave.data.dataset import Dataset
 from radweave.workstation.settings import Settings
+from tests.workstation.browser.steps import dicom, open_study, upload
+from tests.workstation.stations import listening
 
 TEMPLATE = """<html><head><title>Chest</title><script>window.ran = 1</script></head><body>
 <section data-section-name="Findings"><p><label>Heart</label><textarea>Normal.</textarea></p>

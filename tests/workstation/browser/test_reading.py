@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from playwright.sync_api import BrowserContext, Locator, Page, expect
-from stations import listening
-from steps import dicom, open_editor, open_study, upload
 
 from radweave.workstation.inference import main
 from radweave.workstation.settings import Settings
+from tests.workstation.browser.steps import dicom, open_editor, open_study, upload
+from tests.workstation.stations import listening
 
 REAL = Path("cxr_dicom") / "files" / "rsna_pa_jpeg.dcm"
 

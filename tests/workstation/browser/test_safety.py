@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
-from steps import AXE, dicom, grave_problems, open_editor, open_study, upload
+
+from tests.workstation.browser.steps import AXE, dicom, grave_problems, open_editor, open_study, upload
 
 SCRIPT = '<img src=x onerror="window.ran=1"><script>window.ran=1</script>\'"--></textarea>{{7*7}}'
 

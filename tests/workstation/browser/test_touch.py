@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import BrowserContext, CDPSession, Page
-from steps import open_study
+
+from tests.workstation.browser.steps import open_study
 
 Place = tuple[float, float]
 

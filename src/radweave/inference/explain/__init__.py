@@ -291,7 +291,7 @@ def _example(
         unreadable=unreadable,
     )
     prepared = prepare(dataset, study.split, run.experiment, run.tokenizer, cache, need_text=False)
-    examples = prepared.beside_priors if reads_priors else prepared.examples
+    examples = prepared.examples_with_priors if reads_priors else prepared.examples
     example = next((example for example in examples if example.study_id == study.study_id), None)
     if example is None:
         raise InputError(
