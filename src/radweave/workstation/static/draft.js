@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { alarm, at, button, clearAlarm, h, redraw, say } from "./dom.js";
-import { key, listed } from "./keys.js";
+import { key, listed, shortcut } from "./keys.js";
 import { drawTemplate } from "./template.js";
 import { against, margin, origin, probability, verdict, why } from "./words.js";
 
@@ -47,7 +47,7 @@ function drawTools(page) {
   const { study } = page;
   if (!study.draft || !canEdit(page)) return redraw(at("draft-tools"));
   redraw(at("draft-tools"), button("Undo", () => undo(page), {
-    focus: "undo", disabled: study.draft.undo === null, "aria-keyshortcuts": "z",
+    focus: "undo", disabled: study.draft.undo === null, "aria-keyshortcuts": shortcut("z"),
   }));
 }
 

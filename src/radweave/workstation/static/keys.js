@@ -1,31 +1,43 @@
-// Keys of a page, and the help that lists them. Single keys can be switched off (WCAG 2.1.4).
+// Keys of a page, and the sheet that lists and changes them. Single keys can be switched off (WCAG 2.1.4).
 
 import { at, button, h } from "./dom.js";
+import { choose, commandOf, define, isChosen, keyFor, keyOf, parts, resetKeys, spelled } from "./viewer/keymap.js";
 
 const OFF = "radweave.keys-off";
-const known = [];
+const PART = document.body.dataset.page;
+const actions = new Map();
+const fixed = [];
 
 const isOff = () => localStorage.getItem(OFF) === "1";
 const isTyping = (target) => target.closest("input:not([type=checkbox]), textarea, select, [contenteditable]") !== null;
 
 /** Let a key do something. Where the focus is in a part that has keys of its own (`data-own-keys`), it is left to that. */
 export function key(name, words, action) {
-  known.push({ name, words, action });
+  define(PART, "This page", name, words);
+  actions.set(name, action);
 }
 
-/** A key that something else listens to: listed in the help only. */
+/** A key that something else listens to: listed in the sheet only. */
 export function listed(name, words) {
-  known.push({ name, words, action: null });
+  fixed.push([name, words]);
+}
+
+/** The key of a command as `aria-keyshortcuts` has it. */
+export const shortcut = (name) => keyFor(PART, name);
+
+/** Do what a key does on this page; false where it does nothing. */
+export function act(name) {
+  const action = actions.get(commandOf(PART, name));
+  action?.();
+  return Boolean(action);
 }
 
 document.addEventListener("keydown", (event) => {
-  if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target)) return;
-  if (document.querySelector("dialog[open]") || (isOff() && event.key !== "?")) return;
-  if (event.key !== "?" && event.target.closest("[data-own-keys]")) return;
-  const found = known.find((one) => one.action && one.name === event.key);
-  if (!found) return;
+  const name = keyOf(event);
+  if (event.defaultPrevented || name === null || isTyping(event.target) || document.querySelector("dialog[open]")) return;
+  if (name === "?") help();
+  else if (isOff() || event.target.closest("[data-own-keys]") || !act(name)) return;
   event.preventDefault();
-  found.action();
 });
 
 /** Show a dialog; it is gone when it is closed. */
@@ -36,20 +48,45 @@ export function dialog(title, ...children) {
   return shown;
 }
 
-export function help() {
-  const off = h("input", {
-    type: "checkbox", id: "keys-off", onchange: (event) => localStorage.setItem(OFF, event.target.checked ? "1" : "0"),
-  });
-  off.checked = isOff();
-  const rows = known.map((one) => h("tr", {}, h("th", { scope: "row" }, h("kbd", {}, one.name)), h("td", {}, one.words)));
-  const shown = dialog(
-    "Keys",
-    h("table", { class: "keys" }, h("tbody", {}, rows)),
-    h("p", { class: "soft" }, "Everything can be reached with Tab, Enter and Space too. Inside the images, their own keys hold."),
-    h("p", {}, h("label", {}, off, " Switch single keys off (except ?)")),
-    h("p", {}, button("Close", () => shown.close(), { class: "main" })),
-  );
+const row = (keys, words, ...more) => h("li", {}, h("span", { class: "keys-of" }, keys), h("span", {}, words, more));
+
+/** A command whose key is a button: it takes the next key that is pressed. */
+function changeable(part, [command, words], draw) {
+  const told = h("span", { class: "bad", role: "alert" });
+  const take = (event) => {
+    const name = keyOf(event);
+    if (event.key === "Tab" || name === null) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const problem = event.key === "Escape" ? null : choose(part, command, name);
+    told.textContent = problem ? ` ${problem}` : "";
+    if (!problem) draw(`${part} ${command}`);
+  };
+  const one = button(h("kbd", {}, spelled(keyFor(part, command))), () => {
+    if (one.classList.toggle("taking", true)) one.replaceChildren("press a key");
+    one.addEventListener("keydown", take);
+    one.addEventListener("blur", () => draw(null), { once: true });
+  }, { focus: `${part} ${command}`, class: isChosen(part, command) ? "key-button chosen" : "key-button", "aria-label": `${words}: ${spelled(keyFor(part, command))}; change the key` });
+  return row(one, words, told);
 }
 
-key("?", "this help", help);
+/** The sheet of keys: all parts of this page, each key to be changed. */
+export function help() {
+  const list = h("div", { class: "sheet" });
+  const draw = (focus) => {
+    const listing = [...parts].map(([part, { title, commands }]) => h("section", {}, h("h3", {}, title),
+      h("ul", { class: "keys" }, commands.map((one) => changeable(part, one, draw)), part === PART && [["?", "this sheet"], ...fixed].map(([name, words]) => row(h("kbd", {}, name), words)))));
+    list.replaceChildren(...listing);
+    if (focus) list.querySelector(`[data-focus="${CSS.escape(focus)}"]`)?.focus();
+  };
+  draw(null);
+  const off = h("input", { type: "checkbox", id: "keys-off", onchange: (event) => localStorage.setItem(OFF, event.target.checked ? "1" : "0") });
+  off.checked = isOff();
+  const shown = dialog("Keys",
+    h("p", { class: "soft" }, "A key is a button: choose it and press another key. Tab, Enter and Space reach everything too. Keys of the films hold while a film has the focus."), list,
+    h("p", {}, h("label", {}, off, " Switch single keys off (except ?)")),
+    h("p", { class: "actions" }, button("Close", () => shown.close(), { class: "main" }), button("All keys as at first", () => { resetKeys(); draw(null); })));
+  shown.classList.add("wide");
+}
+
 at("help")?.addEventListener("click", help);

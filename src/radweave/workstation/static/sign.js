@@ -4,7 +4,7 @@
 import { ask } from "./api.js";
 import { alarm, at, button, h, redraw, say, time } from "./dom.js";
 import { canEdit, hasUnsaved } from "./draft.js";
-import { dialog } from "./keys.js";
+import { dialog, shortcut } from "./keys.js";
 
 const LONGEST_S = 86_400;
 const name = `radweave.seconds.${at("study").dataset.study}`;
@@ -43,22 +43,22 @@ export function drawSign(page) {
   redraw(at("sign"), h("div", { class: "row spread" },
     h("p", { id: "sign-words" }, (left > 0 || isEmpty) && h("span", { class: "bad", "aria-hidden": "true" }, "! "), words),
     h("p", { class: "actions" },
-      button("Reject…", () => reject(page), { id: "reject-button", focus: "reject", "aria-keyshortcuts": "r" }),
-      button("Sign…", () => sign(page), { class: "main", id: "sign-button", focus: "sign", disabled: left > 0 || isEmpty, "aria-describedby": "sign-words", "aria-keyshortcuts": "s" }))));
+      button("Reject…", () => reject(page), { id: "reject-button", focus: "reject", "aria-keyshortcuts": shortcut("r") }),
+      button("Sign…", () => sign(page), { class: "main", id: "sign-button", focus: "sign", disabled: left > 0 || isEmpty, "aria-describedby": "sign-words", "aria-keyshortcuts": shortcut("s") }))));
 }
 
 function rejection(page) {
   const { rejection: given, reason } = page.study;
   return [h("h2", { tabindex: "-1" }, "Rejected"), h("p", {}, `By ${given.user ?? "a reader"}, `, time(given.time), ". The draft is no report and is not exported."),
     h("p", { class: "reason" }, reason),
-    given.may_reopen && h("p", { class: "actions" }, button("Reopen", () => reopen(page), { id: "reopen-button", focus: "reopen", "aria-keyshortcuts": "r" }))];
+    given.may_reopen && h("p", { class: "actions" }, button("Reopen", () => reopen(page), { id: "reopen-button", focus: "reopen", "aria-keyshortcuts": shortcut("r") }))];
 }
 
 const addendum = (one) => [h("h3", {}, `Addendum ${one.number}`), h("p", { class: "lines-kept report" }, one.text),
   h("p", { class: "soft" }, `Signed by ${one.user}, `, time(one.time), ".")];
 
 const addition = (page) => h("p", { class: "actions" },
-  button("Add an addendum…", () => add(page), { id: "addendum-button", focus: "addendum", "aria-keyshortcuts": "t" }));
+  button("Add an addendum…", () => add(page), { id: "addendum-button", focus: "addendum", "aria-keyshortcuts": shortcut("t") }));
 
 function signature(given) {
   return [h("h2", { tabindex: "-1" }, "Signed"), h("p", {}, `Version ${given.version}, by ${given.user ?? "a reader"}, `, time(given.time), "."),

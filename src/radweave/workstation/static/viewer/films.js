@@ -1,8 +1,9 @@
 // The viewer: films in a layout, one of them active, and what is done to it, or to all that are linked.
 
 import { RenderingEngine } from "../vendor/cornerstone/cornerstone.js";
-import { choice, fill, keysTable, made, push, toggle } from "./elements.js";
+import { choice, fill, made, push, toggle } from "./elements.js";
 import { Film } from "./film.js";
+import { commandOf, define, keyFor, keyOf, onChange, spelled } from "./keymap.js";
 import { firstLayout, hung, isFrontal, keepLayout, layoutsFor, mainOf } from "./layouts.js";
 import { peakOf } from "./maplayer.js";
 import { Lens } from "./lens.js";
@@ -10,18 +11,22 @@ import { MapTools } from "./maptools.js";
 import { CROSSHAIRS, Hand, MAGNIFIER, toolsFor } from "./measuring.js";
 import { Radiograph, Scan, begin } from "./subjects.js";
 
-// The keys of OHIF where it has one for the purpose.
-const KEYS = [
-  [["↑", "↓"], "slice before, next slice; level lower, higher with Shift"], [["Home", "End"], "first, last slice"], [["←", "→"], "film before, next film"],
-  [["Page ↑", "Page ↓"], "image before, next image"], [["1", "… 5"], "window presets"], [["n"], "next window preset"],
-  [["Shift ←", "Shift →"], "width: more, less contrast"], [["w"], "window by the left button"], [["z"], "zoom by it"], [["q"], "move by it"],
-  [["d"], "length"], [["a"], "angle"], [["t"], "cardiothoracic ratio"], [["e"], "ellipse"], [["u"], "rectangle"], [["y"], "probe"], [["g"], "magnifier"], [["c"], "crosshairs"],
-  [["+", "-"], "zoom in and out"], [["="], "whole image"], [["0"], "one pixel of the image on one of the screen"], [["r", "l"], "turn right, left"],
-  [["h", "v"], "flip across, down"], [["i"], "invert"], [["Space"], "as at first"], [["Back", "Del"], "remove a measurement"], [[".", ","], "next layout, layout before"],
-  [["p"], "beside the prior"], [["k"], "films move together, or each alone"], [["x"], "highest values of a slab (MIP)"], [["f"], "full screen"],
-  [["m"], "hide the map, or show it again"], [["o", "O"], "map: less, more opaque"], [["Esc"], "back to the page's keys"],
+// Keys by default are those of OHIF where it has one for the purpose; `HAND` are those that take a tool.
+const HAND = {
+  w: ["WindowLevel", "window by the left button"], z: ["Zoom", "zoom by it"], q: ["Pan", "move by it"], d: ["Length", "length"], a: ["Angle", "angle"],
+  t: ["CardiothoracicRatio", "cardiothoracic ratio"], e: ["EllipticalROI", "ellipse"], u: ["RectangleROI", "rectangle"], y: ["Probe", "probe"], g: [MAGNIFIER, "magnifier"], c: [CROSSHAIRS, "crosshairs"],
+};
+const PART = "films";
+const COMMANDS = [
+  ["ArrowUp", "slice before"], ["ArrowDown", "next slice"], ["Home", "first slice"], ["End", "last slice"], ["ArrowLeft", "film before"], ["ArrowRight", "next film"], ["PageUp", "image before"], ["PageDown", "next image"],
+  ...[1, 2, 3, 4, 5].map((place) => [String(place), `window preset ${place}`]), ["n", "next window preset"],
+  ["Shift ArrowUp", "level lower"], ["Shift ArrowDown", "level higher"], ["Shift ArrowLeft", "width: more contrast"], ["Shift ArrowRight", "width: less contrast"], ["i", "invert"],
+  ...Object.entries(HAND).map(([key, [, words]]) => [key, words]), ["Backspace", "remove a measurement"], ["Delete", "remove a measurement"],
+  ["+", "zoom in"], ["-", "zoom out"], ["=", "whole image"], ["0", "one pixel of the image on one of the screen"], ["r", "turn right"], ["l", "turn left"], ["h", "flip across"], ["v", "flip down"], [" ", "as at first"],
+  [".", "next layout"], [",", "layout before"], ["p", "beside the prior"], ["k", "films move together, or each alone"], ["x", "highest values of a slab (MIP)"], ["f", "full screen"],
+  ["m", "hide the map, or show it again"], ["o", "map: less opaque"], ["O", "map: more opaque"],
 ];
-const HAND_KEYS = { w: "WindowLevel", z: "Zoom", q: "Pan", d: "Length", a: "Angle", t: "CardiothoracicRatio", e: "EllipticalROI", u: "RectangleROI", y: "Probe", g: MAGNIFIER, c: CROSSHAIRS };
+for (const [key, words] of COMMANDS) define(PART, "Films", key, words);
 const STEP = 0.1;
 const FASTER = 1.25;
 const SLAB_MM = 20;
@@ -45,10 +50,11 @@ export class Films {
     this.thumbs = made("div", { class: "rv-thumbs", role: "group", "aria-label": "Images of the study" });
     this.status = made("p", { class: "rv-status", role: "status" });
     this.measures = made("ul", { class: "rv-measures", "aria-label": "Measurements" });
-    this.keys = keysTable(KEYS);
-    this.keys.id = "rv-keys";
+    this.keys = made("dl", { id: "rv-keys" });
+    this.forgetKeys = onChange(() => this.listKeys());
+    this.listKeys();
     this.root = made("div", { class: "rv", "data-own-keys": "", onkeydown: (event) => this.onKey(event) }, this.tools(), made("div", { class: "rv-middle" }, this.thumbs, this.grid),
-      made("div", { class: "rv-foot" }, this.maps.element, this.status, this.measures, this.keys));
+      made("div", { class: "rv-foot" }, this.maps.element, this.status, this.measures, made("details", { class: "rv-help" }, made("summary", {}, "Keys"), this.keys)));
     element.replaceChildren(this.root);
     if (list.left_out) this.say(`${list.left_out} more images of this study are not shown.`);
   }
@@ -59,6 +65,7 @@ export class Films {
   }
 
   destroy() {
+    this.forgetKeys();
     for (const film of this.films) this.drop(film);
     this.films = [];
     this.hand.destroy();
@@ -439,25 +446,29 @@ export class Films {
     }
   }
 
+  listKeys() {
+    const all = [...COMMANDS.map(([command, words]) => [keyFor(PART, command), words]), ["Escape", "back to the page's keys"]];
+    this.keys.replaceChildren(...all.flatMap(([key, words]) => [made("dt", {}, made("kbd", {}, spelled(key))), made("dd", {}, words)]));
+  }
+
   onKey(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea")) return;
+    const key = keyOf(event);
+    if (key === null || event.target.closest("input, select, textarea")) return;
     const inFilm = event.target.closest(".rv-film") !== null;
-    if (!inFilm && [" ", "Enter"].includes(event.key)) return;
-    const action = this.actionOf(event.key, event.shiftKey);
+    if (!inFilm && [" ", "Enter"].includes(key)) return;
+    const action = this.actionOf(key === "Escape" ? key : commandOf(PART, key));
     if (!action) return;
     event.preventDefault();
     event.stopPropagation();
     action();
   }
 
-  actionOf(key, shift) {
+  actionOf(command) {
     const { film } = this;
-    if (key === "Escape") return document.fullscreenElement ? null : () => document.activeElement.blur();
+    if (command === "Escape") return document.fullscreenElement ? null : () => document.activeElement.blur();
     if (!film?.isShown) return null;
-    if (key in HAND_KEYS) return () => this.take(HAND_KEYS[key]);
-    if (/^[1-5]$/.test(key)) return () => this.setPreset(Number(key) - 1);
-    const shifted = { ArrowUp: () => this.shiftWindow(-1, 0), ArrowDown: () => this.shiftWindow(1, 0), ArrowLeft: () => this.shiftWindow(0, -1), ArrowRight: () => this.shiftWindow(0, 1) };
-    if (shift && shifted[key]) return shifted[key];
+    if (command in HAND) return () => this.take(HAND[command][0]);
+    if (/^[1-5]$/.test(command)) return () => this.setPreset(Number(command) - 1);
     return {
       ArrowUp: () => film.scroll(-1), ArrowDown: () => film.scroll(1), Home: () => film.plane && film.goTo(0), End: () => film.plane && film.goTo(Infinity),
       ArrowLeft: () => this.step(-1), ArrowRight: () => this.step(1), PageUp: () => this.nextImage(-1), PageDown: () => this.nextImage(1),
@@ -465,8 +476,9 @@ export class Films {
       0: () => film.actualSize(), r: () => this.turn(90), l: () => this.turn(-90), h: () => this.flip(0), v: () => this.flip(1), i: () => this.invert(), " ": () => this.reset(),
       Backspace: () => this.removeMeasured(), Delete: () => this.removeMeasured(), ".": () => this.nextLayout(1), ",": () => this.nextLayout(-1), p: () => this.showPrior(),
       k: () => this.setLinked(!this.isLinked), x: () => this.setSlab(this.slab ? 0 : SLAB_MM), f: () => this.fullScreen(),
+      "Shift ArrowUp": () => this.shiftWindow(-1, 0), "Shift ArrowDown": () => this.shiftWindow(1, 0), "Shift ArrowLeft": () => this.shiftWindow(0, -1), "Shift ArrowRight": () => this.shiftWindow(0, 1),
       m: () => (this.finding ? this.hideMaps() : this.kept && this.showFinding(this.kept)),
       o: () => this.setOpacity(film.layer.opacity - 0.1), O: () => this.setOpacity(film.layer.opacity + 0.1),
-    }[key];
+    }[command];
   }
 }
