@@ -273,8 +273,6 @@ _SPACES = re.compile(r"\s+")
 _APART = ((").", ") ."), ("%.", "% ."), (".'", ". '"), ("%,", "% ,"), ("%)", "% )"))
 _ESCAPES = (("\\n", "  "), ("\\f", "  "), ("\\u2122", "      "), ('\\"', "``"))
 _FIRST_GENERATION = ("radgraph", "None")
-# The package's own input for an empty text.
-_NO_TEXT = "None"
 
 
 class RadGraphScorer:
@@ -334,8 +332,8 @@ class RadGraphReader:
     @torch.inference_mode()
     def graph(self, text: str) -> dict[str, Entity]:
         """Entities by number ("1", "2", ...) in the order of the text; one without text or words has none."""
-        words = words_of(text or _NO_TEXT, self.name)
-        if not text.strip() or not words:
+        words = words_of(text, self.name)
+        if not words:
             return {}
         segments, pieces = self._pieces(words)
         states = self._network.word_states(segments, (len(self._frame[0]), len(self._frame[1])), pieces)
