@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 
+from radweave.core.foreign_models import without_videos
 from radweave.data.tokenizer import BpeTokenizerConfig
 from tests.toys import TOY_REPORTS
 
@@ -256,10 +258,9 @@ def _mllama() -> Parts:
 
 def _no_videos(kind: Any, images: Any, tokenizer: Any, **more: Any) -> Any:
     """A processor of a class that has a part for videos, without it."""
-    from radweave.core.foreign_models import _without_videos
-
     parts = {"image_processor": images, "tokenizer": tokenizer}
-    return _without_videos(kind)(**{name: parts.get(name) for name in kind.get_attributes()}, **more)
+    with without_videos(kind) as shorter:
+        return shorter(**{name: parts.get(name) for name in kind.get_attributes()}, **more)
 
 
 FAMILIES: dict[str, Callable[[], Parts]] = {
@@ -270,6 +271,7 @@ FAMILIES: dict[str, Callable[[], Parts]] = {
     "llava_onevision": _llava_onevision,
     "internvl": _internvl,
     "idefics3": _idefics3,
+    "smolvlm": partial(_idefics3, smol=True),
     "qwen2_vl": _qwen("Qwen2VL", {**_QWEN_EYES, "embed_dim": 16, "mlp_ratio": 2}, _WORDS),
     "qwen2_5_vl": _qwen(
         "Qwen2_5_VL",

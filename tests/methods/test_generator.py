@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import peft
 import pytest
 import torch
+import transformers
+from safetensors import safe_open
 
 from radweave.core.batch import Batch
 from radweave.core.errors import InputError
@@ -23,8 +26,9 @@ from radweave.data.tokenizer import encode, load_tokenizer
 from radweave.engine.estimate import estimate, estimate_of
 from radweave.engine.plan import plan_training
 from radweave.engine.prepare import prepare
-from radweave.engine.restore import restore
+from radweave.engine.restore import Run, restore
 from radweave.engine.train import train
+from radweave.inference.export import export_checkpoint
 from radweave.inference.predictor import Predictor
 from radweave.methods import resolve
 from radweave.methods.experiment import BuildContext
@@ -34,6 +38,7 @@ from radweave.methods.generator.published import MEDGEMMA, QWEN, medgemma, qwen
 from radweave.methods.stage import apply_finetune, build_optimizer, set_train_mode
 from radweave.nn.decoding import DecodingConfig
 from tests.checkpoints import write_language_model
+from tests.command_line import file_size_limit, radweave
 from tests.generators import FAMILIES, write_generator
 from tests.toys import TOY_REPORTS, toy_image
 
@@ -138,7 +143,9 @@ def own_logits(model: GeneratorModel, query: Query, ids: list[int]) -> torch.Ten
     text, images = query.shown + PROMPT, list(query.images)
     if processor.chat_template:
         content = [*({"type": "image", "image": one} for one in images), {"type": "text", "text": text}]
-        read = processor.apply_chat_template(
+        # Not SmolVLM's own, which asks the part for videos.
+        read = transformers.ProcessorMixin.apply_chat_template(
+            processor,
             [[{"role": "user", "content": content}]],
             tokenize=True, return_dict=True, return_tensors="pt", add_generation_prompt=True,
         )  # fmt: skip
@@ -517,3 +524,163 @@ def test_tiles_follow_the_film_without_its_margins(family: str, folders: dict[st
             torch.testing.assert_close(alone.logits()[0], together[row], **CLOSE)
             ids = list(study.token_ids or ())
             torch.testing.assert_close(together[row], own_logits(model, alone.queries[0], ids), **CLOSE)
+
+
+# Export to programs of published models.
+
+
+def trained(family: str, folder: Path, data: Dataset, out: Path, *more: str) -> Path:
+    """A run whose adapters and projector are far from where they started."""
+    overrides = [
+        f"model.path={folder}", "model.dtype=float32", "data.priors=true", f"data.image_size={SIZE}",
+        "decoding.max_new_tokens=6", "decoding.unprompted_comparisons=keep", *MODES["lora"],
+        "stages.report.optimizer.learning_rate=0.02", "stages.report.optimizer.warmup_steps=0",
+        "model.vision_encoder.lora={kind: lora, rank: 2, alpha: 4, dropout: 0}", *more,
+    ]  # fmt: skip
+    return train("generator", data.path, out, overrides=overrides)
+
+
+def logits_of(run: Run, data: Dataset, whole: Any) -> list[torch.Tensor]:
+    """Scores of the test reports by a model that another program opened, of the run's own inputs."""
+    size = run.experiment.data.image_size
+    prepared = prepare(data, "test", run.experiment, run.tokenizer, build_cache(data, size=size), need_text=True)
+    found = []
+    for study in prepared.examples:
+        batch = collate([study], pad_id=int(run.tokenizer.pad_token_id))
+        assert batch.input_ids is not None
+        assert batch.attention_mask is not None
+        assert isinstance(run.model, GeneratorModel)
+        report = (batch.input_ids, batch.attention_mask)
+        arguments = run.model.network.inputs(Forward(run.model, batch).queries, report)
+        with torch.no_grad():
+            found.append(whole.eval()(**arguments).logits[0, -batch.input_ids.shape[1] - 1 :].float())
+    return found
+
+
+def texts_of(run: Run, data: Dataset) -> list[str]:
+    size = run.experiment.data.image_size
+    prepared = prepare(data, "test", run.experiment, run.tokenizer, build_cache(data, size=size), need_text=True)
+    return [report.text for report in Predictor.of(run).reports(prepared.examples, batch_size=3)]
+
+
+def files_below(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def names_of(folder: Path) -> dict[str, list[int]]:
+    shapes = {}
+    for file in folder.glob("*.safetensors"):
+        with safe_open(str(file), framework="pt") as weights:
+            shapes |= {name: weights.get_slice(name).get_shape() for name in weights.keys()}  # noqa: SIM118
+    return shapes
+
+
+SINGLE = ("llava_next", "llava_onevision")
+"""Families with a weight between modules, that peft cannot save: their projector gets adapters."""
+
+
+@pytest.mark.parametrize(
+    "family", [name if name in SHORT[:1] else pytest.param(name, marks=pytest.mark.long) for name in FAMILIES]
+)
+def test_transformers_and_peft_open_an_export_and_compute_the_same(
+    family: str, folders: dict[str, Path], data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("radweave.engine.train.near_copies", lambda *_: [])
+    base, opened = folders[family], transformers.AutoModelForImageTextToText.from_pretrained
+    lora = ("model.connector.lora={kind: lora, dropout: 0}", "stages.report.finetune.connector=lora")
+    folder = trained(family, base, data, tmp_path / "run", *(lora if family in SINGLE else ()))
+    run = restore(folder, device=torch.device("cpu"))
+    expected = logits_of(run, data, run.model.network.model)  # type: ignore[attr-defined]
+    merged = export_checkpoint(folder, tmp_path / "merged", "merged")
+    adapters = export_checkpoint(folder, tmp_path / "adapters", "adapters")
+    adapted = peft.PeftModel.from_pretrained(opened(base), str(adapters))
+    for found in (logits_of(run, data, opened(merged)), logits_of(run, data, adapted)):
+        for own, other in zip(expected, found, strict=True):
+            torch.testing.assert_close(own, other, **CLOSE)
+    plain = logits_of(run, data, opened(base))
+    differs = [float((own - other).abs().max()) for own, other in zip(expected, plain, strict=True)]
+    assert min(differs) > 0.01, "the training changed nothing that would have to be exported"
+    assert names_of(merged) == names_of(base)
+    assert {file.name: file.read_bytes() for file in base.glob("*process*.json")} == {
+        file.name: file.read_bytes() for file in merged.glob("*process*.json") if file.name != "preprocessing.json"
+    }
+    again = train(
+        "generator", data.path, tmp_path / "again",
+        overrides=[
+            f"model.path={merged}", "model.dtype=float32", "data.priors=true", f"data.image_size={SIZE}",
+            "decoding.max_new_tokens=6", "decoding.unprompted_comparisons=keep",
+        ],
+    )  # fmt: skip
+    assert texts_of(restore(again, device=torch.device("cpu")), data) == texts_of(run, data)
+
+
+def test_an_export_for_other_programs_is_data_alone_and_replaces_nothing(
+    folders: dict[str, Path], data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("radweave.engine.train.near_copies", lambda *_: [])
+    folder = trained("gemma3", folders["gemma3"], data, tmp_path / "run", "model.language_model.lora.alpha=8")
+    for form in ("merged", "adapters"):
+        done = radweave("export", folder, tmp_path / form, "--as", form)
+        assert done.returncode == 0, done.stderr
+    own = {"README.md", "LICENSES.md", "preprocessing.json", "radweave.json"}
+    assert files_below(tmp_path / "adapters") == {*own, "adapter_config.json", "adapter_model.safetensors"}
+    assert {Path(name).suffix for name in files_below(tmp_path / "merged")} <= {
+        ".json",
+        ".safetensors",
+        ".jinja",
+        ".md",
+    }
+    settings = json.loads((tmp_path / "adapters/adapter_config.json").read_text())
+    assert (settings["r"], settings["lora_alpha"]) in {(4, 8), (2, 4)}
+    assert settings["base_model_name_or_path"] == "gemma3"
+    assert settings["modules_to_save"] == ["model.multi_modal_projector"]
+    for name in files_below(tmp_path):
+        file = tmp_path / name
+        if file.parent.name in ("merged", "adapters") and file.suffix in (".json", ".md"):
+            assert str(tmp_path) not in file.read_text()
+            assert str(folders["gemma3"]) not in file.read_text()
+    card = json.loads((tmp_path / "merged/radweave.json").read_text())
+    assert set(card["files"]) == files_below(tmp_path / "merged") - {"radweave.json"}
+    assert "--overwrite" in radweave("export", folder, tmp_path / "merged", "--as", "merged").stderr
+    first = files_below(tmp_path / "merged"), (tmp_path / "merged/model.safetensors").read_bytes()
+    again = radweave("export", folder, tmp_path / "merged", "--as", "merged", "--overwrite")
+    assert again.returncode == 0, again.stderr
+    assert first == (files_below(tmp_path / "merged"), (tmp_path / "merged/model.safetensors").read_bytes())
+    (tmp_path / "merged/mine.txt").write_text("mine")
+    refused = radweave("export", folder, tmp_path / "merged", "--as", "merged", "--overwrite")
+    assert refused.returncode == 2
+    assert "mine.txt" in refused.stderr
+    with file_size_limit(20_000):
+        failed = radweave("export", folder, tmp_path / "cut", "--as", "merged")
+    assert failed.returncode == 2
+    assert "cannot write" in failed.stderr
+    assert not [path for path in tmp_path.iterdir() if "cut" in path.name]
+
+
+WHOLE = {
+    "weights outside of any module": ["stages.report.finetune={connector: full, language_model: lora}"],
+    "vision_encoder": ["stages.report.finetune={vision_encoder: full, language_model: lora}"],
+    "language_model": ["stages.report.finetune={language_model: full}", "model.language_model.lora=none"],
+    "no adapters": [
+        "stages.report.finetune={connector: full}", "model.language_model.lora=none", "model.vision_encoder.lora=none",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WHOLE)
+def test_adapters_alone_are_refused_where_they_are_not_the_model(
+    case: str, folders: dict[str, Path], data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("radweave.engine.train.near_copies", lambda *_: [])
+    folder = trained("llava_next", folders["llava_next"], data, tmp_path / "run", *WHOLE[case])
+    with pytest.raises(InputError, match=case) as error:
+        export_checkpoint(folder, tmp_path / "out", "adapters")
+    assert "--as merged" in str(error.value)
+    assert not (tmp_path / "out").exists()
+    assert export_checkpoint(folder, tmp_path / "out", "merged").is_dir()
+
+
+def test_another_method_has_no_published_form(toy_run: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no published model of images and texts"):
+        export_checkpoint(toy_run, tmp_path / "out", "merged")
+    assert not (tmp_path / "out").exists()

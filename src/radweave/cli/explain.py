@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -60,13 +60,27 @@ def export(
     scores: Annotated[
         Path | None, typer.Option(help="evaluation.json of its test predictions, for the model card.")
     ] = None,
+    form: Annotated[
+        Literal["run", "merged", "adapters"],
+        typer.Option(
+            "--as",
+            help="run: for radweave. Of a generator also merged, a whole checkpoint for transformers and vLLM, or "
+            "adapters, for peft.",
+        ),
+    ] = "run",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
 ) -> None:
     """Write a trained run as one self-contained folder that opens on a machine without the data."""
     from radweave.cli.options import console
     from radweave.inference.export import export as export_run
-    from radweave.inference.export import training_content
+    from radweave.inference.export import export_checkpoint, training_content
 
+    if form != "run":
+        folder = export_checkpoint(run, out, form, overwrite=overwrite, scores=scores)
+        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        console.print(f"exported {size / 1e6:.1f} MB: {printable(folder)}")
+        console.print(f"read {printable(folder / 'LICENSES.md')} before you pass it on", style="yellow")
+        return
     folder = export_run(run, out, overwrite=overwrite, bank=not no_bank, scores=scores)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     console.print(f"exported {size / 1e6:.1f} MB: {printable(folder)}")

@@ -10,9 +10,10 @@ without network access or links out of them. Only hub names are downloaded. ``fo
 from __future__ import annotations
 
 import re
+import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
@@ -227,9 +228,10 @@ def read_processor(path: Path | str, shape: Any, *, what: str) -> Any:
         images = _image_processor(named).from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
         parts = {"image_processor": images, "tokenizer": tokenizer}
         template = _chat_template(folder) or settings.get("chat_template") or tokenizer.chat_template
-        return _without_videos(kind).from_args_and_dict(
-            [parts.get(name) for name in kind.get_attributes()], {**settings, "chat_template": template}
-        )
+        with without_videos(kind) as shorter:
+            return shorter.from_args_and_dict(
+                [parts.get(name) for name in kind.get_attributes()], {**settings, "chat_template": template}
+            )
 
 
 def _refuse_wide(value: Any, folder: Path, name: str = "", *, area: bool = False) -> None:
@@ -279,8 +281,9 @@ def _chat_template(folder: Path) -> str | None:
     return None
 
 
-def _without_videos(kind: Any) -> Any:
-    """The class of a processor that need not have its part for videos, which wants further libraries."""
+@contextmanager
+def without_videos(kind: Any) -> Iterator[Any]:
+    """The class of a processor that need not have its part for videos, nor the libraries that this wants."""
 
     def check(self: Any, name: str, part: Any) -> Any:
         return (
@@ -289,7 +292,11 @@ def _without_videos(kind: Any) -> Any:
             else kind.check_argument_for_proper_class(self, name, part)
         )
 
-    return type(kind.__name__, (kind,), {"check_argument_for_proper_class": check})
+    module = sys.modules[kind.__module__]
+    # SmolVLM's asks for a package that says the number of a video's frames in words.
+    spelling = getattr(module, "num2words", None) or str
+    with _set(module, "num2words", spelling) if hasattr(module, "num2words") else nullcontext():
+        yield type(kind.__name__, (kind,), {"check_argument_for_proper_class": check})
 
 
 def read_tokenizer(path: Path | str, *, what: str = "a tokenizer", kind: Any = None, **options: Any) -> Any:

@@ -11,6 +11,8 @@ texts and get new names (``case-1``), the same for one study in all memories; th
 of the ids stay, so that a training study still does not recall its own report (``HashedNames``). Words of the
 reports stay too: in those texts, in the reports to draft from (``drafting/``, which can be left out), and in the
 tokenizer's vocabulary.
+
+A published model of images and texts is also written as what it was: a whole checkpoint, or adapters.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
 
 import torch
 from jinja2 import Environment, PackageLoader, StrictUndefined, Undefined
@@ -51,6 +53,7 @@ from radweave.engine.run_folder import (
 from radweave.inference.predictor import UNTRAINED
 from radweave.methods import load_method
 from radweave.methods.experiment import BuildContext, Experiment
+from radweave.methods.model import Published
 from radweave.metrics.result import FORMAT
 from radweave.metrics.result_tables import floor_table, language_table
 from radweave.metrics.tables import TextTable, markdown_tables
@@ -88,6 +91,7 @@ def model_card(
     files: Mapping[str, int],
     holds: str,
     measured: str = "",
+    published: Mapping[str, str] | None = None,
 ) -> str:
     """The README of an exported model.
 
@@ -98,6 +102,7 @@ def model_card(
         files: bytes of each file.
         holds: a sentence on the training data in the export.
         measured: test scores with floors as Markdown, if there are any.
+        published: of a model for other programs its form, base and prompt.
     """
     decoding = experiment.decoding
     changed = decoding.model_dump(exclude_defaults=True)
@@ -113,6 +118,7 @@ def model_card(
         files=files,
         holds=holds,
         measured=Markdown(measured),
+        published=published or {},
     )
 
 
@@ -214,6 +220,79 @@ def export(run: Path, out: Path, *, overwrite: bool = False, bank: bool = True, 
         _fill(run, card, partial, content, measured)
         restore(partial)
     return out
+
+
+Form = Literal["merged", "adapters"]
+"""A whole checkpoint with the adapters in its weights, or the adapters alone."""
+CHECKPOINT_CARD: Final = "radweave.json"
+
+
+def _files_of_checkpoint(folder: Path) -> list[str] | None:
+    card = read_json_object(folder / CHECKPOINT_CARD)
+    return list(card["files"]) if card.get("format") == _CHECKPOINT_FORMAT and "files" in card else None
+
+
+_CHECKPOINT_FORMAT: Final = "radweave-checkpoint"
+_CHECKPOINT: Final = FolderKind("an exported checkpoint", CHECKPOINT_CARD, _files_of_checkpoint)
+
+
+def export_checkpoint(run: Path, out: Path, form: Form, *, overwrite: bool = False, scores: Path | None = None) -> Path:
+    """Write the published model of a run for transformers, peft and servers of them, whole or not at all.
+
+    Adapters lie in ``adapter_config.json`` and ``adapter_model.safetensors``, for the base weights that the run started
+    from. A merged checkpoint holds all weights and the processor. Heads, calibration and reports to draft from stay
+    behind.
+
+    Raises:
+        InputError: if the run is unfinished or damaged, is of another method, has more than adapters, ``scores`` is no
+            evaluation, or ``out`` exists.
+    """
+    _refuse_overlap(run, out)
+    measured = "" if scores is None else scores_page(scores)
+    restored = restore(run, device=torch.device("cpu"))
+    card, model, public = restored.card, restored.model, _without_local_paths(restored.experiment)
+    if not isinstance(model, Published):
+        raise InputError(
+            "the run holds no published model of images and texts; 'radweave export' without --as writes it",
+            file=run,
+            field="--as",
+            got=form,
+        )
+    base = str(getattr(public.model, "path", None) or "")
+    whole = _trained_whole(card, restored.experiment)
+    if form == "adapters" and not base:
+        raise InputError("the run started from nothing: adapters have no base", file=run, expected="--as merged")
+    if form == "adapters" and card.warm_start is not None:
+        raise InputError(
+            "the run started from another run's weights, not from a checkpoint's", file=run, expected="--as merged"
+        )
+    remove_leftovers(out.parent)
+    with write_folder(out, overwrite=overwrite, kind=_CHECKPOINT) as partial:
+        if form == "merged":
+            model.save_merged(partial)
+        else:
+            model.save_adapters(partial, base=base, whole=whole)
+        licences = [name for name in card.files if name.startswith("licences/")]
+        for name in licences:
+            _copy(run / name, partial / name, card.files[name])
+        facts = {"form": form, "base": base, "prompt": str(getattr(public.model, "prompt", ""))}
+        write_json(partial / "preprocessing.json", preprocessing(public, card).model_dump(mode="json"))
+        write_text(partial / "LICENSES.md", licence_notes(card, weight_sources(public), licences_of(card.files), {}))
+        page = model_card(card, public, {}, _sizes(partial), _NO_REPORT, measured, facts)
+        write_text(partial / "README.md", page)
+        files = {path.relative_to(partial).as_posix(): sha256_file(path) for path in _files(partial)}
+        versions = {"method": card.method, "versions": card.versions}
+        write_json(partial / CHECKPOINT_CARD, {"format": _CHECKPOINT_FORMAT, **facts, **versions, "files": files})
+    return out
+
+
+_NO_REPORT: Final = "it holds no report"
+
+
+def _trained_whole(card: RunCard, experiment: Experiment) -> set[str]:
+    """The parts of which more than adapters trained."""
+    trained = [stage for name, stage in experiment.named_stages().items() if card.trained_steps[name]]
+    return {part for stage in trained for part, how in stage.trained.items() if how != "lora"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -344,6 +344,19 @@ class Varied(Protocol):
     def settings(self) -> Config: ...
 
     def vary(self, settings: Any, look: Look) -> None: ...
+
+
+@runtime_checkable
+class Published(Protocol):
+    """A model in the layout of published ones, that other programs open.
+
+    ``save_merged`` writes a whole checkpoint, with adapters merged in the model itself, ``save_adapters`` adapters for
+    the checkpoint ``base`` where no part but those in ``whole`` trained as a whole.
+    """
+
+    def save_merged(self, folder: Path) -> None: ...
+
+    def save_adapters(self, folder: Path, *, base: str, whole: Collection[str]) -> None: ...
 
 
 @runtime_checkable

@@ -38,6 +38,7 @@ from radweave.methods.generator.network import (
     without_margins,
 )
 from radweave.methods.generator.published import published
+from radweave.methods.generator.saving import save_adapters, save_merged
 from radweave.methods.generator.served import (
     NoTower,
     ServedConfig,
@@ -276,6 +277,18 @@ class GeneratorModel(ReadsPrior):
         ]
         finish = written if self.maps == "none" else partial(self._with_maps, forward)
         return ToWrite(StudyPrompts.of(self.network, arguments), finish)
+
+    def save_merged(self, folder: Path) -> None:
+        """Write the model as a published checkpoint, adapters merged; the model has none after that."""
+        save_merged(self.network, folder)
+
+    def save_adapters(self, folder: Path, *, base: str, whole: Collection[str]) -> None:
+        """Write the adapters in peft's layout, for the checkpoint ``base``; ``whole`` are parts that trained whole.
+
+        Raises:
+            InputError: if the adapters are not all that trained, or there are none.
+        """
+        save_adapters(self.network, self.connector, folder, base=base, whole=whole)
 
     def _with_maps(self, forward: Forward, ids: list[list[int]], log_probs: list[list[float]]) -> Generation:
         """Reports with maps of their probability over the views of the study."""

@@ -71,7 +71,7 @@ class Checkpoint:
 
 
 _KEPT: Final = (*PROCESSORS, "chat_template.jinja", "chat_template.json")
-_TOKENS: Final = ("*token*.json", "vocab.*", "merges.txt", "*.model", "*.jinja")
+_TOKENS: Final = ("*token*.json", "vocab.*", "merges.txt", "*.model", "*.jinja", "video_preprocessor_config.json")
 
 
 def _kept_files(folder: Path) -> dict[str, bytes]:
@@ -430,14 +430,18 @@ class Network:
 
     # Passes.
 
+    def set_singles(self) -> None:
+        """Set the weights between modules in the model: a part that was moved or cut has other ones."""
+        for parent, name, part, own in self.singles:
+            parent._parameters[name] = getattr(part, own)
+
     def run(self, arguments: Mapping[str, Tensor], **options: Any) -> Any:
         """Run the whole model's own pass.
 
         Raises:
             InputError: if the processor does not fit the model.
         """
-        for parent, name, part, own in self.singles:
-            parent._parameters[name] = getattr(part, own)  # a part that was moved or cut has another one
+        self.set_singles()
         try:
             return self.model(**arguments, **options)
         except ValueError as error:
