@@ -24,7 +24,7 @@ BODIES: dict[str, Any] = {
     "/sign": {"version": 1}, "/addenda": {"after": 0, "text": "More."}, "/reopen": {"version": 1},
     "/reject": {"version": 1, "reason": "No chest."}, "/password": {"new": PASSWORD}, "/users": {"name": "x"},
     "/users/1": {"disabled": True}, "/prior": {"prior": None}, "/template": {"html": ""},
-    "/anyway": {"refusal": "unfamiliar"},
+    "/anyway": {"refusal": "unfamiliar"}, "/lock": {}, "/priority": {"priority": "high"},
 }  # fmt: skip
 VALUES = {"name": "0", "finding": "Edema", "version": "1", "number": "1", "token": "a" * 16}
 

@@ -75,6 +75,15 @@ def start(
             "--storage-gib", help="Most that the workstation's folder may hold, in GiB.", min=0.01, max=1 << 20
         ),
     ] = None,
+    lock_minutes: Annotated[
+        float,
+        typer.Option(
+            "--lock-minutes", help="A study stays its reader's for so long without a sign of them.", min=0.1, max=1_440
+        ),
+    ] = 15,
+    hide_patients: Annotated[
+        bool, typer.Option("--hide-patients", help="Show pseudonyms; no name, id, number or date of the headers.")
+    ] = False,
     behind_proxy: Annotated[
         str | None,
         typer.Option(
@@ -132,7 +141,7 @@ def start(
             tried = Settings(
                 run=run, state=Path(folder), host=host, port=port, untrained=untrained, study_s=draft_seconds,
                 behind_proxy=tuple(map(network, comma_separated(behind_proxy))), try_out=True,
-                public_url=None if public_url is None else origin(public_url),
+                public_url=None if public_url is None else origin(public_url), hide_patients=hide_patients,
             )  # fmt: skip
             run_server(tried)
         return
@@ -141,7 +150,7 @@ def start(
         host=host, port=port, database=database, untrained=untrained, study_s=draft_seconds,
         behind_proxy=tuple(map(network, comma_separated(behind_proxy))),
         public_url=None if public_url is None else origin(public_url), tls_cert=tls_cert,
-        tls_key=tls_key, openid=openid,
+        tls_key=tls_key, openid=openid, idle_s=60 * lock_minutes, hide_patients=hide_patients,
         limits=Limits(
             waiting=queue, body_bytes=upload_mib << 20, files=upload_files,
             state_bytes=None if storage_gib is None else int(storage_gib * (1 << 30)),

@@ -518,7 +518,7 @@ def read_session(user: CurrentUser) -> dict[str, Any]:
 def log_out(request: Request, user: CurrentUser, station: CurrentStation) -> Response:
     """End the session of the browser; return the logout address of the provider for its users."""
     with station.database.writing() as connection:
-        users.close_session(connection, request.cookies.get(COOKIE, ""))
+        users.close_session(connection, request.cookies.get(COOKIE, ""), user)
         log.append(connection, "logout", user=user.id)
         is_of_provider = users.is_of_provider(connection, user.id)
     end = None if station.provider is None or not is_of_provider else station.provider.end()

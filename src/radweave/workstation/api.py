@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 import sqlalchemy as sa
 from fastapi import APIRouter, HTTPException, Path, Query, Request
@@ -19,7 +19,7 @@ from radweave.core.study import RESEARCH_ONLY, Report
 from radweave.inference.explain.support import find_support
 from radweave.io.sandbox import Sandbox
 from radweave.labels import LABELER_OF, get_labeler
-from radweave.workstation import drafts, log, outbox, related, store, users, work_list
+from radweave.workstation import drafts, locks, log, outbox, related, store, users, work_list
 from radweave.workstation.access import (
     COOKIE,
     Admin,
@@ -31,7 +31,7 @@ from radweave.workstation.access import (
     refuse_disabled,
     station_of,
 )
-from radweave.workstation.database import now, templates
+from radweave.workstation.database import PRIORITIES, now, templates
 from radweave.workstation.drafts import SECTIONS, Edit
 from radweave.workstation.formats import FORMATS, MAPS, MEDIA_TYPES
 from radweave.workstation.reports import stored_report, with_images
@@ -42,9 +42,9 @@ from radweave.workstation.users import User, user_names
 
 router = APIRouter(prefix="/api/v1")
 probes = APIRouter()
-State = Literal["waiting", "drafting", "drafted", "edited", "signed", "refused", "rejected"]
 Limit = Annotated[int, Query(ge=1, le=200)]
 Offset = Annotated[int, Query(ge=0, le=1 << 31)]
+Day = Annotated[str, Query(pattern=r"^\d{8}$")]
 _SECONDS_OF_A_DAY = 86_400
 _LONGEST_REASON = 500
 OPENED = "opened"
@@ -91,6 +91,18 @@ class Reopening(Body):
     version: int
 
 
+class Hold(Body):
+    """The study to hold for editing. ``instead_of`` is the number of the holder shown, to take it over."""
+
+    instead_of: int | None = None
+
+
+class NewPriority(Body):
+    """The priority of a study."""
+
+    priority: work_list.Priority
+
+
 class Anyway(Body):
     """The kind of refusal shown to the reader; another kind is not overridden."""
 
@@ -115,12 +127,20 @@ def visible_study(
         yield connection, find_study(connection, study, user)
 
 
+@contextmanager
+def held_study(station: Station, study: str, user: User) -> Iterator[sa.Connection]:
+    """A transaction that changes a study visible to the user, who has it in hand or takes it; else 404 or 409."""
+    with visible_study(station.database.writing(), study, user) as (connection, _):
+        locks.hold(connection, study, user, idle_s=station.settings.idle_s)
+        yield connection
+
+
 @router.post("/studies", tags=["studies"], status_code=202)
 async def submit(request: Request, user: CurrentUser) -> dict[str, Any]:
     """Files of one or more studies, as the parts ``files`` of a form; a folder's files, or ZIP archives of them.
 
-    ``one_study=true`` groups all of them into one study. A request repeated with the same ``Idempotency-Key`` header
-    counts once.
+    ``one_study=true`` groups all of them into one study; ``priority`` is low, routine, high or stat, by default that of
+    the headers. A request repeated with the same ``Idempotency-Key`` header counts once.
     """
     station = station_of(request)
     await run_in_threadpool(station.refuse_where_full)
@@ -131,9 +151,13 @@ async def submit(request: Request, user: CurrentUser) -> dict[str, Any]:
             for part in form.getlist("files")
             if isinstance(part, UploadFile)
         ]
-        one = form.get("one_study") == "true"
+        one, priority = form.get("one_study") == "true", form.get("priority")
+        if priority not in (None, *PRIORITIES):
+            raise InputError("no such priority", field="priority", expected=", ".join(PRIORITIES))
         await run_in_threadpool(_refuse_disabled, station, user)  # sending files takes time
-        ids = await run_in_threadpool(station.submit, incoming, owner=user.id, one_study=one, key=key)
+        ids = await run_in_threadpool(
+            station.submit, incoming, owner=user.id, one_study=one, key=key, priority=priority
+        )
     return {"studies": ids}
 
 
@@ -146,31 +170,57 @@ def _refuse_disabled(station: Station, user: User) -> None:
 def list_studies(
     user: CurrentUser,
     station: CurrentStation,
-    state: State | None = None,
+    state: work_list.State | None = None,
     search: Annotated[str | None, Query(max_length=200)] = None,
+    priority: work_list.Priority | None = None,
+    holder: work_list.Holder | None = None,
+    modality: Annotated[str | None, Query(max_length=16)] = None,
+    body_part: Annotated[str | None, Query(max_length=16)] = None,
+    since: Day | None = None,
+    until: Day | None = None,
     offset: Offset = 0,
     limit: Limit = 50,
     sort: work_list.Sort = "created",
     descending: bool = True,
 ) -> dict[str, Any]:
-    """The work list, the newest first unless ``sort`` names another column; ``headers`` are those of the images."""
+    """The work list, the newest first unless ``sort`` names another column; ``headers`` are those of the images.
+
+    ``holder`` of a study is the reader who has it in hand, or null; as a filter it is own, others or nobody. ``since``
+    and ``until`` are study dates (YYYYMMDD).
+    """
+    wanted = work_list.Wanted(state, search, priority, holder, modality, body_part, since, until)
     with station.database.reading() as connection:
         total, rows = work_list.page(
-            station, connection, user, state=state, search=search, offset=offset, limit=limit, sort=sort,
-            descending=descending,
-        )  # fmt: skip
+            station, connection, user, wanted, offset=offset, limit=limit, sort=sort, descending=descending
+        )
         rows, counts = drafts.mark_overridden(connection, rows), store.counts(connection, user)
     return {"total": total, "offset": offset, "studies": rows, "counts": counts}
+
+
+@router.get("/studies/next", tags=["studies"])
+def list_next(
+    user: CurrentUser,
+    station: CurrentStation,
+    skip: Annotated[list[str] | None, Query(max_length=200)] = None,
+    limit: Annotated[int, Query(ge=1, le=5)] = 1,
+) -> dict[str, Any]:
+    """The next studies to read: the most urgent first, of those the oldest, none in the hand of another reader.
+
+    ``skip`` names studies that are not wanted, such as the one on the screen.
+    """
+    with station.database.reading() as connection:
+        return {"studies": work_list.following(station, connection, user, skip or [], limit)}
 
 
 @router.get("/studies/{study}", tags=["studies"])
 def read(study: str, user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
     """A study with its newest draft: each sentence with its origin, probability and editor.
 
-    ``altered_at`` is the log entry of the signature where the report differs from the signed one.
+    ``holder`` is the reader who has it in hand, or null. ``altered_at`` is the log entry of the signature where the
+    report differs from the signed one.
     """
     with visible_study(station.database.reading(), study, user) as (connection, row):
-        answer = {**store.as_json(row), "files": store.file_names(connection, study), "notice": RESEARCH_ONLY}
+        answer = {**work_list.study_json(station, connection, row, user), "notice": RESEARCH_ONLY}
         answer.update(drafts.refusal_json(connection, row, user))
         if row.version == 0:
             return answer
@@ -181,7 +231,8 @@ def read(study: str, user: CurrentUser, station: CurrentStation) -> dict[str, An
         answer["altered_at"] = _altered_at(connection, study)
         evidence_row = drafts.read_evidence(connection, study)
         assert evidence_row is not None, "a draft has its evidence"
-        answer.update({name: evidence_row[name] for name in ("findings", "warnings", "model")})
+        answer.update({name: evidence_row[name] for name in ("findings", "model")})
+        answer["warnings"] = work_list.without_files(station, connection, study, evidence_row["warnings"])
     log.note_first(station.database, OPENED, user=user.id, study=study, version=row.version)
     return answer
 
@@ -209,8 +260,9 @@ def evidence(study: str, user: CurrentUser, station: CurrentStation) -> dict[str
     """Evidence of the model for its draft: probabilities, recalled cases, maps."""
     with visible_study(station.database.reading(), study, user) as (connection, _):
         answer = drafts.read_evidence(connection, study)
-    if answer is None:
-        raise HTTPException(404, "there is no draft")
+        if answer is None:
+            raise HTTPException(404, "there is no draft")
+        answer["warnings"] = work_list.without_files(station, connection, study, answer["warnings"])
     log.note_first(station.database, OPENED, user=user.id, study=study)
     return {**answer, "notice": RESEARCH_ONLY}
 
@@ -226,6 +278,8 @@ def report(
 
     pdf, text, fhir, fhir-r5, hl7, sr-basic, sr-tid1500, pdf-dicom or map-dicom.
     """
+    if station.settings.hide_patients:
+        raise HTTPException(403, "a report names its patient, and this server hides patients")
     if format not in FORMATS:
         raise InputError("no such format", field="format", expected=", ".join(FORMATS))
     with visible_study(station.database.reading(), study, user) as (connection, row):
@@ -265,7 +319,7 @@ def read_version(study: str, version: int, user: CurrentUser, station: CurrentSt
 @router.patch("/studies/{study}/sentences", tags=["drafts"])
 def edit(study: str, body: Edits, user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
     """Replace, remove or insert sentences, or restore an older version. 409 if another edit came first."""
-    with visible_study(station.database.writing(), study, user) as (connection, _):
+    with held_study(station, study, user) as connection:
         version = drafts.edit(connection, study, body.version, body.edits, user, station.settings.limits)
         return drafts.read(connection, study, version, user)
 
@@ -273,24 +327,26 @@ def edit(study: str, body: Edits, user: CurrentUser, station: CurrentStation) ->
 @router.post("/studies/{study}/looked", tags=["drafts"])
 def look(study: str, body: LookedAt, user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
     """Record that this reader looked at sentences. Signing requires it for every flagged sentence."""
-    with visible_study(station.database.writing(), study, user) as (connection, _):
+    with held_study(station, study, user) as connection:
         drafts.mark_reviewed(connection, study, body.version, body.sentences, user)
         return drafts.read(connection, study, body.version, user)
 
 
 @router.post("/studies/{study}/sign", tags=["drafts"])
 def sign(study: str, body: Signature, user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
-    """Sign the newest version.
+    """Sign the newest version. It ends the lock of the study.
 
-    409 if the user has not looked at a flagged sentence (``got`` has the keys), or the study is signed or rejected; 400
-    if the report is empty, or holds invisible characters or ones that an export cannot carry.
+    409 if another reader has the study in hand, the user has not looked at a flagged sentence (``got`` has the keys),
+    or the study is signed or rejected; 400 if the report is empty, or holds invisible characters or ones that an export
+    cannot carry.
     """
-    with visible_study(station.database.writing(), study, user) as (connection, _):
+    with held_study(station, study, user) as connection:
         seconds = body.seconds
         if seconds is None:
             opened = log.first(connection, OPENED, user=user.id, study=study)
             seconds = 0.0 if opened is None else max(0.0, (now() - opened).total_seconds())
         signature = drafts.sign(connection, study, body.version, seconds, user)
+        locks.release(connection, study)
     return {"signature": signature, "notice": RESEARCH_ONLY}
 
 
@@ -324,11 +380,12 @@ def _noting_altered(station: Station, study: str, user: User) -> Iterator[None]:
 def reject(study: str, body: Rejection, user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
     """Reject the newest version with a reason. It is not exported, and archives that received it get a notice.
 
-    409 if it is not the newest version, or the study is signed.
+    409 if it is not the newest version, the study is signed, or another reader has it in hand.
     """
-    with visible_study(station.database.writing(), study, user) as (connection, _):
+    with held_study(station, study, user) as connection:
         drafts.reject(connection, study, body.version, body.reason, user)
-        return store.as_json(find_study(connection, study, user))
+        locks.release(connection, study)
+        return work_list.study_json(station, connection, find_study(connection, study, user), user)
 
 
 @router.post("/studies/{study}/reopen", tags=["drafts"])
@@ -339,7 +396,36 @@ def reopen(study: str, body: Reopening, user: CurrentUser, station: CurrentStati
             drafts.reopen(connection, study, body.version, user)
         except PermissionError as error:
             raise HTTPException(403, str(error)) from None
-        return store.as_json(find_study(connection, study, user))
+        return work_list.study_json(station, connection, find_study(connection, study, user), user)
+
+
+@router.post("/studies/{study}/lock", tags=["studies"])
+def hold(study: str, body: Hold, user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
+    """Hold a study for editing, or hold it longer.
+
+    409 if another reader has it in hand (``got``); with ``instead_of`` it is taken over, which the log records.
+    A lock ends with a signature, a rejection, a logout, or after a time without a request that holds or changes the
+    study.
+    """
+    with visible_study(station.database.writing(), study, user) as (connection, row):
+        locks.refuse_uneditable(connection, study)
+        locks.hold(connection, study, user, idle_s=station.settings.idle_s, instead_of=body.instead_of)
+        return {"holder": work_list.study_json(station, connection, row, user)["holder"]}
+
+
+@router.delete("/studies/{study}/lock", tags=["studies"], status_code=204)
+def leave(study: str, user: CurrentUser, station: CurrentStation) -> None:
+    """Leave a study that one has in hand; else nothing changes."""
+    with visible_study(station.database.writing(), study, user) as (connection, _):
+        locks.release(connection, study, user)
+
+
+@router.put("/studies/{study}/priority", tags=["studies"])
+def set_priority(study: str, body: NewPriority, user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
+    """Set the priority of a study."""
+    with visible_study(station.database.writing(), study, user) as (connection, _):
+        store.set_priority(connection, study, body.priority, user)
+    return {"id": study, "priority": body.priority}
 
 
 @router.post("/studies/{study}/cancel", tags=["studies"])
@@ -584,13 +670,15 @@ def list_choices(
 ) -> dict[str, Any]:
     """Candidates for the prior: studies of the same owner, the newest first."""
     with visible_study(station.database.reading(), study, user) as (connection, row):
-        return {"studies": related.choices(connection, row, search, _MOST) if _may_choose(row) else []}
+        found = related.choices(connection, row, search, _MOST) if _may_choose(row) else []
+        return {"studies": [{**one, "name": work_list.study_name(station, one["id"], one["name"])} for one in found]}
 
 
 @router.put("/studies/{study}/prior", tags=["priors"])
 def choose_prior(study: str, body: PriorChoice, user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
     """Choose the prior, or none. An existing draft does not change."""
     with visible_study(station.database.writing(), study, user) as (connection, row):
+        locks.hold(connection, study, user, idle_s=station.settings.idle_s)
         related.choose(connection, row, body.prior, user)
         return {"prior": _prior(station, connection, row), "may_choose": True}
 
@@ -617,7 +705,8 @@ def _prior(station: Station, connection: sa.Connection, row: sa.Row[Any]) -> dic
     own = related.prior_of(connection, row.id)
     if own is not None and prior.files == tuple(store.uploaded(connection, own.id)):
         text, is_signed = related.text_of(connection, own)
-        prior_json |= {"id": own.id, "name": own.name, "is_signed": is_signed, "found_by": own.found_by, "report": text}
+        name = work_list.study_name(station, own.id, own.name)
+        prior_json |= {"id": own.id, "name": name, "is_signed": is_signed, "found_by": own.found_by, "report": text}
     if prior_json["report"] and row.version:
         labeler = get_labeler(LABELER_OF[station.modality])
         drafted = drafts.read(connection, row.id, drafts.drafted_version(connection, row.id))["text"]

@@ -102,6 +102,9 @@ def _alphabet(sign: str) -> str:
 
 STATES: Final = ("waiting", "drafting", "drafted", "edited", "signed", "refused", "rejected")
 ROLES: Final = ("reader", "admin")
+ROUTINE: Final = "routine"
+PRIORITIES: Final = ("low", ROUTINE, "high", "stat")
+"""Priorities of a study, the least urgent first: those of Requested Procedure Priority (PS3.3, 0040,1003)."""
 
 
 class Utc(sa.types.TypeDecorator[datetime]):
@@ -173,6 +176,7 @@ studies = sa.Table(
     sa.Column("tries", sa.Integer, nullable=False, default=0),
     sa.Column("created", Utc, nullable=False, index=True),
     sa.Column("changed", Utc, nullable=False),
+    sa.Column("priority", sa.String(10), nullable=False, server_default=ROUTINE),
     sa.CheckConstraint(f"state IN {STATES}", name="known_state"),
 )  # fmt: skip
 
@@ -245,6 +249,15 @@ reviews = sa.Table(
     sa.Column("study_id", sa.ForeignKey("studies.id"), primary_key=True),
     sa.Column("key", sa.Integer, primary_key=True),
     sa.Column("user_id", sa.ForeignKey("users.id"), primary_key=True),
+)  # fmt: skip
+
+# The reader who has a study in hand (``locks.py``). ``seen`` is the time of the last sign of them.
+locks = sa.Table(
+    "locks", meta,
+    sa.Column("study_id", sa.ForeignKey("studies.id"), primary_key=True),
+    sa.Column("user_id", sa.ForeignKey("users.id"), nullable=False, index=True),
+    sa.Column("since", Utc, nullable=False),
+    sa.Column("seen", Utc, nullable=False),
 )  # fmt: skip
 
 # Addenda to signed reports.
@@ -452,10 +465,17 @@ def _add_folded_names(connection: sa.Connection) -> None:
         connection.exec_driver_sql(f"CREATE UNIQUE INDEX IF NOT EXISTS users_{column} ON users ({column})")
 
 
+def _add_locks(connection: sa.Connection) -> None:
+    """Priorities of studies, and who has one in hand."""
+    meta.create_all(connection, tables=[locks])
+    if "priority" not in {column["name"] for column in sa.inspect(connection).get_columns(studies.name)}:
+        connection.exec_driver_sql(f"ALTER TABLE studies ADD COLUMN priority VARCHAR(10) NOT NULL DEFAULT '{ROUTINE}'")
+
+
 MIGRATIONS: Final[Mapping[int, Migration]] = {
     2: _add_sections, 3: _create(arrivals, outbox), 4: _create(priors, listed_studies),
     5: _create(patients, earlier, links, templates), 6: _add_images_digest, 7: _add_addenda, 8: _add_folded_names,
-    9: _create(refusals),
+    9: _create(refusals), 10: _add_locks,
 }  # fmt: skip
 """Version -> the step from the one before. Version 1 is the first."""
 NEWEST: Final = max(MIGRATIONS, default=1)

@@ -47,6 +47,7 @@ class Identity(Record):
     sop_class_uid: str = Field(repr=False)
     sop_instance_uid: str = Field(repr=False)
     frame_of_reference_uid: str = Field(default="", repr=False)
+    requested_procedure_priority: str = Field(default="", repr=False)
     rows: int | None
     columns: int | None
 

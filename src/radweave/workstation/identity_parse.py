@@ -36,6 +36,7 @@ DESCRIBING: Final = {
     "PatientBirthDate": 8, "PatientSex": 16, "PatientAge": 4, "StudyID": 16, "StudyDate": 8, "StudyTime": 16,
     "ReferringPhysicianName": 64, "StudyDescription": 64, "Modality": 16, "BodyPartExamined": 16,
     "PatientIdentityRemoved": 16, "DeidentificationMethod": 64, "FrameOfReferenceUID": 64,
+    "RequestedProcedurePriority": 16,
 }  # fmt: skip
 _NAMES: Final = ("PatientName", "ReferringPhysicianName")
 _NUMBERS: Final = ("Rows", "Columns")

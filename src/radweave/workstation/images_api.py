@@ -30,6 +30,7 @@ from radweave.workstation.disk import Entry, Make
 from radweave.workstation.map_objects import on_grid, stack
 from radweave.workstation.station import Station
 from radweave.workstation.users import User
+from radweave.workstation.work_list import file_name
 
 # Maps of a draft in 256 steps, with their position on the images. A map shows the attention of the model: it is no
 # outline of a lesion, and absent findings have maps too.
@@ -248,9 +249,14 @@ def _dataset_sources(station: Station, study: Study | None, prefix: str) -> list
     return sources
 
 
+def _file_name(station: Station, source: Source) -> str:
+    number = int(source.name.removeprefix(PRIOR))
+    return file_name(number) if station.settings.hide_patients else printable(source.called)
+
+
 def _described(station: Station, study: str, source: Source, view: str | None) -> dict[str, Any]:
     """Description of an image for the list; a scan is not decoded."""
-    known = {"name": source.name, "file": printable(source.called)}
+    known = {"name": source.name, "file": _file_name(station, source)}
     known["kind"] = "volume" if station.modality == "ct" else "radiograph"
     if station.modality == "ct":
         return {**known, "presets": [*viewer.SCAN_PRESETS]}

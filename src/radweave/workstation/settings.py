@@ -99,10 +99,12 @@ class Settings(Record):
 
     ``state`` is the folder that holds the database (unless ``database`` gives a URL) and the uploaded files. Times are
     in seconds: ``study_s`` limits a draft, ``drain_s`` the wait of a stop for drafts in progress, ``session_s`` a
-    login, ``head_s`` the head of a request, ``body_s`` the wait for a body.
+    login, ``head_s`` the head of a request, ``body_s`` the wait for a body, ``idle_s`` how long a study stays
+    locked without a request of its reader.
 
     ``behind_proxy`` are the addresses whose forwarded headers are trusted, ``public_url`` is the address of the
-    server for browsers, ``tls_cert`` and ``tls_key`` are PEM files. ``try_out`` logs every browser of this machine in.
+    server for browsers, ``tls_cert`` and ``tls_key`` are PEM files. ``try_out`` logs every browser of this machine in,
+    ``hide_patients`` shows pseudonyms and no identifying header.
     """
 
     run: Path
@@ -121,6 +123,7 @@ class Settings(Record):
     start_s: float = Field(default=300.0, gt=0)
     drain_s: float = Field(default=30.0, gt=0)
     session_s: float = Field(default=12 * 3600.0, gt=0)
+    idle_s: float = Field(default=15 * 60.0, gt=0)
     head_s: float = Field(default=10.0, gt=0)
     body_s: float = Field(default=30.0, gt=0)
     logins: int = Field(default=5, ge=1)
@@ -130,6 +133,7 @@ class Settings(Record):
     tls_key: Path | None = None
     openid: OpenId | None = None
     try_out: bool = False
+    hide_patients: bool = False
     limits: Limits = Limits()
 
     @property

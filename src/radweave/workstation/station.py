@@ -21,7 +21,7 @@ from radweave.data.dataset import Dataset
 from radweave.engine.run_folder import read_card
 from radweave.inference.predictor import UNTRAINED
 from radweave.workstation import drafts, log, outbox, related, store, users
-from radweave.workstation.database import Database
+from radweave.workstation.database import PRIORITIES, ROUTINE, Database
 from radweave.workstation.disk import ConcurrencyLimit, DiskSpace, ImageCache, NoRoomError
 from radweave.workstation.events import Metrics, PeriodicThread, log_event, log_failure
 from radweave.workstation.find_prior import Prior, copied
@@ -132,6 +132,12 @@ def _source(owner: int | None, number: int, key: str) -> str:
     return sha256_bytes(f"{owner}/{number}/{key}".encode())
 
 
+def stated_priority(identity: Identity | None) -> str:
+    """The priority that the headers state: MEDIUM, unknown and unstated ones are routine."""
+    stated = "" if identity is None else identity.requested_procedure_priority.strip().lower()
+    return stated if stated in PRIORITIES else ROUTINE
+
+
 class QueueFullError(Exception):
     """The limit of waiting studies is reached."""
 
@@ -232,11 +238,13 @@ class Station:
         arrived: bool = False,
         prior: Prior | None = None,
         is_counted: bool = True,
+        priority: str | None = None,
     ) -> list[str]:
         """Add files as studies and return their numbers. A second call with the same ``key`` is refused.
 
         Reports of studies that ``arrived`` from an archive are sent back. ``prior`` is the result of the search for the
         prior; its files are copied. ``is_counted`` is false for files that the state folder holds already.
+        ``priority`` is that of the headers if not given.
 
         Raises:
             InputError: for refused files, naming the limit; KnownError for a known key.
@@ -261,7 +269,10 @@ class Station:
                 ids = []
                 for number, (study, person) in enumerate(zip(studies, people, strict=True)):
                     source = None if key is None else _source(owner, number, key)
-                    made = NewStudy(study.name, study.files, source=source, refused=study.refused, prior=prior)
+                    made = NewStudy(
+                        study.name, study.files, source=source, refused=study.refused, prior=prior,
+                        priority=priority or stated_priority(person),
+                    )  # fmt: skip
                     ids.append(store.add(connection, made, owner=owner))
                     if person is not None:
                         for later in store.record_patient(connection, ids[-1], person, self._secret, self.whose):

@@ -28,7 +28,18 @@ from radweave.core.same_patient import why_no_prior
 from radweave.core.storage import write_text
 from radweave.io.volumes import series_files
 from radweave.workstation import log, outbox, related
-from radweave.workstation.database import STATES, earlier, evidence, files, now, patients, priors, refusals, studies
+from radweave.workstation.database import (
+    ROUTINE,
+    STATES,
+    earlier,
+    evidence,
+    files,
+    now,
+    patients,
+    priors,
+    refusals,
+    studies,
+)
 from radweave.workstation.drafts import drafted_version, write
 from radweave.workstation.find_prior import Prior
 from radweave.workstation.identity import Identity, read_identities
@@ -47,6 +58,7 @@ class NewStudy:
     """A study to add: its files as (path, upload name), or its id in the data set.
 
     ``refused`` is the reason if it cannot be drafted. ``prior`` is the result of a search for the prior.
+    ``priority`` is one of ``PRIORITIES``.
     """
 
     name: str
@@ -55,6 +67,7 @@ class NewStudy:
     source: str | None = None
     refused: str | None = None
     prior: Prior | None = None
+    priority: str = ROUTINE
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +87,7 @@ def add(connection: sa.Connection, study: NewStudy, *, owner: int | None) -> str
         studies.insert().values(
             id=made, name=study.name[:200], state="refused" if study.refused else "waiting", reason=study.refused,
             owner_id=owner, source=study.source, dataset_study=study.dataset_study, version=0, tries=0, created=time,
-            changed=time,
+            changed=time, priority=study.priority,
         )
     )  # fmt: skip
     _add_files(connection, made, study.files)
@@ -275,22 +288,25 @@ def find(connection: sa.Connection, study: str, user: User) -> sa.Row[Any] | Non
 
 
 def work_list(
-    connection: sa.Connection, user: User, *, state: str | None, search: str | None, offset: int, limit: int
+    connection: sa.Connection, user: User, *conditions: sa.ColumnElement[bool], offset: int, limit: int
 ) -> tuple[int, list[dict[str, Any]]]:
-    """Number of matching studies, and a page of them as JSON values, the newest first."""
-    wanted = [visible(user)]
-    if state is not None:
-        wanted.append(studies.c.state == state)
-    if search:
-        wanted.append(studies.c.name.icontains(search, autoescape=True))
+    """Number of visible studies that meet ``conditions``, and a page of them as JSON values, the newest first."""
+    wanted = [visible(user), *conditions]
     total = connection.execute(sa.select(sa.func.count()).select_from(studies).where(*wanted)).scalar_one()
     query = sa.select(studies).where(*wanted).order_by(studies.c.created.desc(), studies.c.id)
     return total, [as_json(row) for row in connection.execute(query.offset(offset).limit(limit))]
 
 
+def set_priority(connection: sa.Connection, study: str, priority: str, user: User) -> None:
+    """Set the priority of a study."""
+    connection.execute(studies.update().where(studies.c.id == study).values(priority=priority, changed=now()))
+    log.append(connection, "priority set", user=user.id, study=study, details={"priority": priority})
+
+
 def as_json(row: sa.Row[Any]) -> dict[str, Any]:
     return {
         "id": row.id, "name": row.name, "state": row.state, "reason": row.reason, "version": row.version,
+        "priority": row.priority,
         "created": row.created.isoformat(), "changed": row.changed.isoformat(),
     }  # fmt: skip
 

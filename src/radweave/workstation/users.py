@@ -14,7 +14,7 @@ from argon2.exceptions import InvalidHashError, VerificationError
 
 from radweave.core.errors import InputError
 from radweave.core.storage import sha256_bytes
-from radweave.workstation.database import ROLES, folded, now, refuse_unclear, sessions, tokens, users
+from radweave.workstation.database import ROLES, folded, locks, now, refuse_unclear, sessions, tokens, users
 
 FIRST_USER = "admin"
 SHORTEST_PASSWORD = 12
@@ -132,7 +132,9 @@ def is_of_provider(connection: sa.Connection, user_id: int) -> bool:
 
 
 def end_all(connection: sa.Connection, user_id: int, *, keep: str = "") -> None:
-    """End a user's tokens and sessions, except the session of the cookie ``keep``."""
+    """End a user's tokens and sessions, except the session of the cookie ``keep``; without one, their locks too."""
+    if not keep:
+        _release_locks(connection, user_id)
     connection.execute(tokens.delete().where(tokens.c.user_id == user_id))
     _end_sessions(connection, user_id, keep=keep)
 
@@ -246,5 +248,11 @@ def by_session(connection: sa.Connection, secret: str) -> User | None:
     return None if row is None else User(row.id, row.name, row.role, row.csrf)
 
 
-def close_session(connection: sa.Connection, secret: str) -> None:
+def close_session(connection: sa.Connection, secret: str, user: User) -> None:
+    """Log a user out, who leaves the studies in hand."""
+    _release_locks(connection, user.id)
     connection.execute(sessions.delete().where(sessions.c.secret == sha256_bytes(secret.encode())))
+
+
+def _release_locks(connection: sa.Connection, user_id: int) -> None:
+    connection.execute(locks.delete().where(locks.c.user_id == user_id))

@@ -3,6 +3,7 @@
 import { ask } from "./api.js";
 import { alarm, at, button, clearAlarm, h, redraw, say } from "./dom.js";
 import { key, listed, shortcut } from "./keys.js";
+import { isOthers } from "./lock.js";
 import { drawTemplate } from "./template.js";
 import { against, margin, origin, probability, verdict, why } from "./words.js";
 
@@ -18,7 +19,7 @@ let isPressed = false;
 document.addEventListener("pointerdown", () => { isPressed = true; }, true);
 for (const end of ["pointerup", "pointercancel"]) document.addEventListener(end, () => { isPressed = false; }, true);
 
-export const canEdit = ({ study }) => study.state === "drafted" || study.state === "edited";
+export const canEdit = ({ study }) => (study.state === "drafted" || study.state === "edited") && !isOthers({ study });
 export const hasUnsaved = () => open !== null && open.text !== open.was;
 
 export function drawDraft(page) {

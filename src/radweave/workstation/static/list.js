@@ -9,7 +9,8 @@ import { chooseFiles } from "./upload.js";
 
 const SIZE = 50;
 const KEPT = "radweave.list";
-const wanted = { search: "", state: "", offset: 0, sort: "created", descending: true, ...JSON.parse(sessionStorage.getItem(KEPT) ?? "{}") };
+const wanted = { search: "", state: "", priority: "", holder: "", modality: "", offset: 0, sort: "created", descending: true, ...JSON.parse(sessionStorage.getItem(KEPT) ?? "{}") };
+const FILTERS = ["state", "priority", "holder", "modality"];
 const rows = new Map();
 let newest = 0;
 let isLost = false;
@@ -18,10 +19,10 @@ async function look() {
   const asked = ++newest;
   const query = new URLSearchParams({ offset: wanted.offset, limit: SIZE });
   if (wanted.search) query.set("search", wanted.search);
-  if (wanted.state) query.set("state", wanted.state);
+  for (const name of FILTERS) if (wanted[name]) query.set(name, wanted[name]);
   query.set("sort", wanted.sort);
   query.set("descending", wanted.descending);
-  sessionStorage.setItem(KEPT, JSON.stringify({ state: wanted.state, sort: wanted.sort, descending: wanted.descending }));
+  sessionStorage.setItem(KEPT, JSON.stringify({ ...Object.fromEntries(FILTERS.map((name) => [name, wanted[name]])), sort: wanted.sort, descending: wanted.descending }));
   let found;
   try {
     found = await ask("GET", `/studies?${query}`);
@@ -56,6 +57,24 @@ function choose(state) {
 const dateOf = (text) => (/^\d{8}$/.test(text) ? `${text.slice(0, 4)}-${text.slice(4, 6)}-${text.slice(6)}` : text);
 const ageOf = (text) => text.replace(/^0+(?=\d)/, "").replace(/Y$/, " y").replace(/M$/, " mo").replace(/W$/, " wk").replace(/D$/, " d");
 
+const PRIORITIES = ["stat", "high", "routine", "low"];
+
+/** The priority as a choice that changes it. */
+function priorityOf(study) {
+  const options = PRIORITIES.map((one) => h("option", { value: one, selected: one === study.priority }, one));
+  return h("select", { "aria-label": `Priority of ${study.name}`, "data-focus": `priority-${study.id}`, class: `priority-${study.priority}`,
+    onchange: ({ target }) => setPriority(study, target.value) }, options);
+}
+
+async function setPriority(study, priority) {
+  try {
+    await ask("PUT", `/studies/${study.id}/priority`, { priority });
+  } catch (problem) {
+    alarm(problem);
+  }
+  look().catch(() => {});
+}
+
 /** Columns as [words, what they sort by, cell]. */
 const COLUMNS = [
   ["Study", "name", null],
@@ -65,6 +84,8 @@ const COLUMNS = [
   ["Modality", "modality", ({ headers }) => headers.modality],
   ["Body part", "body_part_examined", ({ headers }) => headers.body_part_examined],
   ["Date", "study_date", ({ headers }) => dateOf(headers.study_date)],
+  ["Priority", "priority", priorityOf],
+  ["In hand", "holder", ({ holder }) => holder && (holder.is_own ? "you" : holder.user)],
   ["State", "state", (study) => [chip(study.state), study.drafted_anyway && h("p", { class: "reason" }, `drafted although refused (${study.drafted_anyway})`)]],
   ["Received", "created", (study) => time(study.created)],
 ];
@@ -79,7 +100,7 @@ function drawColumns() {
 }
 
 function sortBy(name) {
-  wanted.descending = wanted.sort === name ? !wanted.descending : name === "created" || name === "study_date";
+  wanted.descending = wanted.sort === name ? !wanted.descending : ["created", "study_date", "priority"].includes(name);
   wanted.sort = name;
   wanted.offset = 0;
   look().catch(() => {});
@@ -90,10 +111,11 @@ function drawRows(studies) {
   const held = body.contains(document.activeElement) ? document.activeElement.dataset.focus : null;
   const shown = studies.map((study) => {
     const kept = rows.get(study.id);
-    const same = kept && kept.changed === study.changed && kept.state === study.state;
+    const holder = JSON.stringify([study.holder?.user, study.priority]);
+    const same = kept && kept.changed === study.changed && kept.state === study.state && kept.holder === holder;
     const row = same ? kept.row : drawRow(study);
     if (kept && kept.state !== study.state) say(`${study.name}: ${STATES[study.state].label}`);
-    rows.set(study.id, { row, changed: study.changed, state: study.state });
+    rows.set(study.id, { row, changed: study.changed, state: study.state, holder });
     return row;
   });
   if (shown.length === body.children.length && shown.every((row, place) => row === body.children[place])) return;
@@ -122,7 +144,7 @@ async function cancel(study) {
 
 function drawPaging({ total, offset, studies }) {
   at("empty").hidden = total > 0;
-  at("empty").textContent = wanted.search || wanted.state ? "No study fits." : "No study yet. Add one above.";
+  at("empty").textContent = wanted.search || FILTERS.some((name) => wanted[name]) ? "No study fits." : "No study yet. Add one above.";
   at("paging").hidden = total <= SIZE;
   at("range").textContent = total ? `${offset + 1} to ${offset + studies.length} of ${total}` : "";
   at("newer").disabled = offset === 0;
@@ -152,6 +174,15 @@ at("search").addEventListener("input", (event) => {
   wanted.offset = 0;
   look().catch(() => {});
 });
+for (const name of FILTERS.slice(1)) {
+  const field = at(`by-${name}`);
+  field.value = wanted[name];
+  field.addEventListener("input", () => {
+    wanted[name] = field.value.trim();
+    wanted.offset = 0;
+    look().catch(() => {});
+  });
+}
 at("newer").addEventListener("click", () => turn(-1));
 at("older").addEventListener("click", () => turn(1));
 document.addEventListener("radweave:submitted", ({ detail: [first] }) => {

@@ -10,6 +10,7 @@ import { drawFindings, drawRecalled } from "./findings.js";
 import "./frame.js";
 import { drawHistory } from "./history.js";
 import { key } from "./keys.js";
+import { hold, holderLine, keepLock } from "./lock.js";
 import { drawPrior, loadPrior, showPrior } from "./prior.js";
 import { add, decide, drawSign, hasAddendum, sign } from "./sign.js";
 import { chip } from "./states.js";
@@ -23,7 +24,7 @@ let drawn = "";
 /** Load the study; draw what changed. */
 async function load() {
   const study = await ask("GET", `/studies/${id}`);
-  const look = JSON.stringify([study.state, study.version, study.altered_at, study.addenda?.length, study.draft?.sentences.map((row) => [row.looked_at, row.lookers])]);
+  const look = JSON.stringify([study.state, study.version, study.altered_at, study.holder?.is_own ? null : study.holder?.user, study.addenda?.length, study.draft?.sentences.map((row) => [row.looked_at, row.lookers])]);
   page.study = study;
   if (study.draft && !page.evidence) page.evidence = await ask("GET", `/studies/${id}/evidence`);
   if (look === drawn) return;
@@ -54,7 +55,7 @@ function draw() {
   at("name").textContent = study.name;
   redraw(at("about"), study.files.length ? `${study.files.length} ${study.files.length === 1 ? "file" : "files"}, received ` : "of the data set, received ", time(study.created), `, number ${id.slice(0, 8)}`);
   redraw(at("state"), chip(study.state));
-  redraw(at("warnings"), alteration(study), refusalOf(page), markOf(study), quiet(study.warnings ?? []));
+  redraw(at("warnings"), holderLine(page), alteration(study), refusalOf(page), markOf(study), quiet(study.warnings ?? []));
   drawDraft(page);
   drawSign(page);
   drawHistory(page);
@@ -90,19 +91,23 @@ async function start() {
   try {
     page.template = await loadTemplate();
     await load();
+    await hold(page);
   } catch (problem) {
     return alarm(problem);
   }
   await images;
 }
 
-/** Go to the next study that waits for a reader, in the order of the work list. */
+const SKIPPED = "radweave.skipped";
+
+/** Go to the next study to read: the most urgent, of those the oldest, that nobody else has; none twice before all were seen. */
 async function next() {
-  const { sort = "created", descending = true } = JSON.parse(sessionStorage.getItem("radweave.list") ?? "{}");
-  const wait = await Promise.all(["drafted", "edited"].map((state) => ask("GET", `/studies?${new URLSearchParams({ state, sort, descending, limit: 200 })}`)));
-  const all = wait.flatMap(({ studies }) => studies);
-  const other = all[(all.findIndex((one) => one.id === id) + 1) % all.length];
-  if (!other || other.id === id) return alarm("No other study waits for a reader.");
+  const skipped = [...new Set([...JSON.parse(sessionStorage.getItem(SKIPPED) ?? "[]"), id])].slice(-200);
+  const query = (ids) => ask("GET", `/studies/next?${new URLSearchParams(ids.map((one) => ["skip", one]))}`);
+  let { studies: [other] } = await query(skipped);
+  sessionStorage.setItem(SKIPPED, JSON.stringify(other ? skipped : [id]));
+  if (!other) ({ studies: [other] } = await query([id]));
+  if (!other) return alarm("No other study waits for a reader.");
   location.assign(`/studies/${other.id}`);
 }
 
@@ -124,6 +129,7 @@ window.addEventListener("beforeunload", (event) => {
   if (hasUnsaved() || hasAddendum()) event.preventDefault();
 });
 
+keepLock(page);
 keysOfDraft(page);
 key("d", "difference to the first draft", () => showDifference(page));
 key("f", "findings", () => at("findings").querySelector("button, summary, table")?.focus());

@@ -1,0 +1,66 @@
+"""Two readers at two browsers: one has a study in hand, the other sees it, reads, and takes it over."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from urllib.request import Request, urlopen
+
+from playwright.sync_api import BrowserContext, Page, expect
+
+from tests.workstation.browser.steps import AXE, dicom, grave_problems, open_study, upload
+
+
+def _second(station: tuple[str, str], watched: Callable[..., BrowserContext]) -> Page:
+    """A page of another admin, who may see the studies of the first."""
+    origin, token = station
+
+    def post(path: str, body: dict[str, str] | None = None) -> dict[str, str]:
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        asked = Request(f"{origin}/api/v1{path}", json.dumps(body or {}).encode(), headers, method="POST")
+        with urlopen(asked) as answer:
+            found: dict[str, str] = json.load(answer)
+            return found
+
+    other = post("/users", {"name": "ben", "role": "admin"})["id"]
+    page = watched(origin).new_page()
+    page.goto("/login#token=" + post(f"/users/{other}/token")["token"])
+    page.wait_for_url("**/studies")
+    return page
+
+
+def test_a_study_in_hand_is_read_by_others_and_taken_over(
+    page: Page, station: tuple[str, str], watched: Callable[..., BrowserContext]
+) -> None:
+    study = open_study(page)
+    other = _second(station, watched)
+    expect(other.locator("#list tbody tr").first).to_contain_text("admin")
+    other.goto(f"/studies/{study}")
+    expect(other.locator("#holder")).to_contain_text("admin has this study in hand")
+    expect(other.locator("li.sentence").first).to_be_visible()
+    assert other.get_by_role("button", name="Edit").count() == 0
+    other.locator("#take-over").click()
+    other.locator("#take-over-now").click()
+    expect(other.locator("#holder")).to_have_count(0)
+    expect(page.locator("#holder")).to_contain_text("ben has this study in hand")
+    other.goto("/studies")
+    expect(page.locator("#holder")).to_have_count(0)
+
+
+def test_priority_is_set_in_the_list_and_the_next_study_is_the_most_urgent(page: Page) -> None:
+    for name in ("a.dcm", "b.dcm", "c.dcm"):
+        upload(page, name, dicom())
+    expect(page.locator("tr[data-state=drafted]")).to_have_count(3, timeout=90_000)
+    page.get_by_label("Priority of c.dcm").select_option("stat")
+    expect(page.locator("select.priority-stat")).to_have_count(1)
+    page.evaluate(AXE.read_text())
+    assert grave_problems(page) == []
+    page.get_by_role("link", name="b.dcm").click()
+    page.locator("li.sentence").first.wait_for()
+    for name in ("c.dcm", "a.dcm"):
+        page.keyboard.press("g")
+        expect(page.locator("#name")).to_have_text(name)
+        page.locator("li.sentence").first.wait_for()
+    page.goto("/studies")
+    page.locator("#by-priority").select_option("stat")
+    expect(page.locator("tr[data-study]")).to_have_count(1)
