@@ -120,12 +120,12 @@ def test_an_idle_lock_ends_and_a_change_renews_it(shared: Any, seen: timedelta) 
 
     def last_seen(when: Any) -> None:
         with station.database.writing() as connection:
-            connection.execute(locks.update().values(seen=when))
+            connection.execute(locks.update().values(renewed=when))
 
     last_seen(now() - timedelta(minutes=14))
     assert change(client, study, "looked", ada).status_code == 200
     with station.database.reading() as connection:
-        assert connection.execute(sa.select(locks.c.seen)).scalar_one() > now() - timedelta(minutes=1)
+        assert connection.execute(sa.select(locks.c.renewed)).scalar_one() > now() - timedelta(minutes=1)
     last_seen(now() + seen)
     assert holder(client, study, ben) is None
     assert change(client, study, "sentences", ben).status_code == 200
@@ -155,7 +155,7 @@ def test_a_reader_who_is_gone_leaves_all_studies(started: tuple[TestClient, Stat
 RACE = """
 import sys
 from radweave.workstation.database import Database
-from radweave.workstation.locks import HeldError, hold
+from radweave.workstation.locks import HeldError, acquire
 from radweave.workstation.users import User
 
 database, number = Database(sys.argv[1]), int(sys.argv[2])
@@ -165,7 +165,7 @@ won = 0
 for study in sys.argv[3:]:
     try:
         with database.writing() as connection:
-            hold(connection, study, User(number, "x", "reader"), idle_s=900)
+            acquire(connection, study, User(number, "x", "reader"), idle_s=900)
         won += 1
     except HeldError:
         pass

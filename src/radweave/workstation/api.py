@@ -91,7 +91,7 @@ class Reopening(Body):
     version: int
 
 
-class Hold(Body):
+class LockRequest(Body):
     """The study to hold for editing. ``instead_of`` is the number of the holder shown, to take it over."""
 
     instead_of: int | None = None
@@ -131,7 +131,7 @@ def visible_study(
 def held_study(station: Station, study: str, user: User) -> Iterator[sa.Connection]:
     """A transaction that changes a study visible to the user, who has it in hand or takes it; else 404 or 409."""
     with visible_study(station.database.writing(), study, user) as (connection, _):
-        locks.hold(connection, study, user, idle_s=station.settings.idle_s)
+        locks.acquire(connection, study, user, idle_s=station.settings.idle_s)
         yield connection
 
 
@@ -400,7 +400,7 @@ def reopen(study: str, body: Reopening, user: CurrentUser, station: CurrentStati
 
 
 @router.post("/studies/{study}/lock", tags=["studies"])
-def hold(study: str, body: Hold, user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
+def lock(study: str, body: LockRequest, user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
     """Hold a study for editing, or hold it longer.
 
     409 if another reader has it in hand (``got``); with ``instead_of`` it is taken over, which the log records.
@@ -409,12 +409,12 @@ def hold(study: str, body: Hold, user: CurrentUser, station: CurrentStation) -> 
     """
     with visible_study(station.database.writing(), study, user) as (connection, row):
         locks.refuse_uneditable(connection, study)
-        locks.hold(connection, study, user, idle_s=station.settings.idle_s, instead_of=body.instead_of)
+        locks.acquire(connection, study, user, idle_s=station.settings.idle_s, instead_of=body.instead_of)
         return {"holder": work_list.study_json(station, connection, row, user)["holder"]}
 
 
 @router.delete("/studies/{study}/lock", tags=["studies"], status_code=204)
-def leave(study: str, user: CurrentUser, station: CurrentStation) -> None:
+def unlock(study: str, user: CurrentUser, station: CurrentStation) -> None:
     """Leave a study that one has in hand; else nothing changes."""
     with visible_study(station.database.writing(), study, user) as (connection, _):
         locks.release(connection, study, user)
@@ -670,15 +670,17 @@ def list_choices(
 ) -> dict[str, Any]:
     """Candidates for the prior: studies of the same owner, the newest first."""
     with visible_study(station.database.reading(), study, user) as (connection, row):
-        found = related.choices(connection, row, search, _MOST) if _may_choose(row) else []
-        return {"studies": [{**one, "name": work_list.study_name(station, one["id"], one["name"])} for one in found]}
+        candidates = related.choices(connection, row, search, _MOST) if _may_choose(row) else []
+        return {
+            "studies": [{**one, "name": work_list.study_name(station, one["id"], one["name"])} for one in candidates]
+        }
 
 
 @router.put("/studies/{study}/prior", tags=["priors"])
 def choose_prior(study: str, body: PriorChoice, user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
     """Choose the prior, or none. An existing draft does not change."""
     with visible_study(station.database.writing(), study, user) as (connection, row):
-        locks.hold(connection, study, user, idle_s=station.settings.idle_s)
+        locks.acquire(connection, study, user, idle_s=station.settings.idle_s)
         related.choose(connection, row, body.prior, user)
         return {"prior": _prior(station, connection, row), "may_choose": True}
 

@@ -251,13 +251,13 @@ reviews = sa.Table(
     sa.Column("user_id", sa.ForeignKey("users.id"), primary_key=True),
 )  # fmt: skip
 
-# The reader who has a study in hand (``locks.py``). ``seen`` is the time of the last sign of them.
+# The reader who has a study in hand (``locks.py``). ``renewed`` is the time of their last request for it.
 locks = sa.Table(
     "locks", meta,
     sa.Column("study_id", sa.ForeignKey("studies.id"), primary_key=True),
     sa.Column("user_id", sa.ForeignKey("users.id"), nullable=False, index=True),
     sa.Column("since", Utc, nullable=False),
-    sa.Column("seen", Utc, nullable=False),
+    sa.Column("renewed", Utc, nullable=False),
 )  # fmt: skip
 
 # Addenda to signed reports.

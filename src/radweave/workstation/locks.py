@@ -1,7 +1,7 @@
 """Locks of studies: a study that a reader edits is theirs until they leave, sign, log out or are idle.
 
     with database.writing() as connection:
-        hold(connection, study, user, idle_s=900)
+        acquire(connection, study, user, idle_s=900)
 
 Others see who has it and may read. A change needs the lock and takes one that is free; one that another reader has is
 taken over explicitly, which the log records. A lock is a row of the database, whose one writer at a time decides
@@ -28,12 +28,12 @@ class HeldError(ConflictError):
     """Another reader has the study in hand."""
 
 
-def holds(idle_s: float) -> sa.ColumnElement[bool]:
-    """Condition of locks that hold: seen within ``idle_s`` seconds, and not in the future of a clock set back."""
-    return sa.and_(locks.c.seen > now() - timedelta(seconds=idle_s), locks.c.seen < now() + CLOCK_SET_BACK)
+def is_active(idle_s: float) -> sa.ColumnElement[bool]:
+    """Condition of locks in force: renewed within ``idle_s`` seconds, and not in the future of a clock set back."""
+    return sa.and_(locks.c.renewed > now() - timedelta(seconds=idle_s), locks.c.renewed < now() + CLOCK_SET_BACK)
 
 
-def hold(connection: sa.Connection, study: str, user: User, *, idle_s: float, instead_of: int | None = None) -> None:
+def acquire(connection: sa.Connection, study: str, user: User, *, idle_s: float, instead_of: int | None = None) -> None:
     """Take the lock of a study for ``user``, or renew it.
 
     Args:
@@ -43,9 +43,9 @@ def hold(connection: sa.Connection, study: str, user: User, *, idle_s: float, in
         HeldError: if another reader has it, and is not the one whom ``user`` was shown.
     """
     query = sa.select(locks, users.c.name).join(users, users.c.id == locks.c.user_id)
-    held = connection.execute(query.where(locks.c.study_id == study, holds(idle_s))).first()
+    held = connection.execute(query.where(locks.c.study_id == study, is_active(idle_s))).first()
     if held is not None and held.user_id == user.id:
-        connection.execute(locks.update().where(locks.c.study_id == study).values(seen=now()))
+        connection.execute(locks.update().where(locks.c.study_id == study).values(renewed=now()))
         return
     if held is not None:
         if held.user_id != instead_of:
@@ -53,7 +53,7 @@ def hold(connection: sa.Connection, study: str, user: User, *, idle_s: float, in
             raise HeldError(reason, field="lock", got=held.name, expected=user.name)
         log.append(connection, TAKEN_OVER, user=user.id, study=study, details={"from": held.user_id})
     release(connection, study)
-    connection.execute(locks.insert().values(study_id=study, user_id=user.id, since=now(), seen=now()))
+    connection.execute(locks.insert().values(study_id=study, user_id=user.id, since=now(), renewed=now()))
 
 
 def refuse_uneditable(connection: sa.Connection, study: str) -> None:
@@ -74,12 +74,12 @@ def release(connection: sa.Connection, study: str, user: User | None = None) -> 
 
 
 def holders(connection: sa.Connection, ids: Collection[str], user: User, *, idle_s: float) -> dict[str, dict[str, Any]]:
-    """Study -> its lock as JSON values: reader, since when, when it ends without a sign of the reader, and if own."""
+    """Study -> its lock as JSON values: reader, since when, when it ends unless renewed, and if own."""
     query = sa.select(locks, users.c.name).join(users, users.c.id == locks.c.user_id)
     return {
         row.study_id: {
             "user_id": row.user_id, "user": row.name, "since": row.since.isoformat(),
-            "ends": (row.seen + timedelta(seconds=idle_s)).isoformat(), "is_own": row.user_id == user.id,
+            "ends": (row.renewed + timedelta(seconds=idle_s)).isoformat(), "is_own": row.user_id == user.id,
         }
-        for row in connection.execute(query.where(locks.c.study_id.in_(list(ids)), holds(idle_s)))
+        for row in connection.execute(query.where(locks.c.study_id.in_(list(ids)), is_active(idle_s)))
     }  # fmt: skip

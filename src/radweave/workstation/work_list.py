@@ -59,10 +59,10 @@ class Wanted:
     until: str | None = None
 
     def conditions(self, user: User, idle_s: float) -> list[sa.ColumnElement[bool]]:
-        """What the database filters by."""
+        """Filters of the database."""
         columns = {studies.c.state: self.state, studies.c.priority: self.priority}
-        found = [column == value for column, value in columns.items() if value is not None]
-        return found if self.holder is None else [*found, _held(self.holder, user, idle_s)]
+        conditions = [column == value for column, value in columns.items() if value is not None]
+        return conditions if self.holder is None else [*conditions, _held(self.holder, user, idle_s)]
 
     @property
     def reads_headers(self) -> bool:
@@ -82,7 +82,7 @@ class Wanted:
 
 def _held(by: Holder, user: User, idle_s: float) -> sa.ColumnElement[bool]:
     """Condition of studies that ``user``, another reader or nobody has in hand."""
-    held = sa.exists().where(locks_table.c.study_id == studies.c.id, locks.holds(idle_s))
+    held = sa.exists().where(locks_table.c.study_id == studies.c.id, locks.is_active(idle_s))
     if by == "nobody":
         return ~held
     is_own = locks_table.c.user_id == user.id
