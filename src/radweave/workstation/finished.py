@@ -389,6 +389,8 @@ def spoken_date(date: str) -> str:
 _SPACE: Final = uuid.UUID("bd7da9c8-6b8f-5187-ad9a-b550b08bf57a")
 # Raised when the content of an object changes for the same report: archives keep the first object of a UID.
 LAYOUT: Final = 2
+_URGENCY: Final = "requested_procedure_priority"
+"""Header that is no part of a report: of a study that a reader makes urgent the report is the same."""
 
 
 def named_uuid(*parts: str) -> uuid.UUID:
@@ -415,7 +417,7 @@ def report_key(report: FinishedReport) -> tuple[str, ...]:
     sources = sorted(report.sources, key=lambda source: source.sop_instance_uid)
     content: dict[str, object] = {
         "study": report.study_id if not report.sources else report.sources[0].study_instance_uid,
-        "images": [source.model_dump() for source in sources],
+        "images": [source.model_dump(exclude={_URGENCY}) for source in sources],
         "model": device_uid(report.model),
         "text": report.text,
         "sections": [(section.kind, section.text) for section in report.sections],
