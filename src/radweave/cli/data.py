@@ -64,6 +64,7 @@ def cache(
 
 
 _SHOWN = 20
+CORRECTIONS = "corrections"
 
 
 def deidentify(
@@ -111,10 +112,10 @@ def import_verb(
         str,
         typer.Argument(
             help="iu-xray, mimic-cxr, chexpert-plus, rexrank, rexgradient, padchest-gr, ms-cxr, ct-rate, "
-            "radgenome-chestct, ctrg-chest or folder."
+            "radgenome-chestct, ctrg-chest, folder or corrections."
         ),
     ],
-    source: Annotated[Path, typer.Argument(help="What you downloaded: a folder or a file.")],
+    source: Annotated[Path, typer.Argument(help="What you downloaded, or a workstation's folder: RUN.workstation.")],
     out: Annotated[Path, typer.Option(help="The dataset folder to make.")],
     target: Annotated[
         str,
@@ -151,20 +152,35 @@ def import_verb(
     scrub_names: Annotated[
         Path | None, typer.Option(help="Names to take out too, one a line; asks for --scrub by itself.")
     ] = None,
+    database: Annotated[
+        str | None, typer.Option("--database", help="Of corrections: URL of the workstation's database.")
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output folder.")] = False,
 ) -> None:
-    """Build a dataset folder from a downloaded data set."""
+    """Build a dataset folder from a downloaded data set, or from what readers signed in a workstation."""
     arguments = dict(locals())
-    options = {name: arguments[name] for name in arguments if name not in ("kind", "source", "out", "overwrite")}
+    no_options = ("kind", "source", "out", "database", "overwrite")
+    options = {name: arguments[name] for name in arguments if name not in no_options}
     from radweave.cli.options import bar
-    from radweave.data.importers import import_dataset, options_from
+    from radweave.data.importers import KINDS, import_dataset, options_from
 
     options["views"] = tuple(view for view in views.upper().split(",") if view)
     options["scrub"] = scrub or scrub_names is not None
+    if kind not in (*KINDS, CORRECTIONS):
+        expected = ", ".join((*KINDS, CORRECTIONS))
+        raise InputError("no such kind of data set", field="kind", got=kind, expected=expected)
+    if database is not None and kind != CORRECTIONS:
+        raise InputError("belongs to corrections", field="--database", got=kind)
+    open_source = None
+    if kind == CORRECTIONS:
+        from radweave.workstation import correction_importer
+
+        open_source = correction_importer(database)
     with bar("reading studies") as progress:
         dataset = import_dataset(
-            kind, source, out, options=options_from(**options), overwrite=overwrite, progress=progress
-        )
+            kind, source, out, options=options_from(**options), overwrite=overwrite, progress=progress,
+            open_source=open_source,
+        )  # fmt: skip
     counts = dataset.card.counts
     splits = ", ".join(f"{counts[f'studies_{s}']} {s}" for s in ("train", "val", "test") if f"studies_{s}" in counts)
     typer.echo(f"{printable(out)}: {counts['studies']} studies ({splits or 'no split'}), {counts['images']} images")

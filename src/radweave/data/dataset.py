@@ -163,7 +163,7 @@ def _files(folder: Path) -> tuple[str, ...] | None:
     """Files of a data set beside its card."""
     card = read_json_object(folder / "dataset.json")
     return (
-        ("manifest.jsonl", "left_out.jsonl", "images/*", "masks/*", ".cache/*")
+        ("manifest.jsonl", "left_out.jsonl", "corrections.jsonl", "images/*", "masks/*", ".cache/*")
         if card.get("format") == FORMAT
         else None
     )

@@ -18,7 +18,9 @@ from radweave.workstation.settings import Settings
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-__all__ = ["check_log", "needed", "report", "serve"]
+    from radweave.data.importers import OpenSource
+
+__all__ = ["check_log", "correction_importer", "needed", "report", "serve"]
 
 
 def needed() -> None:
@@ -72,6 +74,16 @@ def report(settings: Settings) -> tuple[str, str]:
 
         rows = signed_studies(connection)
     return as_table(rows), as_csv(rows)
+
+
+def correction_importer(database: str | None = None) -> OpenSource:
+    """The importer of signed reports, which opens the folder of a workstation; ``database`` is the URL of another."""
+    needed()
+    from functools import partial
+
+    from radweave.workstation.corrections import open_source
+
+    return partial(open_source, database=database)
 
 
 @contextmanager

@@ -502,6 +502,20 @@ def migrate(connection: sa.Connection, *, steps: Mapping[int, Migration] = MIGRA
         connection.execute(version.update().values(version=step))
 
 
+def refuse_other_version(connection: sa.Connection) -> None:
+    """Refuse a database that ``migrate`` would change.
+
+    Raises:
+        InputError: naming its version.
+    """
+    is_one = sa.inspect(connection).has_table(version.name)
+    current = connection.execute(sa.select(version.c.version)).scalar() if is_one else None
+    if current != NEWEST:
+        got = "no workstation's" if current is None else f"version {current}"
+        reason = "is of another version; start the workstation once to bring it up"
+        raise InputError(reason, field="--database", got=got, expected=NEWEST)
+
+
 # One server per database: a second one would take over studies that the first is drafting.
 
 _SERVER_LOCK: Final = 722_811_302
@@ -588,11 +602,15 @@ _READING: Final[dict[str, dict[str, Any]]] = {
 class Database:
     """Transactions of one database; safe to use from threads."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, migrates: bool = True) -> None:
         """Open the database; create or migrate it if needed.
 
+        Args:
+            migrates: False opens a database of this version only, and changes nothing in it.
+
         Raises:
-            InputError: if it cannot be opened, its extra is not installed, or it is of a newer program.
+            InputError: if it cannot be opened, its extra is not installed, or it is of a newer program; without
+                ``migrates``, if it is of another version.
         """
         try:
             kind = sa.make_url(url).get_backend_name()
@@ -611,8 +629,12 @@ class Database:
             sa.event.listen(self._engine, "connect", _set_up_sqlite)
             sa.event.listen(self._engine, "begin", _begin_sqlite)
         try:
-            with self.writing() as connection:
-                migrate(connection)
+            if migrates:
+                with self.writing() as connection:
+                    migrate(connection)
+            else:
+                with self.reading() as connection:
+                    refuse_other_version(connection)
         except OperationalError:
             # The driver's message may hold the password of the URL.
             raise InputError("cannot be opened", field="--database", got=self._engine.url.render_as_string()) from None

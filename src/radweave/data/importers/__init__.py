@@ -25,6 +25,8 @@ from radweave.data.importers.source import ImportOptions, Source
 
 __all__ = ["KINDS", "ImportOptions", "import_dataset", "options_from"]
 
+OpenSource = Callable[[Path, ImportOptions], Source]
+
 KINDS: Mapping[str, str] = MappingProxyType(
     {
         "iu-xray": "iu_xray",
@@ -63,23 +65,26 @@ def import_dataset(
     options: ImportOptions | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
+    open_source: OpenSource | None = None,
 ) -> Dataset:
     """Build a dataset folder from a downloaded data set. The same source and options give the same bytes.
 
     Args:
         progress: called with the number of processed studies and of all.
+        open_source: opens a source of a kind that is not in ``KINDS``.
 
     Raises:
         InputError: for an unknown kind, a source that is missing or not of that kind, an output that exists.
     """
-    if kind not in KINDS:
+    if open_source is None and kind not in KINDS:
         raise InputError("no such kind of data set", field="kind", got=kind, expected=", ".join(KINDS))
     refuse_existing(out, overwrite=overwrite)
     if not source.exists():
         raise InputError("no such file or folder", file=source)
     options = options or ImportOptions()
     _refuse_losing_data(out, [source, options.images, options.annotation], overwrite=overwrite)
-    open_source: Callable[[Path, ImportOptions], Source] = import_module(f"{__name__}.{KINDS[kind]}").open_source
+    if open_source is None:
+        open_source = import_module(f"{__name__}.{KINDS[kind]}").open_source
     return build_dataset(open_source(source, options), out, options, overwrite=overwrite, progress=progress)
 
 

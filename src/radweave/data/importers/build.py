@@ -148,7 +148,7 @@ def build_dataset(
     with DatasetWriter(out, card, overwrite=overwrite, link=options.link) as writer:
         hashes: dict[Path, str] = {}
         latest: dict[str, _Latest] = {}
-        written = 0
+        written: set[str] = set()
         for raw in _included(source, options, problems, verdicts, with_progress):
             raw = replace(raw, split=assign(raw))
             study = _study(raw if scrubber is None else _scrubbed(raw, scrubber), options, hashes, problems)
@@ -157,7 +157,7 @@ def build_dataset(
             if source.has_priors:
                 study = _with_prior(study, latest)
             writer.add(study, _files(raw))
-            written += 1
+            written.add(study.study_id)
         if scrubber is not None:
             writer.count("scrubbed", scrubber.count)
         if not written:
@@ -167,6 +167,8 @@ def build_dataset(
             writer.leave_out(reason, count)
         for reason, count in problems.images.items():
             writer.leave_out(f"image: {reason}", count)
+        for name, rows in source.tables.items():
+            write_jsonl(writer.folder / name, [row for row in rows() if row["study_id"] in written])
         if problems.rows:
             write_jsonl(writer.folder / "left_out.jsonl", problems.rows)
     return Dataset.open(out)

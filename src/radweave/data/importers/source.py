@@ -135,6 +135,7 @@ class Source:
     files: sources of the texts, splits and labels, hashed into the card.
     is_known_set: a published set, whose images are decoded during the import only on request.
     needs_split: studies outside the published split are left out unless ``keep`` is ``all``.
+    tables: files to write beside the manifest, as rows of JSON with ``study_id``; only those of included studies.
     named_splits: words of ``ImportOptions.split`` that this source has beside the common ones; its studies carry them.
     has_priors: the studies of a patient come one after the other in order of time, and ``study_time`` is set.
     """
@@ -151,6 +152,7 @@ class Source:
     is_known_set: bool = True
     has_priors: bool = False
     named_splits: tuple[str, ...] = ()
+    tables: Mapping[str, Callable[[], Iterable[dict[str, Any]]]] = field(default_factory=dict)
 
 
 _VIEWS = {
