@@ -17,7 +17,7 @@ FOR_ADMINS = {
     ("GET", "/api/v1/log"), ("GET", "/api/v1/log/check"), ("GET", "/api/v1/users"), ("POST", "/api/v1/users"),
     ("POST", "/api/v1/users/{number}/token"), ("GET", "/api/v1/users/{number}/tokens"),
     ("PUT", "/api/v1/template"), ("DELETE", "/api/v1/template"), ("DELETE", "/api/v1/users/{number}/tokens/{token}"),
-    ("PUT", "/api/v1/users/{number}/password"), ("PATCH", "/api/v1/users/{number}"),
+    ("GET", "/api/v1/learning"), ("PUT", "/api/v1/users/{number}/password"), ("PATCH", "/api/v1/users/{number}"),
 }  # fmt: skip
 BODIES: dict[str, Any] = {
     "/sentences": {"version": 1, "edits": [{"op": "remove", "key": 0}]}, "/looked": {"version": 1, "sentences": [0]},
@@ -67,7 +67,11 @@ def test_no_route_but_the_probes_answers_without_a_token(client: TestClient) -> 
 
 
 def test_admin_routes_are_refused_to_readers(client: TestClient, other_user: dict[str, str]) -> None:
-    known = {route for route in routes(client) if any(end in route[1] for end in ("/users", "/log", "/template"))}
+    known = {
+        route
+        for route in routes(client)
+        if any(end in route[1] for end in ("/users", "/log", "/template", "/learning"))
+    }
     assert known - {("GET", f"{OF_A_STUDY}/log"), ("GET", "/api/v1/template")} == FOR_ADMINS
     for method, path in FOR_ADMINS:
         assert ask(client, method, path, "x", headers=other_user).status_code == 403, (method, path)

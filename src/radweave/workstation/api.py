@@ -19,7 +19,7 @@ from radweave.core.study import RESEARCH_ONLY, Report
 from radweave.inference.explain.support import find_support
 from radweave.io.sandbox import Sandbox
 from radweave.labels import LABELER_OF, get_labeler
-from radweave.workstation import drafts, locks, log, outbox, related, store, users, work_list
+from radweave.workstation import drafts, learning, locks, log, outbox, related, store, users, work_list
 from radweave.workstation.access import (
     COOKIE,
     Admin,
@@ -467,6 +467,13 @@ def whole_log(
     with station.database.reading() as connection:
         entries = log.entries(connection, study=None, offset=offset, limit=limit, newest_first=newest_first)
     return {"entries": entries}
+
+
+@router.get("/learning", tags=["log"])
+def read_learning(user: Admin, station: CurrentStation) -> dict[str, Any]:
+    """Figures of what readers change in drafts, each with its count and interval, and nothing of too few studies."""
+    with station.report_slots.slot(), station.database.reading() as connection:
+        return learning.read_figures(connection, station.signed_pairs)
 
 
 @router.get("/status", tags=["studies"])

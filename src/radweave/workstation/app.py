@@ -223,6 +223,16 @@ def log(request: Request, station: CurrentStation) -> Response:
     return _page("log", station, user=user)
 
 
+@router.get("/learning")
+def learning(request: Request, station: CurrentStation) -> Response:
+    user = _browser_user(request, station)
+    if user is None:
+        return _to_login(request)
+    if not user.is_admin:
+        return _page("problem", station, user=user, status=403, reason="What readers change is for admins.")
+    return _page("learning", station, user=user)
+
+
 def problem_page(request: Request, status: int, reason: str) -> HTMLResponse | None:
     """A refusal as a page for browsers; None for programs."""
     if request.url.path.startswith("/api/") or "text/html" not in request.headers.get("accept", ""):

@@ -30,6 +30,7 @@ from radweave.workstation.hospital import HospitalServices, refuse_unusable
 from radweave.workstation.hospital_plan import Plan, read_plan
 from radweave.workstation.identity import Identity
 from radweave.workstation.inference import InferenceQueue, Target, main
+from radweave.workstation.learning import SignedPairs
 from radweave.workstation.openid import provider_of
 from radweave.workstation.settings import Settings
 from radweave.workstation.store import NewStudy
@@ -170,6 +171,7 @@ class Station:
         self.database.server_lock.acquire()
         with self.database.writing() as connection:
             self.token = users.first_token(connection)
+        self.signed_pairs = SignedPairs(self.modality)
         self._secret = store.read_secret(settings.state)
         self._headers: dict[str, Identity | None] = {}
         self._dataset_read: dict[str, Study | None] = {}
