@@ -118,7 +118,7 @@ def _sides(text: str, mentions: Mapping[str, Mention]) -> dict[str, frozenset[st
     start = 0
     for sentence in split_sentences(text):
         start = text.index(sentence, start)
-        named = frozenset(side for found in sided_findings(sentence).values() for side in found)
+        named = frozenset(side for own in sided_findings(sentence).values() for side in own)
         for name in _stated(mentions):
             span = mentions[name].span
             if named and span is not None and start <= span[0] < start + len(sentence):
