@@ -3,10 +3,11 @@
     python bench/bench_serve.py                                    # 1 minute, 32 clients, a run that is trained first
     python bench/bench_serve.py --minutes 10 --run RUN --database postgresql+psycopg://...
 
-Each client uploads a radiograph, waits for its draft, edits and signs it, again and again. At 40 % of the time the
-inference process is killed, at 50 % the server, which is started again. Then more archives come at once than may wait.
-In the end every file must be one study, drafted once, with every edit that was answered: else this fails. Prints times
-(on the cores that this machine has, and the clients share them) and memory.
+Each client asks as the pages do: it uploads a radiograph, polls the list until there is a draft, opens the study with
+its pictures and those of the next one, edits and signs it, again and again. At 40 % of the time the inference process
+is killed, at 50 % the server, which is started again. Then more archives come at once than may wait. In the end every
+file must be one study, drafted once, with every edit and signature that was answered: else this fails. Prints times (on
+the cores that this machine has, and the clients share them) and memory.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Many clients at once on a server that is killed in the middle, and a look at what is there in the end.
 
-Each client uploads a file, waits for its draft, edits it, looks at what is flagged and signs; where the server is away
-it sends the same request again. In the end each file must be one study, drafted once, with every edit that
-was answered.
+Each client is a reader of its own and asks as the pages do: it uploads a file, polls the work list until it is drafted,
+locks the study, reads draft, evidence, prior and pictures, fetches the pictures of the next study, edits, looks at what
+is flagged and signs or leaves; where the server is away it sends the same request again. In the end each file must be
+one study, drafted once, with every edit and signature that was answered, once.
 """
 
 from __future__ import annotations
@@ -128,15 +129,18 @@ class Load:
     server: Killed
     images: Sequence[bytes]
     poll_s: float = 1.0
+    tokens: list[str] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
     edits: dict[str, str] = field(default_factory=dict)
     signed: set[str] = field(default_factory=set)
     times: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     counts: Counter[str] = field(default_factory=Counter)
     failed: list[BaseException] = field(default_factory=list)
+    _own: threading.local = field(default_factory=threading.local)
 
     def run(self, clients: int, seconds: float, meanwhile: Callable[[], None]) -> None:
         """All clients for so long; ``meanwhile`` runs beside them."""
+        self.tokens = [self._add_reader(number) for number in range(clients)]
         self._end = time.monotonic() + seconds
         threads = [threading.Thread(target=self._guarded, args=(number,)) for number in range(clients)]
         for thread in threads:
@@ -147,7 +151,13 @@ class Load:
         if self.failed:
             raise self.failed[0]
 
+    def _add_reader(self, number: int) -> str:
+        """A reader who sees the studies of all, as its token."""
+        user = self._change("user", "POST", "/users", {"name": f"reader {number}", "role": "admin"}).body["id"]
+        return str(self.ask("token", "POST", f"/users/{user}/token").body["token"])
+
     def _guarded(self, number: int) -> None:
+        self._own.token = self.tokens[number]
         try:
             self._client(number)
         except BaseException as error:
@@ -159,6 +169,7 @@ class Load:
             name = f"c{number:03}-{turn:05}.png"
             study = self._submit(name, self.images[(number + turn) % len(self.images)])
             self._wait(study)
+            self._open(study)
             self._work(study, f"Seen in {name}.", signs=turn % 2 == 0)
             turn += 1
 
@@ -169,7 +180,8 @@ class Load:
             assert time.monotonic() < end, f"{kind}: no answer"
             begun = time.monotonic()
             try:
-                answer = request(self.server.port, method, f"/api/v1{path}", self.server.token, body=body, **headers)
+                token = getattr(self._own, "token", self.server.token)
+                answer = request(self.server.port, method, f"/api/v1{path}", token, body=body, **headers)
             except _AWAY:
                 self.counts["away"] += 1
                 time.sleep(0.2)
@@ -197,13 +209,36 @@ class Load:
     def _wait(self, study: str) -> None:
         begun = time.monotonic()
         while True:
-            state = self.ask("read", "GET", f"/studies/{study}").body["state"]
+            listed = self.ask("list", "GET", "/studies?offset=0&limit=50&sort=created&descending=true").body["studies"]
+            states = {row["id"]: row["state"] for row in listed}
+            # After many newer studies it is on another page.
+            state = states.get(study) or self.ask("read", "GET", f"/studies/{study}").body["state"]
             if state == "drafted":
                 self.times["draft"].append(time.monotonic() - begun)
                 return
             assert state in ("waiting", "drafting"), state
             assert time.monotonic() < begun + 300, "no draft"
             time.sleep(self.poll_s)
+
+    def _open(self, study: str) -> None:
+        """Ask for what the page of a study asks for, and for the pictures of the next study."""
+        self.ask("read", "GET", f"/studies/{study}")
+        lock = self._change("lock", "POST", f"/studies/{study}/lock", {})
+        assert lock.status == 200, lock
+        for part in ("evidence", "prior"):
+            assert self.ask(part, "GET", f"/studies/{study}/{part}").status == 200
+        self._look(study)
+        for row in self.ask("next", "GET", f"/studies/next?skip={study}").body["studies"]:
+            assert row["id"] != study
+            self._look(row["id"])
+
+    def _look(self, study: str) -> None:
+        """Fetch the pictures of a study."""
+        for image in self.ask("images", "GET", f"/studies/{study}/images").body["images"]:
+            if "problem" not in image:
+                pixels = self.ask("pixels", "GET", f"/studies/{study}/images/{image['name']}/pixels")
+                assert pixels.status == 200
+                assert len(pixels.body) > 0
 
     def _work(self, study: str, text: str, *, signs: bool) -> None:
         edit = {"version": 1, "edits": [{"op": "insert", "text": text}]}
@@ -218,6 +253,8 @@ class Load:
             answer = self._change("sign", "POST", f"/studies/{study}/sign", {"version": 2, "seconds": 1})
             assert answer.status in (200, 409), answer
             self.signed.add(study)
+        else:
+            assert self.ask("leave", "DELETE", f"/studies/{study}/lock").status == 204
 
     def _change(self, kind: str, method: str, path: str, headers_sent: Any) -> Answer:
         return self.ask(kind, method, path, json.dumps(headers_sent).encode(), Content_Type="application/json")
@@ -266,6 +303,8 @@ class Load:
             actions = Counter(entry["action"] for entry in entries)
             assert actions["drafted"] == 1, actions
             assert actions["edited"] == (study in self.edits), actions
+            assert actions["signed"] == (study in self.signed), actions
+            assert actions["lock taken over"] == 0, actions
         for study, text in self.edits.items():
             assert text in self.ask("read", "GET", f"/studies/{study}").body["draft"]["text"]
             assert states[study] == ("signed" if study in self.signed else "edited")
