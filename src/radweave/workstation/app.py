@@ -215,22 +215,21 @@ def account(request: Request, station: CurrentStation) -> Response:
 
 @router.get("/log")
 def log(request: Request, station: CurrentStation) -> Response:
-    user = _browser_user(request, station)
-    if user is None:
-        return _to_login(request)
-    if not user.is_admin:
-        return _page("problem", station, user=user, status=403, reason="The log is for admins.")
-    return _page("log", station, user=user)
+    return _page_for_admins("log", request, station, "The log is for admins.")
 
 
 @router.get("/learning")
 def learning(request: Request, station: CurrentStation) -> Response:
+    return _page_for_admins("learning", request, station, "What readers change is for admins.")
+
+
+def _page_for_admins(name: str, request: Request, station: Station, refusal: str) -> Response:
     user = _browser_user(request, station)
     if user is None:
         return _to_login(request)
     if not user.is_admin:
-        return _page("problem", station, user=user, status=403, reason="What readers change is for admins.")
-    return _page("learning", station, user=user)
+        return _page("problem", station, user=user, status=403, reason=refusal)
+    return _page(name, station, user=user)
 
 
 def problem_page(request: Request, status: int, reason: str) -> HTMLResponse | None:
