@@ -17,7 +17,8 @@ FOR_ADMINS = {
     ("GET", "/api/v1/log"), ("GET", "/api/v1/log/check"), ("GET", "/api/v1/users"), ("POST", "/api/v1/users"),
     ("POST", "/api/v1/users/{number}/token"), ("GET", "/api/v1/users/{number}/tokens"),
     ("PUT", "/api/v1/template"), ("DELETE", "/api/v1/template"), ("DELETE", "/api/v1/users/{number}/tokens/{token}"),
-    ("GET", "/api/v1/learning"), ("PUT", "/api/v1/users/{number}/password"), ("PATCH", "/api/v1/users/{number}"),
+    ("GET", "/api/v1/learning"), ("GET", "/api/v1/reader-study"),
+    ("PUT", "/api/v1/users/{number}/password"), ("PATCH", "/api/v1/users/{number}"),
 }  # fmt: skip
 BODIES: dict[str, Any] = {
     "/sentences": {"version": 1, "edits": [{"op": "remove", "key": 0}]}, "/looked": {"version": 1, "sentences": [0]},
@@ -70,7 +71,7 @@ def test_admin_routes_are_refused_to_readers(client: TestClient, other_user: dic
     known = {
         route
         for route in routes(client)
-        if any(end in route[1] for end in ("/users", "/log", "/template", "/learning"))
+        if any(end in route[1] for end in ("/users", "/log", "/template", "/learning", "/reader-study"))
     }
     assert known - {("GET", f"{OF_A_STUDY}/log"), ("GET", "/api/v1/template")} == FOR_ADMINS
     for method, path in FOR_ADMINS:

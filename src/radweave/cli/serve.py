@@ -84,6 +84,9 @@ def start(
     hide_patients: Annotated[
         bool, typer.Option("--hide-patients", help="Show pseudonyms; no name, id, number or date of the headers.")
     ] = False,
+    reader_study: Annotated[
+        bool, typer.Option("--reader-study", help="Half of the studies, by chance, are read without their draft.")
+    ] = False,
     behind_proxy: Annotated[
         str | None,
         typer.Option(
@@ -132,7 +135,7 @@ def start(
     if try_out:
         persistent = {
             "--data": data, "--watch": watch, "--hospital": hospital, "--database": database, "--tls-cert": tls_cert,
-            "--oidc-issuer": openid,
+            "--oidc-issuer": openid, "--reader-study": reader_study or None,
         }  # fmt: skip
         for name, value in persistent.items():
             if value is not None:
@@ -151,7 +154,7 @@ def start(
         behind_proxy=tuple(map(network, comma_separated(behind_proxy))),
         public_url=None if public_url is None else origin(public_url), tls_cert=tls_cert,
         tls_key=tls_key, openid=openid, idle_s=60 * lock_minutes, hide_patients=hide_patients,
-        limits=Limits(
+        reader_study=reader_study, limits=Limits(
             waiting=queue, body_bytes=upload_mib << 20, files=upload_files,
             state_bytes=None if storage_gib is None else int(storage_gib * (1 << 30)),
         ),

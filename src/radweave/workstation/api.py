@@ -19,7 +19,7 @@ from radweave.core.study import RESEARCH_ONLY, Report
 from radweave.inference.explain.support import find_support
 from radweave.io.sandbox import Sandbox
 from radweave.labels import LABELER_OF, get_labeler
-from radweave.workstation import drafts, learning, locks, log, outbox, related, store, users, work_list
+from radweave.workstation import drafts, learning, locks, log, outbox, reader_study, related, store, users, work_list
 from radweave.workstation.access import (
     COOKIE,
     Admin,
@@ -231,10 +231,25 @@ def read(study: str, user: CurrentUser, station: CurrentStation) -> dict[str, An
         answer["altered_at"] = _altered_at(connection, study)
         evidence_row = drafts.read_evidence(connection, study)
         assert evidence_row is not None, "a draft has its evidence"
-        answer.update({name: evidence_row[name] for name in ("findings", "model")})
-        answer["warnings"] = work_list.without_files(station, connection, study, evidence_row["warnings"])
+        shown = _shown_evidence(station, connection, study, evidence_row)
+        answer.update({name: shown[name] for name in ("findings", "warnings", "model")})
     log.note_first(station.database, OPENED, user=user.id, study=study, version=row.version)
     return answer
+
+
+def _shown_evidence(
+    station: Station, connection: sa.Connection, study: str, evidence_row: dict[str, Any]
+) -> dict[str, Any]:
+    """The evidence as it may be shown: nothing of a draft that is hidden, and no names of files of hidden patients."""
+    if reader_study.hides_draft(connection, study):
+        return {**evidence_row, "evidence": {}, "findings": [], "warnings": [reader_study.BLIND]}
+    return {**evidence_row, "warnings": work_list.without_files(station, connection, study, evidence_row["warnings"])}
+
+
+def _refuse_hidden(connection: sa.Connection, study: str, version: int) -> None:
+    """Refuse a version of the model that is hidden from the reader."""
+    if version < drafts.drafted_version(connection, study) and reader_study.hides_draft(connection, study):
+        raise HTTPException(404, "this version is hidden until the report is signed")
 
 
 def _rejection(connection: sa.Connection, row: sa.Row[Any], user: User) -> dict[str, Any] | None:
@@ -262,7 +277,7 @@ def evidence(study: str, user: CurrentUser, station: CurrentStation) -> dict[str
         answer = drafts.read_evidence(connection, study)
         if answer is None:
             raise HTTPException(404, "there is no draft")
-        answer["warnings"] = work_list.without_files(station, connection, study, answer["warnings"])
+        answer = _shown_evidence(station, connection, study, answer)
     log.note_first(station.database, OPENED, user=user.id, study=study)
     return {**answer, "notice": RESEARCH_ONLY}
 
@@ -286,6 +301,9 @@ def report(
         if row.version == 0:
             raise HTTPException(404, "there is no draft")
         with _noting_altered(station, study, user):
+            if reader_study.hides_draft(connection, study):
+                reason = "is read without its draft: there is no report before it is signed"
+                raise drafts.ConflictError(reason, field="state", got=row.state)
             stored = stored_report(connection, row, row.version)
     with station.report_slots.slot():
         data = FORMATS[format].bytes_of(with_images(stored, maps=format == MAPS))
@@ -311,6 +329,7 @@ def sent(study: str, user: CurrentUser, station: CurrentStation) -> list[dict[st
 def read_version(study: str, version: int, user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
     """An older version. Version 1 is the model's first draft, ``drafted`` its newest."""
     with visible_study(station.database.reading(), study, user) as (connection, _):
+        _refuse_hidden(connection, study, version)
         draft = drafts.read(connection, study, version, user)
     log.note_first(station.database, OPENED, user=user.id, study=study, version=version)
     return draft
@@ -320,6 +339,9 @@ def read_version(study: str, version: int, user: CurrentUser, station: CurrentSt
 def edit(study: str, body: Edits, user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
     """Replace, remove or insert sentences, or restore an older version. 409 if another edit came first."""
     with held_study(station, study, user) as connection:
+        for one in body.edits:
+            if isinstance(one, drafts.Restore):
+                _refuse_hidden(connection, study, one.version)
         version = drafts.edit(connection, study, body.version, body.edits, user, station.settings.limits)
         return drafts.read(connection, study, version, user)
 
@@ -474,6 +496,14 @@ def read_learning(user: Admin, station: CurrentStation) -> dict[str, Any]:
     """Figures of what readers change in drafts, each with its count and interval, and nothing of too few studies."""
     with station.report_slots.slot(), station.database.reading() as connection:
         return learning.read_figures(connection, station.signed_pairs)
+
+
+@router.get("/reader-study", tags=["log"])
+def read_reader_study(user: Admin, station: CurrentStation) -> dict[str, Any]:
+    """Time, changed words and agreement with references of studies that were read with and without their draft."""
+    with station.report_slots.slot(), station.database.reading() as connection:
+        labeler = get_labeler(LABELER_OF[station.modality])
+        return reader_study.figures(reader_study.readings(connection, labeler, station.reference))
 
 
 @router.get("/status", tags=["studies"])
@@ -703,7 +733,8 @@ def _prior(station: Station, connection: sa.Connection, row: sa.Row[Any]) -> dic
         if not used:
             return None
         more = {"id": None, "name": used["study_id"], "is_signed": True, "found_by": BY_DATASET, "days": None}
-        return {**more, "was_used": True, "report": used["report"], "changes": used["changes"]}
+        changes = [] if reader_study.hides_draft(connection, row.id) else used["changes"]
+        return {**more, "was_used": True, "report": used["report"], "changes": changes}
     prior = store.prior_of(connection, row.id)
     if prior is None or not prior.files:
         return None
@@ -716,7 +747,7 @@ def _prior(station: Station, connection: sa.Connection, row: sa.Row[Any]) -> dic
         text, is_signed = related.text_of(connection, own)
         name = work_list.study_name(station, own.id, own.name)
         prior_json |= {"id": own.id, "name": name, "is_signed": is_signed, "found_by": own.found_by, "report": text}
-    if prior_json["report"] and row.version:
+    if prior_json["report"] and row.version and not reader_study.hides_draft(connection, row.id):
         labeler = get_labeler(LABELER_OF[station.modality])
         drafted = drafts.read(connection, row.id, drafts.drafted_version(connection, row.id))["text"]
         now = find_support(Report(drafted, row.id), labeler)

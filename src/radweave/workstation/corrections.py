@@ -3,7 +3,8 @@
     radweave data import corrections RUN.workstation --out DIR
 
 A study is taken if it is signed and its report is as signed. ``corrections.jsonl`` beside the manifest has a pair for
-each: the model's draft, the signed text, the reading time and the reader's number. Patients are digests keyed with the
+each: the model's draft (null where a reader study hid it), the signed text, the reading time and the reader's number.
+Patients are digests keyed with the
 secret of the workstation, and times of studies are seconds since the patient's first one: no date is written.
 """
 
@@ -22,8 +23,9 @@ from radweave.core.storage import sha256_bytes
 from radweave.core.study import Modality, Split, View
 from radweave.data.importers.source import ImportOptions, Problems, RawImage, RawStudy, Source
 from radweave.data.targets import Sections
-from radweave.workstation import drafts, store
+from radweave.workstation import drafts, reader_study, store
 from radweave.workstation.database import (
+    WITHOUT,
     Database,
     earlier,
     evidence,
@@ -190,13 +192,15 @@ def _pair(connection: sa.Connection, row: sa.Row[Any]) -> dict[str, Any]:
     query = sa.select(drafts_table.c.text).where(
         drafts_table.c.study_id == row.id, drafts_table.c.version == drafts.drafted_version(connection, row.id)
     )
+    is_hidden = reader_study.arm_of(connection, row.id) == WITHOUT
     signed = [
         {"section": name, "text": text}
         for name, texts in _sections(connection, row.id, row.version).items()
         for text in texts
     ]
     return {
-        "study_id": row.id, "draft": connection.execute(query).scalar_one(), "signed": drafts.whole_text(signed),
+        "study_id": row.id, "draft": None if is_hidden else connection.execute(query).scalar_one(),
+        "signed": drafts.whole_text(signed),
         "seconds": round(row.seconds, 1), "reader": row.user_id, "words_changed": row.edit_distance_words,
         "sentences_drafted": row.draft_sentences, "sentences_accepted": row.accepted_sentences,
         "method": row.model.get("method"), "weights": row.model.get("weights"),

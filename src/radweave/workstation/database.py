@@ -101,6 +101,7 @@ def _alphabet(sign: str) -> str:
 # newer one is refused.
 
 STATES: Final = ("waiting", "drafting", "drafted", "edited", "signed", "refused", "rejected")
+WITH, WITHOUT = "with draft", "without draft"
 ROLES: Final = ("reader", "admin")
 ROUTINE: Final = "routine"
 PRIORITIES: Final = ("low", ROUTINE, "high", "stat")
@@ -258,6 +259,14 @@ locks = sa.Table(
     sa.Column("user_id", sa.ForeignKey("users.id"), nullable=False, index=True),
     sa.Column("since", Utc, nullable=False),
     sa.Column("renewed", Utc, nullable=False),
+)  # fmt: skip
+
+# Arms of a reader study (``reader_study.py``).
+arms = sa.Table(
+    "arms", meta,
+    sa.Column("study_id", sa.ForeignKey("studies.id"), primary_key=True),
+    sa.Column("arm", sa.String(20), nullable=False),
+    sa.CheckConstraint(f"arm IN {(WITH, WITHOUT)}", name="known_arm"),
 )  # fmt: skip
 
 # Addenda to signed reports.
@@ -475,7 +484,7 @@ def _add_locks(connection: sa.Connection) -> None:
 MIGRATIONS: Final[Mapping[int, Migration]] = {
     2: _add_sections, 3: _create(arrivals, outbox), 4: _create(priors, listed_studies),
     5: _create(patients, earlier, links, templates), 6: _add_images_digest, 7: _add_addenda, 8: _add_folded_names,
-    9: _create(refusals), 10: _add_locks,
+    9: _create(refusals), 10: _add_locks, 11: _create(arms),
 }  # fmt: skip
 """Version -> the step from the one before. Version 1 is the first."""
 NEWEST: Final = max(MIGRATIONS, default=1)

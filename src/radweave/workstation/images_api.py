@@ -23,7 +23,7 @@ from radweave.core.map_kinds import kind_of
 from radweave.core.storage import sha256_json
 from radweave.core.study import RESEARCH_ONLY, Study, View
 from radweave.io import viewer
-from radweave.workstation import drafts, log, related, store
+from radweave.workstation import drafts, log, reader_study, related, store
 from radweave.workstation.access import CurrentStation, CurrentUser
 from radweave.workstation.api import visible_study
 from radweave.workstation.disk import Entry, Make
@@ -105,6 +105,13 @@ class Source:
     original_size_wh: tuple[int, int] | None = None
 
 
+def _read_evidence(connection: sa.Connection, study: str) -> dict[str, Any]:
+    """Evidence of the draft; empty without one, and for a draft that is hidden."""
+    if reader_study.hides_draft(connection, study):
+        return {}
+    return drafts.read_evidence(connection, study) or {}
+
+
 @router.get("/studies/{study}/images")
 def list_images(study: str, user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
     """The images of a study and its prior as a viewer needs them, and the findings with a map.
@@ -113,7 +120,7 @@ def list_images(study: str, user: CurrentUser, station: CurrentStation) -> dict[
     """
     with visible_study(station.database.reading(), study, user) as (connection, row):
         own, prior = _sources(station, connection, row)
-        draft_evidence = drafts.read_evidence(connection, study) or {}
+        draft_evidence = _read_evidence(connection, study)
     log.note_first(station.database, _LOOKED, user=user.id, study=study)
     evidence: DraftEvidence = draft_evidence.get("evidence") or DraftEvidence()
     views = {str(view["image"]): view["view"] for view in evidence.get("views") or () if "image" in view}
@@ -152,7 +159,7 @@ def read_volume(study: str, name: Name, user: CurrentUser, station: CurrentStati
 def read_map(study: str, finding: str, user: CurrentUser, station: CurrentStation, form: str = "json") -> Any:
     """The map of a finding. ``form=nifti`` returns that of a scan as a gzipped NIfTI-1 file aligned with its volume."""
     with visible_study(station.database.reading(), study, user) as (connection, row):
-        draft_evidence = drafts.read_evidence(connection, study)
+        draft_evidence = _read_evidence(connection, study)
         own, _ = _sources(station, connection, row)
     map_json = draft_evidence and read_maps(
         draft_evidence["evidence"], finding, str(draft_evidence["model"].get("method"))

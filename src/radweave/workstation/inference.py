@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from radweave.core.errors import InputError, UnusableModelError
 from radweave.core.evidence import DraftEvidence, ViewEvidence
 from radweave.core.study import Modality, Report, Study, View
-from radweave.workstation import drafts, store
+from radweave.workstation import drafts, reader_study, store
 from radweave.workstation.database import Database, now
 from radweave.workstation.events import Metrics, log_event, log_failure
 from radweave.workstation.result import StudyContext, result_of
@@ -321,9 +321,16 @@ class InferenceProcess:
 
 
 class InferenceQueue:
-    """Thread that feeds the inference process; ``wake`` tells it of a new study."""
+    """Thread that feeds the inference process; ``wake`` tells it of a new study.
 
-    def __init__(self, settings: Settings, database: Database, metrics: Metrics, *, target: Target = main) -> None:
+    With ``arms_secret`` each draft comes into an arm of a reader study.
+    """
+
+    def __init__(
+        self, settings: Settings, database: Database, metrics: Metrics, *, target: Target = main,
+        arms_secret: bytes | None = None,
+    ) -> None:  # fmt: skip
+        self._arms_secret = arms_secret
         self._settings, self._database, self._metrics, self._target = settings, database, metrics, target
         self._wake, self._stopping, self._hurry = threading.Event(), threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="inference", daemon=True)
@@ -441,6 +448,8 @@ class InferenceQueue:
             if answer["kind"] == "drafted":
                 warnings = [*drafts.override_warning(connection, study), *answer["warnings"]]
                 is_changed = store.finish(connection, study, {**answer, "warnings": warnings})
+                if is_changed and self._arms_secret is not None:
+                    reader_study.assign(connection, study, self._arms_secret)
             else:
                 is_changed = store.refuse(connection, study, answer["reason"])
                 shows = is_changed and drafts.keep_refusal(

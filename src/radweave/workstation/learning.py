@@ -24,8 +24,8 @@ from radweave.labels.text import split_sentences
 from radweave.metrics.laterality import sided_findings
 from radweave.metrics.statistics import RESAMPLES, Floats, Statistic, bootstrap, cluster_index, wilson_interval
 from radweave.workstation import drafts
+from radweave.workstation.database import WITHOUT, arms, evidence, patients, signoffs, studies
 from radweave.workstation.database import drafts as drafts_table
-from radweave.workstation.database import evidence, patients, signoffs, studies
 
 LEAST: Final = 10
 """Fewest studies of a figure."""
@@ -69,7 +69,9 @@ class SignedPairs:
 
     def all(self, connection: sa.Connection) -> list[SignedPair]:
         """The newest ``MOST`` pairs, in the order of signing; those of altered reports are left out."""
-        newest = sa.select(signoffs.c.study_id).order_by(signoffs.c.time.desc(), signoffs.c.study_id).limit(MOST)
+        without = sa.select(arms.c.study_id).where(arms.c.arm == WITHOUT)  # of a reader study: the draft was hidden
+        query = sa.select(signoffs.c.study_id).where(signoffs.c.study_id.not_in(without))
+        newest = query.order_by(signoffs.c.time.desc(), signoffs.c.study_id).limit(MOST)
         with self._lock:
             ids = connection.execute(newest).scalars().all()
             for study in ids:
@@ -101,14 +103,15 @@ def _pair(connection: sa.Connection, study: str, labeler: Labeler) -> SignedPair
     sided = sides[0].keys() & sides[1].keys()
     return SignedPair(
         row.study_id, row.patient, row.user_id, f"{row.time:%Y-%m}", row.seconds, row.edit_distance_words,
-        row.draft_sentences, row.accepted_sentences, str(row.model.get("weights") or ""), _stated(drafted),
-        _stated(signed), frozenset(sided), frozenset(name for name in sided if not sides[0][name] & sides[1][name]),
+        row.draft_sentences, row.accepted_sentences, str(row.model.get("weights") or ""), stated_in(drafted),
+        stated_in(signed), frozenset(sided), frozenset(name for name in sided if not sides[0][name] & sides[1][name]),
         {one["name"]: one["probability"] for one in row.findings
          if one.get("calibrated") and one["probability"] is not None and one["name"] in labeler.classes},
     )  # fmt: skip
 
 
-def _stated(mentions: Mapping[str, Mention]) -> frozenset[str]:
+def stated_in(mentions: Mapping[str, Mention]) -> frozenset[str]:
+    """Findings that a labelled text states."""
     return frozenset(name for name, mention in mentions.items() if mention.state is _POSITIVE and name != NO_FINDING)
 
 
@@ -119,7 +122,7 @@ def _sides(text: str, mentions: Mapping[str, Mention]) -> dict[str, frozenset[st
     for sentence in split_sentences(text):
         start = text.index(sentence, start)
         named = frozenset(side for own in sided_findings(sentence).values() for side in own)
-        for name in _stated(mentions):
+        for name in stated_in(mentions):
             span = mentions[name].span
             if named and span is not None and start <= span[0] < start + len(sentence):
                 sides[name] = named
@@ -184,6 +187,11 @@ def resampled(clusters: NDArray[np.int64], *, seed: int = 0) -> Iterator[NDArray
 
 def _clusters(pairs: Sequence[SignedPair]) -> NDArray[np.int64]:
     return cluster_index([pair.patient for pair in pairs])
+
+
+def patient_of(connection: sa.Connection, study: str) -> str | None:
+    """Keyed digest of the patient of a study; None where unknown."""
+    return connection.execute(sa.select(patients.c.patient).where(patients.c.study_id == study)).scalar()
 
 
 def figures(pairs: Sequence[SignedPair], rejected: int) -> dict[str, Any]:

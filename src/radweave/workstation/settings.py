@@ -104,7 +104,8 @@ class Settings(Record):
 
     ``behind_proxy`` are the addresses whose forwarded headers are trusted, ``public_url`` is the address of the
     server for browsers, ``tls_cert`` and ``tls_key`` are PEM files. ``try_out`` logs every browser of this machine in,
-    ``hide_patients`` shows pseudonyms and no identifying header.
+    ``hide_patients`` shows pseudonyms and no identifying header,
+    ``reader_study`` has half of the studies read without their draft.
     """
 
     run: Path
@@ -134,6 +135,7 @@ class Settings(Record):
     openid: OpenId | None = None
     try_out: bool = False
     hide_patients: bool = False
+    reader_study: bool = False
     limits: Limits = Limits()
 
     @property

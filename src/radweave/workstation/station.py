@@ -164,6 +164,9 @@ class Station:
         self.modality: Modality = "ct" if card.dataset.modality == "ct" else "xray"
         if settings.watch is not None and not settings.watch.is_dir():
             raise InputError("no such folder", file=settings.watch, field="--watch")
+        if settings.reader_study and settings.hospital is not None:
+            reason = "goes without archives, which would get the drafts that readers do not see"
+            raise InputError(reason, field="--reader-study")
         plan = Plan() if settings.hospital is None else read_plan(settings.hospital)
         refuse_unusable(plan)
         self.dataset = None if settings.data is None else Dataset.open(settings.data)
@@ -180,7 +183,8 @@ class Station:
         self.disk = DiskSpace(settings.state, settings.limits)
         self.image_cache = ImageCache(settings.pixels, settings.limits.most_kept)
         self.report_slots = ConcurrencyLimit(_REPORTS_AT_ONCE)
-        self.inference = InferenceQueue(settings, self.database, self.metrics, target=target)
+        arms_secret = self._secret if settings.reader_study else None
+        self.inference = InferenceQueue(settings, self.database, self.metrics, target=target, arms_secret=arms_secret)
         self._late_images = LateImages(settings, self.database, self.metrics, self.modality, self.inference.wake)
         self._hospital = HospitalServices(plan, settings, self.database, self.metrics, self._take_arrived, self.disk)
         self._watcher: Watcher | None = None
@@ -343,6 +347,11 @@ class Station:
             matching = (study for study in self.dataset.studies(split) if study.study_id == name)
             self._dataset_read[name] = next(matching, None)
         return self._dataset_read[name]
+
+    def reference(self, name: str | None) -> str | None:
+        """The report of a study of the data set; None without one."""
+        study = None if name is None else self.dataset_studies(name)[0]
+        return None if study is None else study.report
 
     def _take_watched(self, incoming: Sequence[Incoming], key: str) -> bool:
         """Submit files of the watched folder; False to retry later."""

@@ -35,8 +35,9 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def settings(toy_run: Path, tmp_path: Path) -> Settings:
-    return Settings(run=toy_run, state=tmp_path / "state", drain_s=1.0, logins=100)
+def settings(toy_run: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Settings:
+    more = getattr(request, "param", {})
+    return Settings(run=toy_run, state=tmp_path / "state", drain_s=1.0, logins=100, **more)
 
 
 @pytest.fixture

@@ -283,7 +283,10 @@ export function keysOfDraft(page) {
   });
   key("l", "I looked at the sentence", onCurrent((row) => row.flagged && !row.looked_at && look(page, row.key)));
   key("e", "edit the sentence", onCurrent((row) => edit(page, row.key)));
-  key("a", "add a sentence after it", onCurrent((row) => insert(page, row.section, row.key)));
+  key("a", "add a sentence after it, or to the findings", () => {
+    const row = rows().find((one) => one.key === current);
+    if (page.study?.draft && canEdit(page)) insert(page, row?.section ?? "findings", row?.key ?? last(rows(), "findings"));
+  });
   key("x", "remove the sentence", onCurrent((row) => remove(page, row.key)));
   key("z", "undo", () => page.study?.draft && undo(page));
   listed("Ctrl Enter", "save what is written");

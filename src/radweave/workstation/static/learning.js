@@ -44,4 +44,17 @@ async function draw() {
       "Drift: mean calibrated probability of the drafts' findings less the share that was signed. 0 is no drift; above 0 the drafts claim too much."));
 }
 
+/** The reader study: each arm and the difference, of all readers and of each. */
+async function drawReaderStudy() {
+  const { least, readers, ...all } = await ask("GET", "/reader-study");
+  const [withDraft, without] = Object.keys(all.studies);
+  if (!all.studies[withDraft] && !all.studies[without]) return;
+  const kinds = [["seconds", "Time", seconds], ["words", "Words from the model's draft", (value) => value.toFixed(0)], ["agreement", "Agreement with the reference (F1)", (value) => value.toFixed(2)]];
+  const lines = (name, one) => kinds.map(([key, label, write]) => [`${name}${label}`, ...[withDraft, without, "difference"].map((arm) => cell(one[key][arm], write, arm !== "difference"))]);
+  redraw(at("reader-study"), table("arms", "Reader study", ["", `With draft (${all.studies[withDraft]})`, `Without (${all.studies[without]})`, "Difference"],
+    [...lines("", all), ...readers.flatMap((one) => lines(`${one.reader}: `, one))],
+    `Medians, and F1 of the findings. No figure of an arm of fewer than ${least} studies.`));
+}
+
 draw().catch(alarm);
+drawReaderStudy().catch(alarm);

@@ -1,4 +1,4 @@
-"""Two readers at two browsers: one has a study in hand, the other sees it, reads, and takes it over."""
+"""Readers at their browsers: one has a study in hand and another takes it over; what is next; what they change."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from urllib.request import Request, urlopen
 
+import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
 from tests.workstation.browser.steps import AXE, dicom, grave_problems, open_study, upload
@@ -64,3 +65,49 @@ def test_priority_is_set_in_the_list_and_the_next_study_is_the_most_urgent(page:
     page.goto("/studies")
     page.locator("#by-priority").select_option("stat")
     expect(page.locator("tr[data-study]")).to_have_count(1)
+
+
+def test_what_readers_change_is_a_page_without_serious_problems(page: Page) -> None:
+    page.goto("/learning")
+    expect(page.locator("#about")).to_contain_text("Fewer than 10 studies were signed")
+    shown = {"value": 0.5, "low": 0.4, "high": 0.6, "count": 5, "of": 10}
+    figures = {
+        "studies": 10, "readers": 1, "least": 10, "most": 5000,
+        "acceptance": {"unchanged": shown, "edited": None, "sentences_kept": shown, "rejected": None},
+        "seconds": {**shown, "value": 61},
+        "findings": [{"name": "Edema", "invented": shown, "missed": None, "other_side": None}],
+        "months": [{"month": "2026-10", "studies": 10, "unchanged": shown, "edited": None, "sentences_kept": shown,
+                    "seconds": None, "probability": shown, "signed": shown, "drift": {**shown, "value": 0.031}}],
+    }  # fmt: skip
+    arm = {"with draft": shown, "without draft": None, "difference": None}
+    compared = {"studies": {"with draft": 10, "without draft": 2}, "seconds": arm, "words": arm, "agreement": arm}
+    page.route("**/api/v1/learning", lambda route: route.fulfill(json=figures))
+    page.route("**/api/v1/reader-study", lambda route: route.fulfill(json={"least": 10, **compared, "readers": []}))
+    page.reload()
+    expect(page.locator("#findings")).to_contain_text("50 % (40 % to 60 %) 5 of 10")
+    expect(page.locator("#findings")).to_contain_text("too few")
+    expect(page.locator("#months")).to_contain_text("+3.1")
+    expect(page.locator("#arms")).to_contain_text("Without (2)")
+    page.evaluate(AXE.read_text())
+    assert grave_problems(page) == []
+
+
+@pytest.mark.parametrize("settings", [{"reader_study": True}], indirect=True)
+def test_a_study_without_its_draft_is_written_and_signed(page: Page) -> None:
+    for name in ("a.dcm", "b.dcm", "c.dcm", "d.dcm"):
+        upload(page, name, dicom())
+    expect(page.locator("tr[data-state=drafted]")).to_have_count(4, timeout=90_000)
+    for name in ("a.dcm", "b.dcm", "c.dcm", "d.dcm"):
+        page.get_by_role("link", name=name).click()
+        page.locator("#sign p").first.wait_for()
+        if page.locator("li.sentence").count() == 0:
+            break
+        page.goto("/studies")
+    expect(page.locator("#warnings")).to_contain_text("read without its draft")
+    page.keyboard.press("a")
+    page.locator("textarea").fill("The heart is small.")
+    page.get_by_role("button", name="Save").click()
+    expect(page.locator("#draft")).to_contain_text("The heart is small.")
+    page.locator("#sign-button").click()
+    page.locator("#sign-now").click()
+    expect(page.locator("#sign")).to_contain_text("Signed")
