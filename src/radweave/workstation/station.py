@@ -124,6 +124,8 @@ def _version(file: Path) -> tuple[int, int]:
 
 _KNOWN = ("was submitted already",)
 _MOST_READ = 1_000
+_MOST_HEADERS = 4_000
+"""Studies whose headers are kept in memory: more than the work list sorts, or each look would read all of them."""
 _REPORTS_AT_ONCE = 2
 """An exported report decodes all images of its study."""
 
@@ -303,7 +305,7 @@ class Station:
         """Identity of a study's patient, cached in memory only."""
         key = str(files[0]) if files else ""
         if key not in self._headers:
-            if len(self._headers) >= _MOST_READ:
+            if len(self._headers) >= _MOST_HEADERS:
                 self._headers.clear()
             self._headers[key] = store.read_patient(files)
         return self._headers[key]
