@@ -121,8 +121,8 @@ def _texts(connection: sa.Connection, row: sa.Row[Any]) -> tuple[str, str]:
 
 
 def _agreement(labeler: Labeler, signed: str, reference: str) -> tuple[int, int, int]:
-    own, given = (stated_in(mentions) for mentions in labeler.label([signed, reference]))
-    return len(own & given), len(own - given), len(given - own)
+    own, expected = (stated_in(mentions) for mentions in labeler.label([signed, reference]))
+    return len(own & expected), len(own - expected), len(expected - own)
 
 
 # Figures.
@@ -139,8 +139,8 @@ def _words(rows: Sequence[Reading]) -> float:
 
 
 def _f1(rows: Sequence[Reading]) -> float:
-    both, own, given = np.sum([row.agreement for row in rows if row.agreement is not None] or [(0, 0, 0)], axis=0)
-    return float(2 * both / (2 * both + own + given)) if both + own + given else float("nan")
+    both, own, expected = np.sum([row.agreement for row in rows if row.agreement is not None] or [(0, 0, 0)], axis=0)
+    return float(2 * both / (2 * both + own + expected)) if both + own + expected else float("nan")
 
 
 MEASURES: Final[Mapping[str, Measure]] = {"seconds": _seconds, "words": _words, "agreement": _f1}
@@ -182,7 +182,7 @@ def _measured(rows: Sequence[Reading], measure: Measure) -> dict[str, Any]:
     for arm in enough:
         figures[arm] = _figure(measure(own[arm]), drawn[arm], len(own[arm]))
     if len(enough) == len(own):
-        differences = np.subtract(drawn[WITH], drawn[WITHOUT])
+        differences = [one - other for one, other in zip(drawn[WITH], drawn[WITHOUT], strict=True)]
         figures["difference"] = _figure(measure(own[WITH]) - measure(own[WITHOUT]), differences, len(rows))
     return figures
 
