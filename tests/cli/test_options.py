@@ -34,12 +34,13 @@ REQUESTS: dict[str, tuple[str, str, Any]] = {
         "radweave.metrics.commands.run_evaluate",
         "a b --protocol ws --beside dots --ontology ct18 --weights w --train t --train-labels l --priors q --no-meteor "
         "--weights radgraph=g --score CRG --cache c --judge http://x "
-        "--judge-model m --skip-invalid --without-marks --second-opinion --resamples 7 "
+        "--judge-model m --allow-remote --skip-invalid --without-marks --second-opinion --resamples 7 "
         "--seed 3 --json --out o --overwrite --study i --hyp h --ref r --suite vlm3d --all",
         EvaluateRequest(
             pairs=(P("a"), P("b")), protocol="ws", second="dots", ontology="ct18", weights=P("w"), train=P("t"),
             train_labels=P("l"), priors=P("q"), meteor=False, folders={"radgraph": P("g")},
-            scores=("CRG",), cache=P("c"), judge="http://x", judge_model="m", skip_invalid=True, second_opinions=True,
+            scores=("CRG",), cache=P("c"), judge="http://x", judge_model="m", allow_remote=True, skip_invalid=True,
+            second_opinions=True,
             resamples=7, without_marks=True, fields=Fields("i", "h", "r"), seed=3, as_json=True, out=P("o"),
             overwrite=True, suite="vlm3d", show_all=True,
         ),
@@ -47,13 +48,14 @@ REQUESTS: dict[str, tuple[str, str, Any]] = {
     "compare": (
         "radweave.metrics.commands.run_compare",
         "a b --protocol ws --ontology ct18 --weights w --weights radgraph=g --floors --seeds --no-meteor "
-        "--resamples 7 --seed 3 --judge http://x --judge-model m --judge-limit 5 --both-orders --phrases 3 "
+        "--score CRG --cache c --resamples 7 --seed 3 --judge http://x --judge-model m --allow-remote --judge-limit 5 "
+        "--both-orders --phrases 3 "
         "--json --out o --overwrite --study i --hyp h --ref r --suite rexrank --all",
         CompareRequest(
-            (P("a"), P("b")), "ws", "ct18", P("w"), {"radgraph": P("g")}, Fields("i", "h", "r"), "rexrank",
-            show_all=True, floors=True,
-            seeds=True, meteor=False, resamples=7, seed=3, judge="http://x", judge_model="m", judge_limit=5,
-            both_orders=True, phrases=3, as_json=True, out=P("o"), overwrite=True,
+            runs=(P("a"), P("b")), protocol="ws", ontology="ct18", weights=P("w"), folders={"radgraph": P("g")},
+            fields=Fields("i", "h", "r"), suite="rexrank", show_all=True, floors=True, scores=("CRG",), cache=P("c"),
+            seeds=True, meteor=False, resamples=7, seed=3, judge="http://x", judge_model="m", allow_remote=True,
+            judge_limit=5, both_orders=True, phrases=3, as_json=True, out=P("o"), overwrite=True,
         ),
     ),
     "submission": (
@@ -92,7 +94,7 @@ REQUESTS: dict[str, tuple[str, str, Any]] = {
 }  # fmt: skip
 
 
-PYTHON_ONLY = {"ablate": {"own_processes", "train"}, "evaluate": {"floors"}}
+PYTHON_ONLY = {"ablate": {"own_processes", "train"}, "compare": {"second_opinions"}, "evaluate": {"floors"}}
 
 
 class ArrivedError(Exception):

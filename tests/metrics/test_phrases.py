@@ -23,7 +23,7 @@ def write_pairs(path: Path, drop: int = 0) -> Path:
 
 def compared(folder: Path, out: Path | None) -> None:
     runs = write_pairs(folder / "a.jsonl"), write_pairs(folder / "b.jsonl", drop=3)
-    run_compare(CompareRequest(runs, ontology="none", meteor=False, resamples=20, phrases=2, out=out))
+    run_compare(CompareRequest(runs=runs, ontology="none", meteor=False, resamples=20, phrases=2, out=out))
 
 
 def marked(draft: str, reference: str = REFERENCE) -> list[tuple[str, int]]:

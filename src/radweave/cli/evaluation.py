@@ -6,7 +6,7 @@ The parameters of each verb have the names of its request's fields, so that all 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -28,14 +28,43 @@ HypField = Annotated[str, typer.Option("--hyp", help="Field of the generated rep
 RefField = Annotated[str, typer.Option("--ref", help="Field of the reference report; found by name if not given.")]
 Suite = Annotated[str, typer.Option(help="Scores on the screen: papers, rexrank, vlm3d or all.")]
 ShowAll = Annotated[bool, typer.Option("--all", help="Print every table.")]
+Protocol = Annotated[str, typer.Option(help="Scoring protocol; a wrong name lists them.")]
+Meteor = Annotated[bool, typer.Option("--meteor/--no-meteor", help="METEOR, if Java is there.")]
+Scores = Annotated[
+    list[str] | None, typer.Option("--score", help="A further score to compute; a wrong name lists them.")
+]
+Cache = Annotated[Path | None, typer.Option(help="Folder that keeps what encoders read, for the next time.")]
+Judge = Annotated[
+    str,
+    typer.Option(
+        help="OpenAI-compatible endpoint for --score GREEN, CRIMSON, and as judge of two runs; reports are sent there."
+    ),
+]
+JudgeModel = Annotated[str, typer.Option(help="The endpoint's model.")]
+AllowRemote = Annotated[
+    bool, typer.Option("--allow-remote", help="Let the endpoint be on another machine, so that reports leave this one.")
+]
+Seed = Annotated[int, typer.Option(help="Seed of everything random.", min=0, max=MAX_SEED)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 _FIELDS = ("study", "hyp", "ref")
+
+
+def _request(options: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a request that scores, from the values of a verb's options."""
+    from radweave.metrics.pairs import Fields
+    from radweave.metrics.weights import read_weights
+
+    fields = Fields(**{name: options.pop(name) for name in _FIELDS})
+    named = read_weights(options.pop("named_weights") or ())
+    scores = tuple(options["scores"] or ())
+    return options | {"fields": fields, "scores": scores, "weights": named.labeler, "folders": named.folders}
 
 
 def evaluate(
     pairs: Annotated[
         list[Path], typer.Argument(help="Pairs files (study_id, hyp, ref or refs), one per run: .csv, .json or .jsonl.")
     ],
-    protocol: Annotated[str, typer.Option(help="Scoring protocol; a wrong name lists them.")] = "full",
+    protocol: Protocol = "full",
     second: Annotated[
         str, typer.Option("--beside", help="A second protocol to show beside; 'none' for none.")
     ] = "auto",
@@ -51,18 +80,15 @@ def evaluate(
     ] = None,
     suite: Suite = "papers",
     show_all: ShowAll = False,
-    meteor: Annotated[bool, typer.Option("--meteor/--no-meteor", help="METEOR, if Java is there.")] = True,
+    meteor: Meteor = True,
     study: StudyField = "",
     hyp: HypField = "",
     ref: RefField = "",
-    scores: Annotated[
-        list[str] | None, typer.Option("--score", help="A further score to compute; a wrong name lists them.")
-    ] = None,
-    cache: Annotated[Path | None, typer.Option(help="Folder that keeps what encoders read, for the next time.")] = None,
-    judge: Annotated[
-        str, typer.Option(help="OpenAI-compatible endpoint for --score GREEN, CRIMSON; reports are sent there.")
-    ] = "",
-    judge_model: Annotated[str, typer.Option(help="The endpoint's model.")] = "",
+    scores: Scores = None,
+    cache: Cache = None,
+    judge: Judge = "",
+    judge_model: JudgeModel = "",
+    allow_remote: AllowRemote = False,
     skip_invalid: Annotated[bool, typer.Option("--skip-invalid", help="Leave bad lines out and count them.")] = False,
     without_marks: Annotated[
         bool, typer.Option("--without-marks", help="Leave sentences with XXXX, ___ out of the drafts first.")
@@ -73,21 +99,17 @@ def evaluate(
     resamples: Annotated[
         int, typer.Option(help="Bootstrap resamples; 0 for no intervals.", min=0, max=MAX_RESAMPLES)
     ] = 1000,
-    seed: Annotated[int, typer.Option(help="Seed of everything random.", min=0, max=MAX_SEED)] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    seed: Seed = 0,
+    as_json: AsJson = False,
     out: Annotated[Path | None, typer.Option(help="Folder for evaluation.json, tables.md and tables.tex.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output folder.")] = False,
 ) -> None:
     """Score generated reports against their references."""
     options = dict(locals())
     from radweave.metrics.commands import EvaluateRequest, run_evaluate
-    from radweave.metrics.pairs import Fields
-    from radweave.metrics.weights import read_weights
 
-    fields = Fields(**{name: options.pop(name) for name in _FIELDS})
-    named = read_weights(options.pop("named_weights") or ())
-    made = {"pairs": tuple(pairs), "fields": fields, "scores": tuple(scores or ())}
-    run_evaluate(EvaluateRequest(**options | made | {"weights": named.labeler, "folders": named.folders}))
+    if run_evaluate(EvaluateRequest(**_request(options) | {"pairs": tuple(pairs)})):
+        raise typer.Exit(2)
 
 
 def compare(
@@ -95,7 +117,7 @@ def compare(
         list[Path],
         typer.Argument(help="Pairs files (.csv, .json, .jsonl) of the same studies; others against the first."),
     ],
-    protocol: Annotated[str, typer.Option(help="Scoring protocol; a wrong name lists them.")] = "full",
+    protocol: Protocol = "full",
     ontology: Ontology = "auto",
     named_weights: NamedWeights = None,
     study: StudyField = "",
@@ -107,32 +129,32 @@ def compare(
         bool, typer.Option("--floors", help="Against its floors too: those that come with the first run, shuffled.")
     ] = False,
     seeds: Annotated[bool, typer.Option("--seeds", help="Two folders, each with one pairs file per seed.")] = False,
-    meteor: Annotated[bool, typer.Option("--meteor/--no-meteor", help="METEOR, if Java is there.")] = True,
+    meteor: Meteor = True,
     resamples: Annotated[int, typer.Option(help="Resamples of each test.", min=1, max=MAX_RESAMPLES)] = 1000,
-    seed: Annotated[int, typer.Option(help="Seed of everything random.", min=0, max=MAX_SEED)] = 0,
-    judge: Annotated[str, typer.Option(help="OpenAI-compatible endpoint that judges; reports are sent there.")] = "",
-    judge_model: Annotated[str, typer.Option(help="The endpoint's model.")] = "",
+    seed: Seed = 0,
+    scores: Scores = None,
+    cache: Cache = None,
+    judge: Judge = "",
+    judge_model: JudgeModel = "",
+    allow_remote: AllowRemote = False,
     judge_limit: Annotated[
-        int | None, typer.Option(help="Judge so many studies, drawn at random.", min=1, max=MAX_STUDIES)
+        int | None,
+        typer.Option(help="Judge so many studies, drawn at random; 0 for none.", min=0, max=MAX_STUDIES),
     ] = None,
     both_orders: Annotated[bool, typer.Option("--both-orders", help="Judge every study in both orders.")] = False,
     phrases: Annotated[
         int, typer.Option(help="Also write phrases.html: so many studies with matched phrases marked.", min=0, max=1000)
     ] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    as_json: AsJson = False,
     out: Annotated[Path | None, typer.Option(help="Folder for comparison.json, tables.md and tables.tex.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output folder.")] = False,
 ) -> None:
     """Test which of two or more systems is better, on the same studies or over seeds."""
     options = dict(locals())
     from radweave.metrics.commands import CompareRequest, run_compare
-    from radweave.metrics.pairs import Fields
-    from radweave.metrics.weights import read_weights
 
-    fields = Fields(**{name: options.pop(name) for name in _FIELDS})
-    named = read_weights(options.pop("named_weights") or ())
-    made = {"runs": tuple(runs), "fields": fields, "weights": named.labeler, "folders": named.folders}
-    run_compare(CompareRequest(**options | made))
+    if run_compare(CompareRequest(**_request(options) | {"runs": tuple(runs)})):
+        raise typer.Exit(2)
 
 
 def label(

@@ -108,8 +108,10 @@ def is_loopback(host: str) -> bool:
     return host == "localhost"
 
 
-def refuse_address(url: str, *, field: str, allow_remote: bool) -> None:
+def refuse_address(url: str, *, field: str, allow_remote: bool, option: str = "allow_remote=true") -> None:
     """Refuse an address that is none, holds a password, or is of another machine without ``allow_remote``.
+
+    ``option`` is the way in which a user allows it.
 
     Raises:
         InputError: naming the field. The address is shown without what may be a secret.
@@ -129,7 +131,7 @@ def refuse_address(url: str, *, field: str, allow_remote: bool) -> None:
             "images and texts of patients would leave this machine",
             field=field,
             got=host,
-            expected="an address of this machine (127.0.0.1), or allow_remote=true",
+            expected=f"an address of this machine (127.0.0.1), or {option}",
         )
 
 
@@ -218,6 +220,9 @@ class HttpChat:
 
     def __post_init__(self) -> None:
         refuse_address(self.base_url, field="endpoint", allow_remote=self.allow_remote)
+        if not is_loopback(self.host):
+            plain = "" if self.base_url.startswith("https:") else ", not encrypted"
+            LOGGER.warning("data of patients leave this machine for %s%s (allow_remote=true)", self.host, plain)
 
     @property
     def host(self) -> str:

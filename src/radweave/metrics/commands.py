@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, get_args, overload
+from typing import Any, Final, Self, get_args, overload
 
 from radweave.core.errors import InputError
 from radweave.core.escaping import csv_line
@@ -23,10 +23,10 @@ from radweave.data.tables import read_rows
 from radweave.labels import LABELER_OF, Labeler, get_labeler, label_set_of
 from radweave.labels.comparisons import without_marks
 from radweave.labels.labeler import Mention
-from radweave.metrics.catalogue import FURTHER_METRICS, SUITES, SuiteName
+from radweave.metrics.catalogue import FURTHER_METRICS, SUITES
 from radweave.metrics.evaluate import Options, evaluate_pairs, floor_pairs, second_wording
 from radweave.metrics.floors import training_reports
-from radweave.metrics.further import requested_metrics
+from radweave.metrics.further import Models, requested_metrics, unmet_requests, without_language_models
 from radweave.metrics.judge import endpoint, judge, judge_items, summarise
 from radweave.metrics.long_tail import ClassFrequencies, class_frequencies
 from radweave.metrics.pairs import (
@@ -74,31 +74,49 @@ def _evaluation_files(folder: Path) -> tuple[str, ...] | None:
     )
 
 
+UNAVAILABLE: Final = "unavailable: "
 MORE = "all tables: --all; files: --out FOLDER; for programs: --json"
 
 _EVALUATION_OUTPUT = FolderKind("an evaluation", "evaluation.json", _evaluation_files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluateRequest(Options):
-    """The options of ``radweave evaluate``: what is computed, and from which files to where."""
+class ScoringRequest(Options):
+    """The options that ``evaluate`` and ``compare`` share: which scores, how they are shown, and where they go."""
 
-    pairs: tuple[Path, ...]
     protocol: str = "full"
-    second: str = "auto"
     ontology: str = "auto"
     weights: Path | None = None
-    train: Path | None = None
-    train_labels: Path | None = None
-    priors: Path | None = None
     fields: Fields = BY_NAME
     suite: str = "papers"
     show_all: bool = False
-    skip_invalid: bool = False
-    without_marks: bool = False
     as_json: bool = False
     out: Path | None = None
     overwrite: bool = False
+
+    def with_suite(self) -> Self:
+        """The same with the further scores of its suite.
+
+        Raises:
+            InputError: for a protocol, suite or score that does not exist.
+        """
+        get_protocol(self.protocol)
+        of_suite = (key for key in SUITES[suite_of(self.suite)] if key in FURTHER_METRICS)
+        requested_metrics(self.scores, self.folders)
+        return replace(self, scores=tuple(dict.fromkeys((*self.scores, *of_suite))))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluateRequest(ScoringRequest):
+    """The options of ``radweave evaluate``: what is computed, and from which files to where."""
+
+    pairs: tuple[Path, ...]
+    second: str = "auto"
+    train: Path | None = None
+    train_labels: Path | None = None
+    priors: Path | None = None
+    skip_invalid: bool = False
+    without_marks: bool = False
 
 
 def ontology_of(name: str, pairs: Iterable[Pair]) -> str:
@@ -189,18 +207,17 @@ def train_frequencies(path: Path | None, labeler: Labeler | None) -> ClassFreque
     return class_frequencies(Dataset.open(path).studies("train"), labeler)
 
 
-def run_evaluate(request: EvaluateRequest) -> None:
+def run_evaluate(request: EvaluateRequest) -> int:
     """Score every file, print tables or JSON, and write the output folder if asked.
+
+    Returns the number of scores and weights that were asked for by name and are not there; standard error names them.
 
     Raises:
         InputError: for a file, protocol or option that cannot be used; nothing is written then.
     """
     if request.out is not None:
         refuse_existing(request.out, overwrite=request.overwrite, kind=_EVALUATION_OUTPUT)
-    get_protocol(request.protocol)
-    suite = suite_of(request.suite)
-    request = replace(request, scores=tuple(dict.fromkeys((*request.scores, *_further_scores(suite)))))
-    requested_metrics(request.scores, request.folders)
+    named, request, models = request.scores, request.with_suite(), request.models()
     files = {name: _read(path, request) for name, path in run_names(request.pairs)}
     if request.priors is not None:
         files = {
@@ -213,7 +230,7 @@ def run_evaluate(request: EvaluateRequest) -> None:
     train_texts = train_reports(request.train, {pair.study_id for pair in pairs}, target_of(pairs))
     frequencies = train_frequencies(request.train_labels, labeler)
     results = {
-        name: _evaluated(file, request, suite, second, labeler, train_texts, frequencies)
+        name: _evaluated(file, request, models, second, labeler, train_texts, frequencies)
         for name, file in files.items()
     }
     tables = result_tables(results)
@@ -221,15 +238,26 @@ def run_evaluate(request: EvaluateRequest) -> None:
         _write(request.out, results, tables, overwrite=request.overwrite)
     if request.as_json:
         print(json.dumps(_as_json(results), ensure_ascii=False, allow_nan=False))
-        return
-    print_tables(tables if request.show_all else summary_tables(results))
-    if not request.show_all:
-        print(MORE)
+    else:
+        print_tables(tables if request.show_all else summary_tables(results))
+        if not request.show_all:
+            print(MORE)
+    unavailable = {
+        key: score["unavailable"]
+        for result in results.values()
+        for key, score in result["corpus"].items()
+        if "unavailable" in score
+    }
+    return _say_unmet(named, request, unavailable)
 
 
-def _further_scores(suite: SuiteName) -> tuple[str, ...]:
-    """The scores of a suite that are computed on request."""
-    return tuple(key for key in SUITES[suite] if key in FURTHER_METRICS)
+def _say_unmet(named: Sequence[str], request: ScoringRequest, unavailable: Mapping[str, str]) -> int:
+    """Name on standard error what was asked for by name and has no value; return the number."""
+    missing = {key: reason for key, reason in unavailable.items() if reason.startswith(UNAVAILABLE)}
+    unmet = unmet_requests(named, request.folders, missing)
+    for name, reason in unmet.items():
+        print(f"error: {name}: asked for and not there: {reason.removeprefix(UNAVAILABLE)}", file=sys.stderr)
+    return len(unmet)
 
 
 def _read(path: Path, request: EvaluateRequest) -> PairsFile:
@@ -273,7 +301,7 @@ def second_protocol(request: EvaluateRequest, ontology: str, datasets: Iterable[
 def _evaluated(
     file: PairsFile,
     request: EvaluateRequest,
-    suite: SuiteName,
+    models: Models,
     second: str | None,
     labeler: Labeler | None,
     train_texts: Sequence[str] | None,
@@ -286,9 +314,10 @@ def _evaluated(
         train_texts=train_texts,
         frequencies=frequencies,
         options=request,
+        models=models,
         left_out=file.left_out,
     )
-    result = evaluation.to_json(suite=suite)
+    result = evaluation.to_json(suite=suite_of(request.suite))
     if second is not None and second != request.protocol:
         result["beside"] = second_wording(file.pairs, second, train_texts=train_texts, options=request)
     return result
@@ -320,35 +349,26 @@ _COMPARISON_OUTPUT = record_kind(
 SEED_FILES = ("*.jsonl", "*.csv", "*.json", "*/predictions.jsonl")
 
 
-@dataclass(frozen=True, slots=True)
-class CompareRequest:
-    """The options of ``radweave compare``."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareRequest(ScoringRequest):
+    """The options of ``radweave compare``. ``floors`` are systems that the first run is tested against.
+
+    The endpoint of ``judge`` compares ``judge_limit`` studies of two runs, all without a limit; 0 if it is for GREEN
+    and CRIMSON alone.
+    """
 
     runs: tuple[Path, ...]
-    protocol: str = "full"
-    ontology: str = "auto"
-    weights: Path | None = None
-    folders: Mapping[str, Path] = field(default_factory=dict)
-    fields: Fields = BY_NAME
-    suite: str = "papers"
-    show_all: bool = False
     floors: bool = False
     seeds: bool = False
-    meteor: bool = True
-    resamples: int = 1000
-    seed: int = 0
-    judge: str = ""
-    judge_model: str = ""
     judge_limit: int | None = None
     both_orders: bool = False
     phrases: int = 0
-    as_json: bool = False
-    out: Path | None = None
-    overwrite: bool = False
 
 
-def run_compare(request: CompareRequest) -> None:
+def run_compare(request: CompareRequest) -> int:
     """Compare, print tables or JSON, and write the output folder if asked.
+
+    Returns the number of scores and weights that were asked for by name and are not there; standard error names them.
 
     Raises:
         InputError: if the runs are not about the same studies with the same references, or an option cannot be used.
@@ -361,9 +381,8 @@ def run_compare(request: CompareRequest) -> None:
         raise InputError("a comparison needs two runs", got=len(request.runs))
     if request.phrases and (request.out is None or request.seeds):
         raise InputError("phrases are a page of single runs in the output folder", field="phrases", expected="--out")
-    get_protocol(request.protocol)
-    suite = suite_of(request.suite)
-    record = _over_seeds(request) if request.seeds else _over_studies(request)
+    named, request, models = request.scores, request.with_suite(), request.models()
+    record = _over_seeds(request, models) if request.seeds else _over_studies(request, models)
     tables = comparison_tables(record)
     if request.out is not None:
         with write_folder(request.out, overwrite=request.overwrite, kind=_COMPARISON_OUTPUT) as folder:
@@ -375,24 +394,30 @@ def run_compare(request: CompareRequest) -> None:
                 write_text(folder / "phrases.html", phrases_page(runs, request.phrases))
     if request.as_json:
         print(json.dumps(record, ensure_ascii=False, allow_nan=False))
-        return
-    print_tables(tables if request.show_all else comparison_summary(record, suite))
-    if not request.show_all:
-        print(MORE)
+    else:
+        print_tables(tables if request.show_all else comparison_summary(record, suite_of(request.suite)))
+        if not request.show_all:
+            print(MORE)
+    return _say_unmet(named, request, record["unavailable"])
 
 
-def _evaluation(pairs: Sequence[Pair], request: CompareRequest) -> Evaluation:
+def _evaluation(pairs: Sequence[Pair], request: CompareRequest, models: Models) -> Evaluation:
+    """The scores of one run, without its floors and intervals."""
     ontology = ontology_of(request.ontology, pairs)
-    options = Options(
-        meteor=request.meteor,
-        scores=_further_scores(suite_of(request.suite)),
-        folders=request.folders,
-        floors=False,
-        resamples=0,
-        seed=request.seed,
-    )
     labeler = labeler_for(ontology, request.weights or request.folders.get(ontology))
-    return evaluate_pairs(pairs, request.protocol, labeler=labeler, options=options)
+    options = replace(request, floors=False, resamples=0)
+    return evaluate_pairs(pairs, request.protocol, labeler=labeler, options=options, models=models)
+
+
+def _unavailable(evaluations: Iterable[Evaluation]) -> dict[str, str]:
+    """Further scores that a run has no value of, with the reason."""
+    lacking = {
+        key: score.unavailable
+        for evaluation in evaluations
+        for key, score in evaluation.corpus.items()
+        if score.unavailable is not None
+    }
+    return {key: lacking[key] for key in FURTHER_METRICS if key in lacking}
 
 
 def same_references(name: str, first: Sequence[Pair], other: Sequence[Pair]) -> None:
@@ -409,7 +434,7 @@ def same_references(name: str, first: Sequence[Pair], other: Sequence[Pair]) -> 
             )
 
 
-def _over_studies(request: CompareRequest) -> dict[str, Any]:
+def _over_studies(request: CompareRequest, models: Models) -> dict[str, Any]:
     names = run_names(request.runs)
     pairs: dict[str, Sequence[Pair]] = {name: read_pairs(path, fields=request.fields).pairs for name, path in names}
     baseline = names[0][0]
@@ -419,7 +444,13 @@ def _over_studies(request: CompareRequest) -> dict[str, Any]:
             raise InputError("has no floor: the predictions carry none, and it has one study", file=names[0][1])
     for name in list(pairs)[1:]:
         same_references(name, pairs[baseline], pairs[name])
-    evaluations = {name: _evaluation(own, request) for name, own in pairs.items()}
+    # Language models are asked about runs, not about floors.
+    scores, folders = without_language_models(request.scores, request.folders)
+    of_floors = replace(request, scores=scores, folders=folders)
+    runs = dict(names)
+    evaluations = {
+        name: _evaluation(own, request if name in runs else of_floors, models) for name, own in pairs.items()
+    }
     compared: list[tuple[str, Difference]] = []
     for name in list(pairs)[1:]:
         differences = compare(evaluations[baseline], evaluations[name], resamples=request.resamples, seed=request.seed)
@@ -437,15 +468,16 @@ def _over_studies(request: CompareRequest) -> dict[str, Any]:
         "comparisons": [
             {"run": name, **asdict(difference)} for (name, _), difference in zip(compared, family, strict=True)
         ],
+        "unavailable": _unavailable(evaluations.values()),
     }
-    if request.judge:
+    if request.judge and request.judge_limit != 0:
         record["judge"] = {name: _judged(pairs[baseline], pairs[name], request) for name, _ in names[1:]}
     return record
 
 
 def _judged(a: Sequence[Pair], b: Sequence[Pair], request: CompareRequest) -> dict[str, Any]:
     """Let the judge compare the reports of two runs; B is the later one."""
-    chat = endpoint(request.judge, request.judge_model)
+    chat = endpoint(request.judge, request.judge_model, allow_remote=request.allow_remote)
     other = {pair.study_id: pair.hyp for pair in b}
     studies = [(pair.study_id, pair.refs[0], pair.hyp, other[pair.study_id]) for pair in a]
     items = judge_items(studies, seed=request.seed, both_orders=request.both_orders, limit=request.judge_limit)
@@ -472,12 +504,14 @@ def seed_files(folder: Path) -> list[Path]:
     raise InputError("holds no pairs file", file=folder, expected=" or ".join(SEED_FILES))
 
 
-def _over_seeds(request: CompareRequest) -> dict[str, Any]:
+def _over_seeds(request: CompareRequest, models: Models) -> dict[str, Any]:
     if len(request.runs) != 2:
         raise InputError("--seeds compares two folders", got=len(request.runs))
-    if request.judge:
-        raise InputError("the judge compares two runs, not folders of seeds", field="judge")
+    if request.judge and request.judge_limit != 0:
+        expected = "--judge-limit 0 where it counts errors alone"
+        raise InputError("the judge compares two runs, not folders of seeds", field="judge", expected=expected)
     first: Evaluation | None = None
+    unavailable: dict[str, str] = {}
     scores: list[list[dict[str, float | None]]] = []
     reference: Sequence[Pair] = ()
     files = [seed_files(folder) for folder in request.runs]
@@ -489,7 +523,8 @@ def _over_seeds(request: CompareRequest) -> dict[str, Any]:
             if {pair.study_id for pair in pairs} != {pair.study_id for pair in reference}:
                 raise InputError("not about the same studies as the first file", file=path, field="study_id")
             same_references(str(path), reference, pairs)
-            evaluation = _evaluation(pairs, request)
+            evaluation = _evaluation(pairs, request, models)
+            unavailable = _unavailable([evaluation]) | unavailable
             first = evaluation if first is None else first
             refuse_other_priors(first, evaluation)
             scores[-1].append(_corpus_values(evaluation))
@@ -509,6 +544,7 @@ def _over_seeds(request: CompareRequest) -> dict[str, Any]:
             [str(path.relative_to(folder)) for path in group] for folder, group in zip(request.runs, files, strict=True)
         ],
         "comparisons": [asdict(comparison) for comparison in comparisons],
+        "unavailable": unavailable,
     }
 
 

@@ -233,11 +233,11 @@ class ErrorCounter:
         self._name = f"{chat.name}, {own}"
         self._answers: dict[tuple[str, str], tuple[float, str]] = {}
 
-    @property
-    def version(self) -> str:
-        """The model, its prompt, and how many pairs have no score."""
-        missing = sum(math.isnan(score) for score, _ in self._answers.values())
-        return self._name + (f"; no usable answer for {missing} of {len(self._answers)} pairs" if missing else "")
+    def version(self, pairs: Sequence[tuple[str, str]]) -> str:
+        """The model, its prompt, and how many of these pairs, which were scored, have no score."""
+        different = set(pairs)
+        missing = sum(math.isnan(self._answers[pair][0]) for pair in different)
+        return self._name + (f"; no usable answer for {missing} of {len(different)} pairs" if missing else "")
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> CountedErrors:
         """Scores of M pairs of (draft, reference).

@@ -37,7 +37,7 @@ from radweave.metrics.floors import FINDINGS, WORDING, Floor, best_candidate, bu
 from radweave.metrics.further import FurtherScores, Models, further_scores, requested_metrics, without_language_models
 from radweave.metrics.heads import head_table
 from radweave.metrics.honesty import honesty_rows
-from radweave.metrics.judge import Chat, endpoint
+from radweave.metrics.judge import endpoint
 from radweave.metrics.language import (
     ONE_STUDY_CIDER,
     language_and_floors,
@@ -94,6 +94,7 @@ class Options:
         judge: OpenAI-compatible endpoint that GREEN and CRIMSON ask where they are among the ``scores``; reports are
             sent there.
         judge_model: name of its model.
+        allow_remote: let the endpoint be on another machine than this one.
         floors: score the baselines.
         second_opinions: let rouge-score and sacrebleu score the same texts.
         resamples: bootstrap resamples; 0 for no intervals.
@@ -106,19 +107,20 @@ class Options:
     cache: Path | None = None
     judge: str = ""
     judge_model: str = ""
+    allow_remote: bool = False
     floors: bool = True
     second_opinions: bool = False
     resamples: int = RESAMPLES
     seed: int = 0
 
-    @property
-    def chat(self) -> Chat | None:
-        """The endpoint, if one is named.
+    def models(self) -> Models:
+        """The models of the folders, and the endpoint if one is named.
 
         Raises:
-            InputError: if it is no web address, or its model is not named.
+            InputError: for an endpoint that must not be asked, or whose model is not named.
         """
-        return endpoint(self.judge, self.judge_model) if self.judge else None
+        chat = endpoint(self.judge, self.judge_model, allow_remote=self.allow_remote) if self.judge else None
+        return Models(self.folders, cache=self.cache, chat=chat)
 
     def __post_init__(self) -> None:
         if self.resamples < 0:
@@ -135,6 +137,7 @@ def evaluate_pairs(
     train_texts: Sequence[str] | None = None,
     frequencies: ClassFrequencies | None = None,
     options: Options | None = None,
+    models: Models | None = None,
     left_out: Mapping[str, int] | None = None,
 ) -> Evaluation:
     """Score generated reports against their references.
@@ -148,6 +151,7 @@ def evaluate_pairs(
         train_texts: reports of the *training* split, for the baselines and a protocol's vocabulary.
         frequencies: of the classes in the *training* split, for the scores of frequent and rare classes.
         options: what is computed beside.
+        models: those of the options, where several sets of pairs share them.
         left_out: lines that were not usable, by reason, to stand in the result.
 
     Raises:
@@ -156,8 +160,10 @@ def evaluate_pairs(
     """
     options = options or Options()
     rules, checked = get_protocol(protocol), check_pairs(pairs)
+    if models is None:
+        models = options.models()
     if not are_parted(checked):
-        return _evaluate(checked, rules, labeler, train_texts, frequencies, options, left_out or {})
+        return _evaluate(checked, rules, labeler, train_texts, frequencies, options, models, left_out or {})
     sections: dict[str, Evaluation] = {}
     scores, folders = without_language_models(options.scores, options.folders)
     of_sections = replace(options, scores=scores, folders=folders)
@@ -165,9 +171,9 @@ def evaluate_pairs(
         if own := of_section(checked, name):
             section_texts = [own_text for text in train_texts or () if (own_text := section_of(text, name))]
             none = {"reference has no such section": len(checked) - len(own)} if len(own) < len(checked) else {}
-            sections[name] = _evaluate(own, rules, labeler, section_texts or None, None, of_sections, none)
+            sections[name] = _evaluate(own, rules, labeler, section_texts or None, None, of_sections, models, none)
     texts = None if train_texts is None else [without_headings(text) for text in train_texts]
-    whole = _evaluate(wholes(checked), rules, labeler, texts, frequencies, options, left_out or {})
+    whole = _evaluate(wholes(checked), rules, labeler, texts, frequencies, options, models, left_out or {})
     return replace(whole, sections=sections)
 
 
@@ -178,6 +184,7 @@ def _evaluate(
     train_texts: Sequence[str] | None,
     frequencies: ClassFrequencies | None,
     options: Options,
+    models: Models,
     left_out: Mapping[str, int],
 ) -> Evaluation:
     """Scores of checked pairs, each a text without parts."""
@@ -192,7 +199,7 @@ def _evaluate(
     clinical = clinical_statistics(labelled) if labelled else {}
     requested = requested_metrics(options.scores, options.folders)
     if requested:
-        further = _further(requested, checked, floors, labelled, labeler, options)
+        further = _further(requested, checked, floors, labelled, labeler, models)
         statistics |= further.statistics[THIS_RUN]
         unavailable |= further.unavailable
         versions |= further.versions
@@ -326,12 +333,11 @@ def _further(
     floors: Mapping[str, Floor],
     labelled: LabelledPairs | None,
     labeler: Labeler | None,
-    options: Options,
+    models: Models,
 ) -> FurtherScores:
     """The metrics ``keys`` of the run and of its floors, on the texts as they are given."""
     systems: dict[str, Sequence[str]] = {THIS_RUN: [pair.hyp for pair in pairs]}
     systems |= {name: floor.texts for name, floor in floors.items() if floor.texts is not None}
-    models = Models(options.folders, cache=options.cache, chat=options.chat)
     result = further_scores(keys, systems, [pair.refs for pair in pairs], models)
     if CRG in keys and (labelled is None or labeler is None):
         result.unavailable[CRG] = "unavailable: needs a labeler"

@@ -250,8 +250,8 @@ _VERSIONS: Mapping[Implementation, Callable[[Models, PairedReports], str]] = {
     "radgraph": lambda models, _: models.radgraph.version,
     "chexbert": lambda models, _: f"CheXbert {models.sembscore.version}",
     "ratescore": lambda models, _: models.ratescore.version,
-    "green": lambda models, _: models.green.version,
-    "crimson": lambda models, _: models.crimson.version,
+    "green": lambda models, reports: models.green.version(reports.pairs),
+    "crimson": lambda models, reports: models.crimson.version(reports.pairs),
     "bertscore": lambda models, reports: models.bertscore([text for _, text in reports.pairs]).version,
 }
 
@@ -296,6 +296,25 @@ def requested_metrics(scores: Sequence[str], folders: Mapping[str, Path]) -> tup
         for key in FURTHER_METRICS
         if key in scores or (METRICS[key].weights and all(name in folders for name in METRICS[key].weights))
     )
+
+
+def unmet_requests(
+    scores: Sequence[str], folders: Mapping[str, Path], unavailable: Mapping[str, str]
+) -> dict[str, str]:
+    """Scores and weights that were asked for by name, and the reasons why there is no value of them.
+
+    Args:
+        scores: keys that were named.
+        folders: that were named; one of them is met by any value that needs it.
+        unavailable: metric -> the reason.
+    """
+    unmet = {key: unavailable[key] for key in scores if key in unavailable}
+    requested = requested_metrics(scores, folders)
+    for name in folders:
+        keys = [key for key in requested if name in METRICS[key].weights]
+        if keys and all(key in unavailable for key in keys):
+            unmet[f"weights of {name}"] = unavailable[keys[0]]
+    return unmet
 
 
 def further_scores(

@@ -294,13 +294,14 @@ def _sign_test(wins: int, trials: int) -> float | None:
     return float(binomtest(wins, trials, 0.5).pvalue)
 
 
-def endpoint(url: str, model: str) -> HttpChat:
+def endpoint(url: str, model: str, *, allow_remote: bool = False) -> HttpChat:
     """The chat endpoint at an address, with the key of the environment, if any.
 
     Raises:
-        InputError: if it is no web address, or its model is not named.
+        InputError: if it is no web address, or one of another machine without ``allow_remote``, or its model is not
+            named.
     """
     if not model:
         raise InputError("the judge needs a model", field="judge-model")
-    refuse_address(url, field="judge", allow_remote=True)  # to name it is to allow it
-    return HttpChat(url, model, key_of(JUDGE_KEY), allow_remote=True)
+    refuse_address(url, field="judge", allow_remote=allow_remote, option="--allow-remote")
+    return HttpChat(url, model, key_of(JUDGE_KEY), allow_remote=allow_remote)

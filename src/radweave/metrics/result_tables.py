@@ -436,11 +436,13 @@ def comparison_tables(record: Mapping[str, Any]) -> list[TextTable]:
 
 
 def comparison_summary(record: Mapping[str, Any], suite: SuiteName) -> list[TextTable]:
-    """A comparison by the scores of a suite; clinical scores and those beside priors stay. Several runs share a table.
+    """A comparison by the scores of a suite. Clinical scores, those beside priors, and those of the texts as given,
+    which were asked for, stay. Several runs share a table.
 
     Corrections are over all tests of the record, shown or not.
     """
-    shown = [row for row in record["comparisons"] if row["metric"] in SUITES[suite] or row["metric"] not in METRICS]
+    hidden = METRICS.keys() - SUITES[suite] - set(FURTHER_METRICS)
+    shown = [row for row in record["comparisons"] if row["metric"] not in hidden]
     short = {**record, "comparisons": shown}
     runs = list(dict.fromkeys(row.get("run") for row in shown))
     if record["kind"] == "seeds":
@@ -511,8 +513,18 @@ def _compared_studies(record: Mapping[str, Any], run: str) -> TextTable:
         f" {resampling['resamples']} resamples, seed {resampling['seed']}; interval: paired bootstrap;"
         f" p: approximate randomisation, two-sided; Holm over {resampling['tests']} tests; {VERDICTS}"
     ] = None
+    notes |= dict.fromkeys(_not_compared(record))
     head = ("metric", record["baseline"], run, "difference", "95 %", "p", "p Holm", "verdict")
     return TextTable(f"{run} against {record['baseline']}", head, tuple(rows), tuple(notes))
+
+
+def _not_compared(record: Mapping[str, Any]) -> list[str]:
+    """Lines on scores of the texts as given that have no value."""
+    rows = [
+        {"title": METRICS[key].title or key, "unavailable": reason}
+        for key, reason in record.get("unavailable", {}).items()
+    ]
+    return _missing_scores({"": rows})
 
 
 def _seeds(record: Mapping[str, Any]) -> TextTable:
@@ -537,6 +549,7 @@ def _seeds(record: Mapping[str, Any]) -> TextTable:
         "a test over seeds says nothing about other studies; compare two runs for that",
     ]
     notes.extend(f"{row['metric']}: {row['note']}" for row in record["comparisons"] if row["note"])
+    notes.extend(_not_compared(record))
     return TextTable(
         f"{second} against {first} over seeds",
         ("metric", first, second, "difference", "p", "p Holm", "verdict"),

@@ -9,7 +9,6 @@ others go on.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import queue
 import threading
@@ -34,7 +33,6 @@ from radweave.core.chat import (
     ChatFailedError,
     HttpChat,
     image_part,
-    is_loopback,
     key_of,
     refuse_address,
     text_part,
@@ -46,7 +44,6 @@ from radweave.core.storage import sha256_bytes, writing
 from radweave.methods.generator.network import Query
 from radweave.nn.decoding import DecodingConfig, Prefixes, Written
 
-LOGGER: Final = logging.getLogger(__name__)
 KEY: Final = "RADWEAVE_ENDPOINT_KEY"
 """The environment variable with the key of the endpoint: it stands in no file and no message."""
 _LONGEST_WORD: Final = 40
@@ -307,13 +304,6 @@ class ServedWriter(nn.Module):
                 allow_remote=settings.allow_remote,
                 budget=self._budget,
             )
-            if not is_loopback(self._chat.host):
-                plain = "" if settings.endpoint.startswith("https:") else ", not encrypted"
-                LOGGER.warning(
-                    "images and texts of patients leave this machine for %s%s (allow_remote=true)",
-                    self._chat.host,
-                    plain,
-                )
         return self._chat
 
     def write(self, batches: Iterator[Prefixes], decoding: DecodingConfig) -> Iterator[Written]:
