@@ -155,7 +155,7 @@ def test_exchange_costs_stand_beside_f1_and_are_measured_once(
     for row in result.record["rows"]:
         saved = read_json(request_.out / row["folders"][0] / "probe" / "probe.json")
         assert row["probe"] == saved
-        mark = " (silent)" if "input image" in saved["silent"] else ""
+        mark = next((f" ({word})" for word in ("silent", "covered") if "input image" in saved[word]), "")
         assert cells[row["label"]] == f"image {saved['inputs'][0]['costs']['another']['mean']:+.4f}{mark}"
     assert cells["references"] == "-"
     monkeypatch.setattr("radweave.experiments.one_run.probe", lambda *args, **keys: pytest.fail("probed again"))
@@ -168,10 +168,13 @@ def test_exchange_costs_stand_beside_f1_and_are_measured_once(
     assert untrained.record["runs"] == result.record["runs"]
 
 
-def test_silent_inputs_are_marked_beside_f1() -> None:
-    inputs = [{"name": name, "costs": {"another": {"mean": mean}}} for name, mean in (("image", 0.2), ("memory", 0.0))]
-    probe = {"inputs": inputs, "silent": ["input memory", "loss report.image"]}
-    assert exchange_costs(probe) == "image +0.2000, memory +0.0000 (silent)"
+def test_silent_and_covered_inputs_are_marked_beside_f1() -> None:
+    inputs = [
+        {"name": name, "costs": {"another": {"mean": mean}}}
+        for name, mean in (("image", 0.2), ("memory", 0.0), ("similar", 0.001))
+    ]
+    probe = {"inputs": inputs, "silent": ["input memory", "loss report.image"], "covered": ["input similar"]}
+    assert exchange_costs(probe) == "image +0.2000, memory +0.0000 (silent), similar +0.0010 (covered)"
     assert exchange_costs({"refused": "no decoder"}) == exchange_costs(None) == "-"
 
 

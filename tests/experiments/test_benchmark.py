@@ -162,6 +162,7 @@ def test_the_probe_of_the_first_seed_is_on_the_page(
     assert table is not None
     (row,) = table.rows
     cost = computed["inputs"][0]["costs"]["another"]
+    assert computed["covered"] == [], "an only input has nothing that covers it"
     carries = "no" if "input image" in computed["silent"] else "yes"
     assert row[:4] == ("baseline", "image", f"{cost['mean']:+.4f} [{cost['low']:+.4f}, {cost['high']:+.4f}]", carries)
     assert row[4:6] == (f"{computed['f1']:.3f}", f"{computed['inputs'][0]['drafts']['f1']:.3f}")
@@ -175,12 +176,17 @@ def test_the_probe_of_the_first_seed_is_on_the_page(
 def test_silent_parts_are_named_in_the_table_of_probes() -> None:
     def one(name: str, mean: float, low: float | None, reason: str = "") -> dict[str, Any]:
         cost = {"mean": mean, "low": low, "high": None if low is None else mean + 0.01}
-        return {"name": name, "silent": reason, "costs": {"another": cost}, "drafts": None}
+        return {"name": name, "silent": reason, "costs": {"another": cost}, "alone": {"mean": 0.03}, "drafts": None}
 
-    some = [one("image", 0.2, 0.1), one("memory", 0.001, -0.1), one("age", 0.0, None, "seldom told")]
+    some = [
+        one("image", 0.2, 0.1),
+        one("memory", 0.001, -0.1),
+        one("similar", 0.002, -0.1),
+        one("age", 0.0, None, "seldom told"),
+    ]
     silent = ["input memory", "loss report.contrast", "loss vision.spread"]
     rows = [
-        {"label": "a", "probe": {"f1": 0.25, "inputs": some, "silent": silent}},
+        {"label": "a", "probe": {"f1": 0.25, "inputs": some, "silent": silent, "covered": ["input similar"]}},
         {"label": "kernels", "probe": {"refused": "it has no decoder"}},
         {"label": "c", "probe": None},
     ]
@@ -190,6 +196,7 @@ def test_silent_parts_are_named_in_the_table_of_probes() -> None:
     assert table.rows == (
         ("a", "image", "+0.2000 [+0.1000, +0.2100]", "yes", *tail),
         ("a", "memory", "+0.0010 [-0.1000, +0.0110]", "no", *tail),
+        ("a", "similar", "+0.0020 [-0.1000, +0.0120]", "covered (alone +0.0300)", *tail),
         ("a", "age", "+0.0000", "need not: seldom told", *tail),
     )
     assert "kernels: it has no decoder" in table.notes

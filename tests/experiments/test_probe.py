@@ -23,6 +23,7 @@ from radweave.experiments.probe import (
     EXCHANGES,
     FLOOR,
     MOVED,
+    Alone,
     Cost,
     Drafts,
     Exchange,
@@ -86,6 +87,20 @@ def test_an_exchange_leaves_the_slot_as_it_is(how: Exchange) -> None:
     exchanged(slot, how)
     assert torch.equal(tokens, before[0])
     assert torch.equal(mask, before[1])
+
+
+def test_alone_leaves_one_input_of_the_study_or_of_another() -> None:
+    tokens, mask = slot = random_slot()
+    for another in (False, True):
+        reader = Alone("memory", another)
+        kept = reader("memory", slot)
+        expected = exchanged(slot, "another") if another else slot
+        assert torch.equal(kept[0], expected[0])
+        assert torch.equal(kept[1], expected[1])
+        withheld = reader("image", slot)
+        assert not withheld[1].any()
+        assert withheld[0].shape == tokens.shape
+    assert mask.any()
 
 
 # ----------------------------------------------------------------------------------------------- spread and cost
@@ -158,10 +173,12 @@ def test_one_patient_has_no_interval() -> None:
 # ----------------------------------------------------------------------------------------------- what is silent
 
 
-def input_result(name: str = "image", *, cost: Cost, silent: str = "", part: str = "tokens") -> InputResult:
+def input_result(
+    name: str = "image", *, cost: Cost, alone: Cost | None = None, silent: str = "", part: str = "tokens"
+) -> InputResult:
     costs: dict[Exchange, Cost] = dict.fromkeys(EXCHANGES, cost)
     drafts = Drafts(0.5, 0.2, Cost(-0.1, -0.2, 0.0), 0.3)
-    return InputResult(name, part, silent, 0.5, costs, drafts)
+    return InputResult(name, part, silent, 0.5, costs, alone or cost, drafts)
 
 
 def loss_result(name: str, *, gradient: float, moved: float, decoder: bool = False, silent: str = "") -> LossResult:
@@ -203,6 +220,7 @@ def test_the_silent_parts_are_those_that_declare_no_reason() -> None:
         (
             input_result("image", cost=LOUD),
             input_result("memory", cost=MUTE),
+            input_result("similar", cost=MUTE, alone=LOUD),
             input_result("age", cost=MUTE, silent="seldom told"),
         ),
         (
@@ -212,10 +230,14 @@ def test_the_silent_parts_are_those_that_declare_no_reason() -> None:
         ),
     )
     assert result.silent == ["input memory", "loss report.contrast"]
+    assert [one.covered for one in result.inputs] == [False, False, True, False]
+    assert result.to_json()["covered"] == ["input similar"]
     table = result.table()
     assert "| report | contrast | 0.100 | 0.000 | -0.0100 | **no** |" in table
     assert "| report | spread | 0.100 | 0.000 | -0.0100 | no: a regulariser |" in table
-    assert "| image | 0.500 | +0.2000 [+0.1000, +0.3000] | +0.2000 | +0.2000 | 50% | 0.200 (-0.100) |" in table
+    assert (
+        "| image | 0.500 | +0.2000 [+0.1000, +0.3000] | +0.2000 | +0.2000 | +0.2000 | 50% | 0.200 (-0.100) |" in table
+    )
 
 
 def test_the_page_names_silent_parts_and_the_json_holds_all_figures(tmp_path: Path) -> None:
@@ -315,6 +337,8 @@ def test_costs_are_those_of_the_exchanged_input(toy_run: Path, toy_dataset: Data
         other = run.model.report_nats(rolled)
     assert result.nats == pytest.approx(float(own.mean()), abs=1e-5)
     assert result.inputs[0].costs["another"].mean == pytest.approx(float((other - own).mean()), abs=1e-5)
+    assert result.inputs[0].alone == result.inputs[0].costs["another"], "an only input is alone"
+    assert not result.inputs[0].covered
 
 
 def test_an_input_that_is_multiplied_by_nothing_is_found(
@@ -337,6 +361,8 @@ def test_an_input_that_is_multiplied_by_nothing_is_found(
     declared = {"image": DecoderInput("tokens", silent="the test says so")}
     monkeypatch.setattr(type(run.model), "inputs", declared)
     assert "input image" not in probe(run, toy_dataset.path, drafts=False).silent
+    monkeypatch.setattr(type(run.model), "absent_inputs", frozenset({"image"}))
+    assert probe(run, toy_dataset.path, drafts=False).inputs == (), "an absent input is not probed"
 
 
 @pytest.mark.parametrize("where", ["its value", "what it reads"])

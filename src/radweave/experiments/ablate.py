@@ -416,7 +416,8 @@ FORMAT = "radweave-ablation"
 FORMAT_VERSION = 1
 PROBE_NOTE = (
     f"exchange cost: nats per token of the reference report that another study's input of the decoder costs, first"
-    f" seed; silent: below {FLOOR}, or with a 95 % interval that is not above 0"
+    f" seed; covered: below {FLOOR}, or with a 95 % interval that is not above 0, but not where it is the only input;"
+    f" silent: even there"
 )
 Scores = Mapping[str, Any]
 
@@ -594,7 +595,7 @@ def exchange_costs(probe: Mapping[str, Any] | None) -> str:
         return DASH
     return ", ".join(
         f"{one['name']} {one['costs']['another']['mean']:+.4f}"
-        + (" (silent)" if f"input {one['name']}" in probe["silent"] else "")
+        + next((f" ({verdict})" for verdict in ("silent", "covered") if f"input {one['name']}" in probe[verdict]), "")
         for one in probe["inputs"]
     )
 

@@ -303,7 +303,7 @@ def _look(place: int) -> tuple[str, str]:
 
 
 FORMAT = "radweave-bench"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 STEM = "benchmark"
 
 

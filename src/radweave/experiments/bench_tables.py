@@ -356,17 +356,19 @@ def probe_table(record: Mapping[str, Any]) -> TextTable | None:
             cost, drafts = one["costs"]["another"], one["drafts"]
             interval = "" if cost["low"] is None else f" [{cost['low']:+.4f}, {cost['high']:+.4f}]"
             f1 = (number(probe["f1"], 3), DASH if drafts is None else number(drafts["f1"], 3))
-            cells = (f"{cost['mean']:+.4f}{interval}", _carries(one, probe["silent"]), *f1)
+            cells = (f"{cost['mean']:+.4f}{interval}", _carries(one, probe), *f1)
             rows.append((method, one["name"], *cells, ", ".join(losses) or DASH))
     head = ("method", "input", "another study's", "carries", "F1", "F1 after", "losses that do not act")
     return TextTable("Probe", head, tuple(rows), tuple(notes)) if probes else None
 
 
-def _carries(one: Mapping[str, Any], silent: Sequence[str]) -> str:
-    """Yes, no, or the reason why an input need not cost anything."""
+def _carries(one: Mapping[str, Any], probe: Mapping[str, Any]) -> str:
+    """Yes, covered by other inputs, no, or the reason why an input need not cost anything."""
     if one["silent"]:
         return f"need not: {one['silent']}"
-    return "no" if f"input {one['name']}" in silent else "yes"
+    if f"input {one['name']}" in probe["covered"]:
+        return f"covered (alone {one['alone']['mean']:+.4f})"
+    return "no" if f"input {one['name']}" in probe["silent"] else "yes"
 
 
 def cost_table(results: SetResults) -> TextTable:

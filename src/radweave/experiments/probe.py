@@ -2,8 +2,9 @@
 
 A part that can be exchanged between studies at no cost carries nothing of the study. For every declared input of the
 decoder (``ReportModel.inputs``) the reference reports are scored after the study's own, after another study's, without
-it, and after the batch's mean; drafts are written after the study's own and after another study's. For every loss of
-every stage one step is made on it alone, and the change of what the decoder reads is measured.
+it, after the batch's mean, and after this input alone; drafts are written after the study's own and after another
+study's. For every loss of every stage one step is made on it alone, and the change of what the decoder reads is
+measured.
 
     result = probe(restore(Path("runs/dast")), Path("data/iu"))
     print(result.table())
@@ -37,7 +38,17 @@ from radweave.data.tokenizer import decode
 from radweave.engine.prepare import prepare
 from radweave.engine.restore import Run
 from radweave.labels import LABELER_OF, get_labeler
-from radweave.methods.model import ReportModel, Term, Writes, WritesByPrefix, device_of, language_model_of, named_parts
+from radweave.methods.model import (
+    DecoderInput,
+    InputReader,
+    ReportModel,
+    Term,
+    Writes,
+    WritesByPrefix,
+    device_of,
+    language_model_of,
+    named_parts,
+)
 from radweave.methods.stage import StageConfig, apply_finetune
 from radweave.metrics.clinical import confusion_rows, is_positive, states_of
 from radweave.metrics.evaluate import corpus_scores
@@ -60,7 +71,7 @@ STEP = 0.01
 BATCH = 16
 STEP_STUDIES = 32
 """Studies on which a step on a loss is made and measured."""
-IMPLEMENTATION = 1
+IMPLEMENTATION = 2
 """Number of the way of probing; probes of another one are made again."""
 
 
@@ -93,6 +104,19 @@ class Exchanging:
 
     def __call__(self, name: str, slot: Slot) -> Slot:
         return exchanged(slot, self.how) if name == self.name else slot
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """Reader that leaves one input, the study's own or another study's."""
+
+    name: str
+    another: bool = False
+
+    def __call__(self, name: str, slot: Slot) -> Slot:
+        if name != self.name:
+            return exchanged(slot, "none")
+        return exchanged(slot, "another") if self.another else slot
 
 
 @dataclass(slots=True)
@@ -176,20 +200,33 @@ class Drafts:
 
 @dataclass(frozen=True, slots=True)
 class InputResult:
-    """An input of the decoder. ``costs`` are nats per token, exchanged less own; drafts are after another study's."""
+    """An input of the decoder. ``costs`` are nats per token, exchanged less own; drafts are after another study's.
+
+    ``alone`` is the cost of another study's where all other inputs are withheld: what the decoder reads in the input,
+    though others may say it too.
+    """
 
     name: str
     part: str
     silent: str
     spread: float | None
     costs: Mapping[Exchange, Cost]
+    alone: Cost
     drafts: Drafts | None
 
     @property
     def carries(self) -> bool:
         """Another study's costs at least ``FLOOR``, with an interval above 0."""
-        cost = self.costs["another"]
-        return cost.mean >= FLOOR and cost.low is not None and cost.low > 0
+        return _is_paid(self.costs["another"])
+
+    @property
+    def covered(self) -> bool:
+        """It carries by itself, yet not beside the other inputs, which say the same."""
+        return not self.carries and _is_paid(self.alone)
+
+
+def _is_paid(cost: Cost) -> bool:
+    return cost.mean >= FLOOR and cost.low is not None and cost.low > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,8 +274,8 @@ class Probe:
 
     @property
     def silent(self) -> list[str]:
-        """Parts that do not act and do not declare why."""
-        quiet = [f"input {one.name}" for one in self.inputs if not one.silent and not one.carries]
+        """Parts that do not act, alone or beside the others, and do not declare why."""
+        quiet = [f"input {one.name}" for one in self.inputs if not (one.silent or one.carries or one.covered)]
         return quiet + [f"loss {one.stage}.{one.name}" for one in self.losses if not one.silent and not one.acts]
 
     def to_json(self) -> dict[str, Any]:
@@ -253,13 +290,14 @@ class Probe:
             return [value(one) for one in item] if isinstance(item, tuple) else item
 
         own = {"floor": FLOOR, "moved": MOVED, "heard": HEARD, "step": STEP, "silent": self.silent}
+        own["covered"] = [f"input {one.name}" for one in self.inputs if one.covered]
         return {**value(self), **own, "implementation": IMPLEMENTATION, "note": RESEARCH_ONLY}
 
     def table(self) -> str:
         """Two tables in Markdown: a row per input, and a row per loss."""
         lines = [
-            "| input | spread | another study's, nats/token [95 %] | none | mean | drafts changed | findings F1 |",
-            "|---|---|---|---|---|---|---|",
+            "| input | spread | another study's, nats/token [95 %] | alone | none | mean | drafts changed | F1 after |",
+            "|---|---|---|---|---|---|---|---|",
         ]
         for one in self.inputs:
             spread = "" if one.spread is None else f"{one.spread:.3f}"
@@ -268,8 +306,8 @@ class Probe:
                 if one.drafts is None
                 else (f"{one.drafts.changed:.0%}", f"{one.drafts.f1:.3f} ({one.drafts.f1_change.mean:+.3f})")
             )
-            costs = [f"{one.costs[how].mean:+.4f}" for how in EXCHANGES[1:]]
-            lines.append(f"| {one.name} | {spread} | {one.costs['another']} | {' | '.join(costs)} | {changed} | {f1} |")
+            costs = " | ".join(f"{cost.mean:+.4f}" for cost in (one.alone, one.costs["none"], one.costs["mean"]))
+            lines.append(f"| {one.name} | {spread} | {one.costs['another']} | {costs} | {changed} | {f1} |")
         lines += [
             "",
             "| stage | loss | share of the gradient | decoder's input moves by | report, nats/token | acts |",
@@ -339,7 +377,7 @@ def probe(
     if len(examples) < 2:
         raise InputError("fewer than two studies have a report", file=data, field=f"split {split}", got=len(examples))
     started = time.perf_counter()
-    total = 2 + (len(EXCHANGES) + drafts) * len(run.model.inputs)
+    total = 2 + (len(EXCHANGES) + 1 + drafts) * len(_present(run.model))
     done = 0
 
     def step() -> None:
@@ -372,38 +410,50 @@ def encoded_batches(model: ReportModel, examples: Sequence[Example], pad_id: int
         yield replace(batch, vision_tokens=views.tokens, vision_grid=views.grid)
 
 
+def _present(model: ReportModel) -> dict[str, DecoderInput]:
+    """The inputs that the decoder has under this configuration."""
+    return {name: declared for name, declared in model.inputs.items() if name not in model.absent_inputs}
+
+
 def _inputs(
     run: Run, batches: Sequence[Batch], examples: Sequence[Example], *, drafts: bool, step: Callable[[], None]
 ) -> tuple[list[InputResult], Floats, _Scored | None]:
     """Results of every input; nats per token of each study, and its own drafts."""
     model = run.model
     clusters = cluster_index([example.patient_id for example in examples])
-    spreads = {name: Spread() for name in model.inputs}
+    spreads = {name: Spread() for name in _present(model)}
     own_nats = []
     for batch in batches:
         with model.reading_by(recording := Recording()):
             own_nats.append(model.report_nats(batch))
-        for name, slot in recording.slots.items():
-            spreads[name].add(slot)
+        for name in spreads.keys() & recording.slots.keys():  # no study of a batch may have a prior
+            spreads[name].add(recording.slots[name])
     nats = torch.cat(own_nats).double().cpu().numpy()
     scored = _Scored.of(run, examples, _texts(run, batches)) if drafts else None
     step()
     results = []
-    for name, declared in model.inputs.items():
+    for name, declared in _present(model).items():
         costs: dict[Exchange, Cost] = {}
         for how in EXCHANGES:
-            with model.reading_by(Exchanging(name, how)):
-                after = torch.cat([model.report_nats(batch) for batch in batches]).double().cpu().numpy()
-            costs[how] = Cost.of(mean_statistic(after - nats), clusters)
+            costs[how] = Cost.of(mean_statistic(_nats(model, batches, Exchanging(name, how)) - nats), clusters)
             step()
+        others = _nats(model, batches, Alone(name, another=True)) - _nats(model, batches, Alone(name))
+        alone = Cost.of(mean_statistic(others), clusters)
+        step()
         written = None
         if scored is not None:
             with model.reading_by(Exchanging(name, "another")):
                 texts = _texts(run, batches)
             written = scored.compared(_Scored.of(run, examples, texts), clusters)
             step()
-        results.append(InputResult(name, declared.part, declared.silent, spreads[name].share, costs, written))
+        results.append(InputResult(name, declared.part, declared.silent, spreads[name].share, costs, alone, written))
     return results, nats, scored
+
+
+def _nats(model: ReportModel, batches: Sequence[Batch], reader: InputReader) -> Floats:
+    """Nats per token of each study's report, its inputs read by ``reader``."""
+    with model.reading_by(reader):
+        return torch.cat([model.report_nats(batch) for batch in batches]).double().cpu().numpy()
 
 
 def _texts(run: Run, batches: Sequence[Batch]) -> list[str]:
