@@ -33,6 +33,7 @@ from radweave.engine.estimate import longest_prompt
 from radweave.engine.loop import AveragedWeights
 from radweave.engine.plan import refuse_unread_context
 from radweave.engine.prepare import prepare
+from radweave.engine.reinforcement import Drawn, Policy
 from radweave.engine.restore import restore, set_memories
 from radweave.engine.run_folder import hash_files
 from radweave.engine.train import train
@@ -49,6 +50,7 @@ from radweave.methods.model import (
     TrainingView,
     encoder_name,
     named_parts,
+    writes_own,
 )
 from radweave.methods.stage import apply_finetune, build_optimizer, set_train_mode, total_loss
 from radweave.nn.connector import LinearConnectorConfig
@@ -843,6 +845,28 @@ def test_every_decoder_shows_calibrated_probabilities(dataset: Dataset, run: Pat
     ]
     chosen, decoded = ([evidence[name] for name in ("class_probabilities", "calibration")] for evidence in shown)
     assert decoded == chosen
+
+
+def test_a_rewarded_report_has_the_probability_that_its_loss_reads(
+    experiment: Experiment, context: BuildContext, model: ReportModel
+) -> None:
+    """The references as if they had been drawn, of two views and of one."""
+    if not writes_own(model):
+        assert experiment.method in ("kernels", SEVENTH)
+        return
+    studies = [example(context, index, views=1 + index % 2) for index in range(4)]
+    view = view_of(context, studies)
+    for stage in experiment.named_stages():
+        model.set_memories(model.build_memories(stage, view))
+    batch = batch_of(context, *studies[:3])
+    words = [list(study.token_ids or ())[:-1] for study in studies[:3]]
+    drawn = Drawn.of([*words, words[0]], [0, 1, 2, 0], model.language_model, 1000)  # type: ignore[attr-defined]
+    model.eval()
+    with torch.no_grad():
+        log_probs = drawn.chosen(Policy(model, 1.0)(batch, drawn))
+        nats = -(log_probs * drawn.mask).sum(1) / drawn.mask.sum(1)
+        expected = model.report_nats(batch)
+    torch.testing.assert_close(nats, expected[[0, 1, 2, 0]], atol=1e-5, rtol=1e-5)
 
 
 def test_the_prompt_has_the_length_that_the_shape_says(

@@ -26,7 +26,16 @@ from radweave.engine.drafts import Draft, Drafter
 from radweave.engine.estimate import build_on_meta
 from radweave.engine.loop import StageTrainer, Watch
 from radweave.engine.plan import refuse_impossible_stages, refuse_no_priors
-from radweave.engine.reinforcement import Drawn, Editor, Policy, RewardObjective, SameReading, advantages
+from radweave.engine.reinforcement import (
+    Drawn,
+    Editor,
+    Policy,
+    RewardObjective,
+    SameReading,
+    _entropy,
+    _with_one_end,
+    advantages,
+)
 from radweave.engine.run_folder import read_card
 from radweave.engine.stages import TrainingWatch
 from radweave.engine.train import train
@@ -460,6 +469,9 @@ def test_without_epochs_a_configuration_is_the_one_of_before() -> None:
         ("baseline", ["stages.reward.rewards={findings: 0}"], "no reward has a weight above 0"),
         ("baseline", ["stages.reward.rewards.cider=-1"], "greater than or equal to 0"),
         ("baseline", ["stages.reward.edited=1"], "less than 1"),
+        ("baseline", ["stages.reward.edited=0.9"], "edited=0.9 of 4 samples leaves none that is drawn"),
+        ("baseline", ["stages.reward.rewards.cider=inf"], "less than or equal to 1000000"),
+        ("baseline", ["stages.reward.kl=inf"], "less than or equal to 1000000"),
         ("baseline", ["stages.reward.compiled=networks"], "compiled must be nothing"),
         ("baseline", ["stages.reward.select=loss"], "selects nothing"),
         ("baseline", ["stages.report.select=reward"], "stage that rewards drafts"),
@@ -550,3 +562,15 @@ def test_scans_are_rewarded_through_adapters_and_a_killed_run_resumes_to_the_sam
     updates = [row for row in rows if row["stage"] == "reward" and "loss" in row]
     assert len(updates) == 4
     assert all(row["reward"] > 0 and row["entropy"] > 0 for row in updates)
+
+
+def test_a_sample_may_have_ended_by_any_end() -> None:
+    """The probability of the end is that of all ends, and what else there is keeps its own."""
+    log_probs = torch.randn(2, 3, 7, dtype=torch.float64).log_softmax(-1)
+    merged = _with_one_end(log_probs, (2, 5), 2)
+    expected = log_probs.exp()
+    expected[..., 2] += expected[..., 5]
+    expected[..., 5] = 0
+    torch.testing.assert_close(merged.exp(), expected)
+    assert torch.isfinite(_entropy(merged)).all()
+    assert _with_one_end(log_probs, (2,), 2) is log_probs

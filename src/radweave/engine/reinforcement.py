@@ -218,7 +218,22 @@ class Policy(nn.Module):
         prompts = model.to_write(batch).prefixes if prefixes is None else prefixes
         logits = model.language_model.logits_after(prompts.only(drawn.row), drawn.ids, drawn.labels)
         log_probs: Tensor = (logits / self.temperature).log_softmax(-1)
+        return _with_one_end(log_probs, getattr(model.language_model, "ends", ()), model.language_model.eos_id)
+
+
+def _with_one_end(
+    log_probs: Float[Tensor, "rows tokens words"], ends: Sequence[int], eos_id: int
+) -> Float[Tensor, "rows tokens words"]:
+    """Log-probabilities with those of all ends at ``eos_id``: a sample does not say by which one it ended."""
+    if len(ends) < 2:
         return log_probs
+    others = [end for end in ends if end != eos_id]
+    together = log_probs[..., list(ends)].logsumexp(-1, keepdim=True)
+    # Not minus infinity, of which the entropy has no number.
+    log_probs = log_probs.index_fill(
+        2, log_probs.new_tensor(others, dtype=torch.long), torch.finfo(log_probs.dtype).min
+    )
+    return log_probs.index_copy(2, log_probs.new_tensor([eos_id], dtype=torch.long), together)
 
 
 @contextmanager

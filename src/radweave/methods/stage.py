@@ -153,10 +153,10 @@ class RewardStageConfig(StageConfig):
     select: Selection = "reward"
     algorithm: Literal["scst", "grpo"] = "grpo"
     samples: int = Field(default=4, ge=1, le=256)
-    kl: float = Field(default=0.05, ge=0)
-    temperature: float = Field(default=1.0, gt=0)
+    kl: float = Field(default=0.05, ge=0, le=1e6)
+    temperature: float = Field(default=1.0, ge=0.01, le=100)
     edited: float = Field(default=0.25, ge=0, lt=1)
-    rewards: Annotated[dict[str, Annotated[float, Field(ge=0)]], Open()] = Field(
+    rewards: Annotated[dict[str, Annotated[float, Field(ge=0, le=1e6)]], Open()] = Field(
         default_factory=lambda: {"findings": 1.0, "cider": 0.5, "repetition": 0.1, "contradictions": 0.1}
     )
     radgraph: str | None = None
@@ -170,6 +170,8 @@ class RewardStageConfig(StageConfig):
     def _can_be_rewarded(self) -> RewardStageConfig:
         if self.algorithm == "grpo" and self.samples < 2:
             raise ValueError("grpo compares the samples of a study: samples must be 2 or more")
+        if self.num_edited == self.samples:
+            raise ValueError(f"edited={self.edited:g} of {self.samples} samples leaves none that is drawn")
         if not any(self.rewards.values()):
             raise ValueError("no reward has a weight above 0")
         if self.radgraph is not None and "radgraph" not in self.rewards:

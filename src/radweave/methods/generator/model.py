@@ -64,7 +64,7 @@ from radweave.methods.model import (
 )
 from radweave.methods.registry import load_method
 from radweave.methods.stage import StageConfig
-from radweave.nn.decoding import DecodingConfig, refuse_too_long
+from radweave.nn.decoding import DecodingConfig
 from radweave.nn.heads import NoWordHeadConfig, WordHeadConfig, WordPart
 from radweave.nn.language_model import LoraSetting, NoLoraConfig, adapt, mean_loss, study_nats
 from radweave.nn.pretrained import Precision, Quantization
@@ -126,26 +126,8 @@ class Forward(ForwardPass["GeneratorModel"]):
 
     def logits(self) -> Float[Tensor, "batch text words"]:
         """Scores of each token of the reports: the last token of a prompt predicts the first."""
-        batch, network = self.batch, self.model.network
-        ids, mask = required(batch.input_ids), required(batch.attention_mask)
-        out: Tensor | None = None
-        for rows in _alike(self.queries, network.family.equally_many):
-            some = network.inputs([self.queries[row] for row in rows], (ids[rows].cpu(), mask[rows].cpu()))
-            refuse_too_long(self.model.language_model.architecture, some["input_ids"].shape[1], "data.max_tokens")
-            arguments = {name: value.to(ids.device) for name, value in some.items()}
-            whole = network.run(arguments, logits_to_keep=ids.shape[1] + 1, use_cache=False)
-            scores: Tensor = whole.logits[:, :-1].float()
-            if len(rows) == len(batch):
-                return scores
-            out = scores.new_zeros(len(batch), *scores.shape[1:]) if out is None else out
-            out = out.index_copy(0, torch.tensor(rows, device=scores.device), scores)
-        return required(out)
-
-
-def _alike(queries: Sequence[Query], equally_many: bool) -> list[list[int]]:
-    """Rows that a processor takes together: with images, without, or with equally many."""
-    counts = [len(query.images) if equally_many else bool(query.images) for query in queries]
-    return [[row for row, own in enumerate(counts) if own == count] for count in dict.fromkeys(counts)]
+        ids, mask = required(self.batch.input_ids), required(self.batch.attention_mask)
+        return self.model.network.logits(self.queries, ids, mask)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +258,7 @@ class GeneratorModel(ReadsPrior):
             {name: value.to(device) for name, value in self.network.inputs([one]).items()} for one in forward.queries
         ]
         finish = written if self.maps == "none" else partial(self._with_maps, forward)
-        return ToWrite(StudyPrompts.of(self.network, arguments), finish)
+        return ToWrite(StudyPrompts.of(self.network, arguments, forward.queries), finish)
 
     def save_merged(self, folder: Path) -> None:
         """Write the model as a published checkpoint, adapters merged; the model has none after that."""

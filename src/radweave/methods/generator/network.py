@@ -32,6 +32,7 @@ from radweave.core.foreign_models import (
     writes_about_images,
 )
 from radweave.core.json_files import read_json_object
+from radweave.nn.decoding import refuse_too_long
 from radweave.nn.pretrained import Precision, Quantization, quantization_config
 from radweave.nn.prompt import Content, render_turn
 
@@ -447,6 +448,27 @@ class Network:
         except ValueError as error:
             raise InputError(f"the processor does not fit the model: {one_line(error)}", field="model.path") from None
 
+    def logits(
+        self, queries: Sequence[Query], ids: Int[Tensor, "batch text"], mask: Bool[Tensor, "batch text"]
+    ) -> Float[Tensor, "batch text words"]:
+        """Scores of each token of a report after the prompt of each query: its last token predicts the first.
+
+        Raises:
+            InputError: if a prompt and its report are longer than the model's positions.
+        """
+        out: Tensor | None = None
+        for rows in _alike(queries, self.family.equally_many):
+            some = self.inputs([queries[row] for row in rows], (ids[rows].cpu(), mask[rows].cpu()))
+            refuse_too_long(self.model.get_decoder().config, some["input_ids"].shape[1], "data.max_tokens")
+            arguments = {name: value.to(ids.device) for name, value in some.items()}
+            scores: Tensor = self.run(arguments, logits_to_keep=ids.shape[1] + 1, use_cache=False).logits[:, :-1]
+            if len(rows) == len(queries):
+                return scores.float()
+            out = scores.new_zeros(len(queries), *scores.shape[1:], dtype=torch.float32) if out is None else out
+            out = out.index_copy(0, torch.tensor(rows, device=scores.device), scores.float())
+        assert out is not None, "there is a study"
+        return out
+
     def embed(self, input_ids: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape width"]:
         """Word embeddings, those of an image's places among them."""
         embeddings = self.model.get_input_embeddings()
@@ -531,6 +553,12 @@ class Network:
         overview = each[:, :length] if first else each[:, -length:]
         side = int(overview.shape[1] ** 0.5)
         return [row.reshape(side, side) for row in overview] if side * side == overview.shape[1] else []
+
+
+def _alike(queries: Sequence[Query], equally_many: bool) -> list[list[int]]:
+    """Rows that a processor takes together: with images, without, or with equally many."""
+    counts = [len(query.images) if equally_many else bool(query.images) for query in queries]
+    return [[row for row, own in enumerate(counts) if own == count] for count in dict.fromkeys(counts)]
 
 
 def _stop(module: nn.Module, inputs: Any, output: Any) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from radweave.methods.generator.network import Network, Words
+from radweave.methods.generator.network import Network, Query, Words
 from radweave.nn.decoding import (
     DecodingConfig,
     Prefixes,
@@ -26,10 +26,11 @@ from radweave.nn.language_model import CausalLanguageModel
 
 @dataclass(frozen=True, slots=True)
 class StudyPrompt(Prompt):
-    """The prompt of one study, and the arguments of the model's pass over it."""
+    """The prompt of one study, the arguments of the model's pass over it, and what they were made of."""
 
     network: Network
     arguments: Mapping[str, Tensor]
+    query: Query
 
     def read(self, model: Any, cache: Any) -> tuple[Float[Tensor, " vocabulary"], int]:
         """Read the prompt by the whole model's own pass."""
@@ -48,9 +49,12 @@ class StudyPrompts(Prefixes):
     studies: tuple[StudyPrompt, ...] = ()
 
     @classmethod
-    def of(cls, network: Network, arguments: Sequence[Mapping[str, Tensor]]) -> StudyPrompts:
-        """Of the arguments of a pass over each study by itself."""
-        studies = tuple(StudyPrompt(network.embed(own["input_ids"])[0], None, network, own) for own in arguments)
+    def of(cls, network: Network, arguments: Sequence[Mapping[str, Tensor]], queries: Sequence[Query]) -> StudyPrompts:
+        """Of the arguments of a pass over each study by itself, and the queries that they were made of."""
+        studies = tuple(
+            StudyPrompt(network.embed(own["input_ids"])[0], None, network, own, query)
+            for own, query in zip(arguments, queries, strict=True)
+        )
         length = max(len(study.embeds) for study in studies)
         embeds = studies[0].embeds.new_zeros(len(studies), length, studies[0].embeds.shape[1])
         mask = torch.zeros(len(studies), length, dtype=torch.bool, device=embeds.device)
@@ -88,6 +92,17 @@ class Writer(CausalLanguageModel):
         """The ids that end a report: the tokenizer's, and those of the checkpoint."""
         ends = dict.fromkeys((self.eos_id, *self._network[0].ends))
         return tuple(end for end in ends if end < int(self.model.config.vocab_size))
+
+    def logits_after(
+        self, prompts: Prefixes, input_ids: Int[Tensor, "batch text"], labels: Int[Tensor, "batch text"]
+    ) -> Float[Tensor, "batch text words"]:
+        """Logits of each report token by the whole model's own pass over prompt, images and report.
+
+        After embeddings alone, of which a size is measured, they are the language model's.
+        """
+        if not isinstance(prompts, StudyPrompts):
+            return super().logits_after(prompts, input_ids, labels)
+        return self._network[0].logits([study.query for study in prompts.studies], input_ids, labels != -100)
 
     def write(self, batches: Iterator[Prefixes], decoding: DecodingConfig) -> Iterator[Written]:
         """Reports for batches of prompts, in order; a family that cannot be stepped writes them one by one."""
