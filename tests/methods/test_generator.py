@@ -15,6 +15,7 @@ import pytest
 import torch
 import transformers
 from safetensors import safe_open
+from torch import nn
 
 from radweave.core.batch import Batch
 from radweave.core.errors import InputError
@@ -23,6 +24,7 @@ from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter
 from radweave.data.loader import Example, collate
 from radweave.data.tokenizer import encode, load_tokenizer
+from radweave.engine.checkpoint import load_weights, refuse_other_shapes, save_weights, without_quantization
 from radweave.engine.estimate import estimate, estimate_of
 from radweave.engine.plan import plan_training
 from radweave.engine.prepare import prepare
@@ -684,3 +686,53 @@ def test_another_method_has_no_published_form(toy_run: Path, tmp_path: Path) -> 
     with pytest.raises(InputError, match="no published model of images and texts"):
         export_checkpoint(toy_run, tmp_path / "out", "merged")
     assert not (tmp_path / "out").exists()
+
+
+# Weights in 8 or 4 bits. What loads them is not installed here: a stand-in holds halves.
+
+
+class Int8Params(nn.Parameter):
+    """A weight of a class with the name of bitsandbytes' own."""
+
+
+class Halves(nn.Module):
+    """A linear map whose weight is stored in another shape and type than it has."""
+
+    def __init__(self, whole: nn.Linear) -> None:
+        super().__init__()
+        self.weight = Int8Params((whole.weight.detach() * 2).to(torch.int8).flatten()[:, None], requires_grad=False)
+        self.bias, self.rows = whole.bias, len(whole.weight)
+
+    def floats(self) -> torch.Tensor:
+        return self.weight.reshape(self.rows, -1).float() / 2
+
+
+def test_a_run_in_eight_bits_is_saved_as_the_floats_that_it_restores_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("peft.utils.integrations.dequantize_module_weight", Halves.floats)
+    plain = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    with torch.no_grad():
+        plain[0].weight.copy_(torch.arange(12).reshape(3, 4) / 2)
+    halves = Halves(plain[0])
+    model = nn.Sequential(halves, plain[1])
+    with without_quantization(model):
+        save_weights(model, tmp_path / "weights.safetensors")
+    assert model[0] is halves
+    empty = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    refuse_other_shapes(empty, tmp_path / "weights.safetensors")
+    load_weights(empty, tmp_path / "weights.safetensors")
+    for name, value in plain.state_dict().items():
+        assert torch.equal(empty.state_dict()[name], value)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the refusal of a machine without a CUDA device")
+@pytest.mark.parametrize("quantization", ["8bit", "4bit"])
+def test_eight_and_four_bits_are_refused_by_the_plan_and_estimated(
+    quantization: str, folders: dict[str, Path], toy_dataset: Dataset
+) -> None:
+    options = [f"model.path={folders['gemma3']}", "data.image_size=64"]
+    experiment = resolve("generator", "lora", [*options, f"model.quantization={quantization}"])
+    with pytest.raises(InputError, match=r"'model\.quantization'.*needs a CUDA device"):
+        plan_training(experiment, toy_dataset, learn_tokenizer=False)
+    assert estimate_of(experiment).weights < estimate_of(resolve("generator", "lora", options)).weights

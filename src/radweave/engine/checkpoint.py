@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,43 @@ from radweave.engine.distributed import cut_like, whole_tensor
 _MOST_ABSENT = 1_000_000
 """Numbers without a stored tensor that may still be built, so that ``load_weights`` names them."""
 OTHER_RUN = "the checkpoint belongs to another configuration, data set or version"
+
+
+_QUANTIZED: Final = ("Params4bit", "Int8Params")
+"""Classes of bitsandbytes' weights, which is not imported to tell them."""
+
+
+@contextmanager
+def without_quantization(model: nn.Module) -> Iterator[None]:
+    """Within the block weights in 8 or 4 bits are floats, as a restored run has them; the model cannot compute then."""
+    quantized = {
+        name: module
+        for name, module in model.named_modules()
+        if type(module._parameters.get("weight")).__name__ in _QUANTIZED
+    }
+    try:
+        for name, module in quantized.items():
+            _replace(model, name, _in_floats(module))
+        yield
+    finally:
+        for name, module in quantized.items():
+            _replace(model, name, module)
+
+
+def _replace(model: nn.Module, name: str, module: nn.Module) -> None:
+    above, _, last = name.rpartition(".")
+    setattr(model.get_submodule(above), last, module)
+
+
+def _in_floats(module: Any) -> nn.Linear:
+    """The linear map of a quantised one, on the CPU."""
+    from peft.utils.integrations import dequantize_module_weight
+
+    weight = dequantize_module_weight(module).detach().cpu()
+    plain = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
+    plain.weight = nn.Parameter(weight, requires_grad=False)
+    plain.bias = module.bias
+    return plain
 
 
 def save_weights(model: nn.Module, path: Path, classes: Sequence[str] = ()) -> None:

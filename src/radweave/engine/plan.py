@@ -35,6 +35,7 @@ from radweave.methods.model import ReportModel, Writes, device_of, named_parts, 
 from radweave.methods.stage import RewardStageConfig, StageConfig, apply_finetune
 from radweave.metrics.priors import prior_reports
 from radweave.nn.decoding import DecodingConfig, refuse_too_long, refuse_uncompilable
+from radweave.nn.pretrained import quantization_config
 from radweave.nn.vision import encoders_for
 from radweave.nn.vision.weights import find_weights
 
@@ -94,6 +95,7 @@ def plan_training(experiment: Experiment, dataset: Dataset, *, learn_tokenizer: 
     model = build_on_meta(experiment, tokenizer)
     if not any(getattr(part, "path", None) for _, part in experiment.model):  # a checkpoint bounds its own part
         refuse_giant(model)
+    refuse_no_quantization(experiment)
     refuse_impossible_stages(experiment, model)
     refuse_long_reports(experiment, model)
     refuse_unread_context(experiment, model)
@@ -264,6 +266,21 @@ def refuse_giant(empty: nn.Module) -> None:
             got=f"{needed / 1e9:,.0f} GB of weights",
             expected=f"at most {present / 1e9:,.0f} GB",
         )
+
+
+def refuse_no_quantization(experiment: Experiment) -> None:
+    """Refuse weights in 8 or 4 bits where they cannot be loaded.
+
+    Raises:
+        InputError: naming the field.
+    """
+    records = [("model", experiment.model), *((f"model.{name}", record) for name, record in experiment.model)]
+    for name, record in records:
+        try:
+            quantization_config(getattr(record, "quantization", "none"), getattr(record, "dtype", "float32"))
+        except InputError as error:
+            field = f"{name}.quantization"
+            raise InputError(error.reason, field=field, got=error.got, expected=error.expected) from None
 
 
 def refuse_impossible_stages(experiment: Experiment, model: ReportModel) -> None:

@@ -24,7 +24,7 @@ from radweave.data.loader import VIEW_KINDS
 from radweave.data.ood import TrainingPictures, fit_ood, save_ood
 from radweave.data.square import PREPROCESSING_VERSION
 from radweave.data.tokenizer import save_tokenizer, tokenizer_fingerprint
-from radweave.engine.checkpoint import refuse_checkpoints_of_others, save_weights
+from radweave.engine.checkpoint import refuse_checkpoints_of_others, save_weights, without_quantization
 from radweave.engine.distributed import Parallel, Ranks, joined_ranks
 from radweave.engine.lengthen import Lengthening
 from radweave.engine.loop import use_deterministic_kernels
@@ -180,7 +180,7 @@ def _lengthened(out: Path, folder: Path, longer: Lengthening | None) -> tuple[st
 
 def _save_parts(training: Training, folder: Path) -> None:
     """Write the files of the restored model; the card, written last, finishes the run."""
-    with write_aside(folder / "weights.safetensors") as partial:
+    with write_aside(folder / "weights.safetensors") as partial, without_quantization(training.model):
         save_weights(training.model, partial, training.classes)
     _save_shapes(training.model, folder / "parts")
     _save_ood(training, folder / "familiarity")
