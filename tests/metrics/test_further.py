@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 import torch
 import typer
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from sklearn.metrics import f1_score
 from transformers import (
@@ -26,7 +29,7 @@ from radweave.core.ontology import CHEXPERT14, CT18
 from radweave.metrics import Options, Pair, evaluate_pairs
 from radweave.metrics.catalogue import FURTHER_METRICS, METRICS
 from radweave.metrics.clinical import LabelledPairs, crg_statistic
-from radweave.metrics.encoders import TextEncoder, equal_length_batches
+from radweave.metrics.encoders import PackedStates, TextEncoder, _by_words, equal_length_batches, read_encoder
 from radweave.metrics.further import Models, further_scores
 from radweave.metrics.language import sentence_bleu_2
 from radweave.metrics.radcliq import VERSION_1
@@ -250,11 +253,25 @@ def test_without_a_baseline_only_the_raw_score_is_there(roberta: Path, tmp_path:
     assert "has no baseline of the layer" in result.unavailable["BERTScore_raw"]
 
 
+@given(st.lists(st.text(st.sampled_from("abE's'll.,-1²Ö心 \n\u00a0\u3000<>/mk"), max_size=40), max_size=8))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=25)
+def test_token_ids_by_words_are_those_of_whole_texts(roberta: Path, texts: list[str]) -> None:
+    encoder = read_encoder(roberta, what="an encoder", device=torch.device("cpu"), max_tokens=9)
+    texts = [*texts, *(f" {text.strip()}" for text in texts), " no </s> left", " a<mask> b", "", " ", " it's left."]
+    backend = encoder.tokenizer.backend_tokenizer
+    made = _by_words(backend, texts, 9)
+    assert " it's left." in made
+    assert not {" no </s> left", " a<mask> b", ""} & made.keys()
+    own = [ids.tolist() for ids in encoder.token_ids(texts)]
+    backend.enable_truncation(max_length=9)
+    assert own == [encoding.ids for encoding in backend.encode_batch(texts)]
+
+
 def test_identical_texts_are_encoded_once(roberta: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     directions = TextEncoder.directions
 
-    def counted(self: TextEncoder, token_ids: list[list[int]]) -> list[torch.Tensor]:
+    def counted(self: TextEncoder, token_ids: list[NDArray[np.int64]]) -> PackedStates:
         seen.append(len(token_ids))
         return directions(self, token_ids)
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import csv
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,14 +28,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from transformers import GPT2Tokenizer, RobertaTokenizer
 
 from radweave.core.errors import InputError
 from radweave.core.foreign_models import read_shape
-from radweave.metrics.encoders import StateCache, TextEncoder, TokenIds, count_layers, read_encoder, states_of
+from radweave.metrics.encoders import PackedStates, StateCache, TextEncoder, TokenIds, count_layers, read_encoder
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 Pairs = Sequence[tuple[str, str]]
 
 WHAT = "the text encoder of BERTScore"
@@ -53,6 +52,8 @@ _STATE_BYTES = 256 << 20
 """Memory for the states of the texts that are matched at a time."""
 _MATCHED_CELLS = 1 << 22
 """Cells of the similarity matrices that are computed at a time."""
+_COUNTED_AT_A_TIME = 8192
+"""References whose words are counted at a time."""
 _BLANKS = re.compile(" +")
 
 
@@ -97,7 +98,8 @@ class BertScorer:
 
     def score(self, pairs: Pairs, *, idf: bool) -> BertScores:
         """F of M pairs of (draft, reference)."""
-        prepared = [(_prepared(draft), _prepared(reference)) for draft, reference in pairs]
+        known = {text: _prepared(text) for pair in pairs for text in pair}
+        prepared = [(known[draft], known[reference]) for draft, reference in pairs]
         missing = [pair for pair in dict.fromkeys(prepared) if pair not in self._scores]
         self._tokenize([text for pair in missing for text in pair])
         for block in self._blocks(missing):
@@ -123,82 +125,117 @@ class BertScorer:
     def _idf(self, references: Sequence[str]) -> Tensor:
         """The IDF of each word of the vocabulary."""
         self._tokenize(references)
-        counts: Counter[int] = Counter()
-        for text in references:
-            counts.update(set(self._token_ids[text].tolist()))
-        frequencies = torch.zeros(len(self._encoder.tokenizer), dtype=torch.float64)
-        frequencies[list(counts)] = torch.tensor(list(counts.values()), dtype=torch.float64)
-        return torch.log((len(references) + 1) / (frequencies + 1)).float()
+        size = len(self._encoder.tokenizer)
+        frequencies = np.zeros(size, dtype=np.int64)
+        for first in range(0, len(references), _COUNTED_AT_A_TIME):
+            token_ids = [self._token_ids[text] for text in references[first : first + _COUNTED_AT_A_TIME]]
+            owner = np.repeat(np.arange(len(token_ids)), [len(ids) for ids in token_ids])
+            keys = np.sort(owner * size + np.concatenate(token_ids))
+            held = keys[np.flatnonzero(np.diff(keys, prepend=-1))]
+            frequencies += np.bincount(held % size, minlength=size)
+        return torch.log((len(references) + 1) / (torch.from_numpy(frequencies).double() + 1)).float()
 
     def _blocks(self, pairs: Pairs) -> Iterator[list[tuple[str, str]]]:
         """Pairs of similar length, as many as their states fit into memory."""
-        lengths = {pair: (len(self._token_ids[pair[1]]), len(self._token_ids[pair[0]])) for pair in pairs}
+        drafts, references = (np.array([len(self._token_ids[pair[side]]) for pair in pairs]) for side in (0, 1))
         dim = int(self._encoder.model.config.hidden_size)  # type: ignore[union-attr, arg-type]
         most = max(_STATE_BYTES // (4 * dim), 1)
         block: list[tuple[str, str]] = []
         tokens = 0
-        for pair in sorted(pairs, key=lambda pair: lengths[pair]):
-            if block and tokens + sum(lengths[pair]) > most:
+        for number in np.lexsort((drafts, references)).tolist():
+            own = int(drafts[number] + references[number])
+            if block and tokens + own > most:
                 yield block
                 block, tokens = [], 0
-            block.append(pair)
-            tokens += sum(lengths[pair])
+            block.append(pairs[number])
+            tokens += own
         if block:
             yield block
 
     def _match(self, block: Pairs) -> None:
-        states = states_of([text for pair in block for text in pair], self._normalised, self._cache)
+        """Score pairs whose states fit into memory."""
+        texts = list(dict.fromkeys(text for pair in block for text in pair))
+        number_of = {text: number for number, text in enumerate(texts)}
+        numbers = np.array([(number_of[draft], number_of[reference]) for draft, reference in block])
+        lengths = np.array([len(self._token_ids[text]) for text in texts])
+        states = self._states(texts)
+        if not len(states.rows):  # no text has a token
+            self._scores |= dict.fromkeys(block, (0.0, 0.0))
+            return
+        in_rows = np.argsort(states.first + lengths, kind="stable")
+        ids = np.concatenate([self._token_ids[texts[number]] for number in in_rows.tolist()])
+        weights = self._weights[:, torch.from_numpy(ids)]
         first = 0
         while first < len(block):
             widest, tallest, end = 0, 0, first
             while end < len(block):
-                draft, reference = (len(self._token_ids[text]) for text in block[end])
+                draft, reference = lengths[numbers[end]].tolist()
                 wider, taller = max(widest, draft), max(tallest, reference)
                 if end > first and (end + 1 - first) * wider * taller > _MATCHED_CELLS:
                     break
                 widest, tallest, end = wider, taller, end + 1
-            chunk = block[first:end]
-            scores = self._matched(chunk, states)
-            self._scores |= {pair: (plain, weighted) for pair, (plain, weighted) in zip(chunk, scores, strict=True)}
+            drafts, references = (_Side.of(own, states, lengths, weights) for own in numbers[first:end].T)
+            plain, weighted = _matched(drafts, references)
+            self._scores |= zip(block[first:end], zip(plain, weighted, strict=True), strict=True)
             first = end
 
-    def _normalised(self, texts: list[str]) -> list[Tensor]:
-        return self._encoder.directions([self._token_ids[text] for text in texts])
+    def _states(self, texts: Sequence[str]) -> PackedStates:
+        """The directions of the tokens of different texts: from the cache, else computed and added to it."""
+        cached = self._cache.read(texts)
+        missing = [text for text in texts if text not in cached]
+        made = self._encoder.directions([self._token_ids[text] for text in missing])
+        if self._cache.is_kept:
+            places = zip(missing, made.first.tolist(), strict=True)
+            self._cache.write({text: made.rows[own : own + len(self._token_ids[text])] for text, own in places})
+        if not cached:
+            return made
+        first, end = dict(zip(missing, made.first.tolist(), strict=True)), len(made.rows)
+        for text, state in cached.items():
+            first[text], end = end, end + len(state)
+        rows = torch.cat([made.rows, *cached.values()])
+        return PackedStates(rows, np.array([first[text] for text in texts], dtype=np.int64))
 
-    @torch.inference_mode()
-    def _matched(self, chunk: Pairs, states: Mapping[str, Tensor]) -> list[tuple[float, float]]:
-        """F without and with IDF of pairs that are padded together."""
-        drafts, references = ([states[text] for text in side] for side in zip(*chunk, strict=True))
-        lengths = [torch.tensor([len(self._token_ids[text]) for text in side]) for side in zip(*chunk, strict=True)]
-        cosines = torch.bmm(_padded(drafts), _padded(references).transpose(1, 2))
-        for axis in (1, 2):
-            outside = torch.arange(cosines.shape[axis])[None] >= lengths[axis - 1][:, None]
-            cosines.masked_fill_(outside[:, :, None] if axis == 1 else outside[:, None], -torch.inf)
-        matches = cosines.amax(dim=2), cosines.amax(dim=1)
-        precision, recall = (
-            self._mean(best, [self._token_ids[text] for text in side])
-            for best, side in zip(matches, zip(*chunk, strict=True), strict=True)
-        )
-        scores = 2.0 * precision * recall / (precision + recall)
-        scores = torch.where(scores.isnan(), 0.0, scores)
-        return [(float(plain), float(weighted)) for plain, weighted in scores.T.tolist()]
 
-    def _mean(self, best: Tensor, token_ids: Sequence[TokenIds]) -> Tensor:
-        """Weighted means (2, M) of the best matches (M, tokens), without and with IDF; NaN where all weights are 0."""
-        ids = torch.from_numpy(np.concatenate(token_ids))
-        lengths = torch.tensor([len(own) for own in token_ids])
-        weights = best.new_zeros((*best.shape, 2))
-        weights[torch.arange(best.shape[1])[None] < lengths[:, None]] = self._weights[:, ids].T
-        best = torch.where(best.isinf(), 0.0, best)
-        return ((weights * best[:, :, None]).sum(dim=1) / weights.sum(dim=1)).T
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """The drafts or the references of M pairs.
+
+    Attributes:
+        states: (M, tokens, dim); a shorter text goes on with its last token, which changes no best match.
+        weights: (2, M, tokens) of each token, without and with IDF; 0 beyond the text.
+    """
+
+    states: Tensor
+    weights: Tensor
+
+    @classmethod
+    def of(cls, numbers: Ints, states: PackedStates, lengths: Ints, weights: Tensor) -> _Side:
+        """The texts of these numbers; ``weights`` (2, T) are those of the rows of the states."""
+        own = lengths[numbers][:, None]
+        steps = np.arange(int(own.max(initial=1)))
+        rows = states.first[numbers][:, None] + np.minimum(steps, np.maximum(own - 1, 0))
+        places = torch.from_numpy(np.minimum(rows, len(states.rows) - 1))
+        outside = torch.from_numpy(steps >= own)
+        gathered = states.rows.index_select(0, places.flatten()).view(*places.shape, -1)
+        return cls(gathered, weights[:, places].masked_fill_(outside, 0.0))
+
+    def mean(self, best: Tensor) -> Tensor:
+        """Weighted means (2, M) of the best matches (M, tokens); NaN where all weights are 0."""
+        return (self.weights * best).sum(dim=2) / self.weights.sum(dim=2)
+
+
+@torch.inference_mode()
+def _matched(drafts: _Side, references: _Side) -> tuple[list[float], list[float]]:
+    """F of M pairs, without and with IDF."""
+    cosines = torch.bmm(drafts.states, references.states.transpose(1, 2))
+    precision, recall = drafts.mean(cosines.amax(dim=2)), references.mean(cosines.amax(dim=1))
+    scores = 2.0 * precision * recall / (precision + recall)
+    plain, weighted = torch.where(scores.isnan(), 0.0, scores).tolist()
+    return plain, weighted
 
 
 def _prepared(text: str) -> str:
     return (_BLANKS.sub(" ", text) if "  " in text else text).strip()
-
-
-def _padded(states: Sequence[Tensor]) -> Tensor:
-    return pad_sequence(list(states), batch_first=True)
 
 
 def _baseline(folder: Path, layer: int) -> float | None:

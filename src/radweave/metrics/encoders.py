@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor, nn
 
 from radweave.core.errors import InputError
@@ -71,8 +72,15 @@ class StateCache:
             except (OSError, SafetensorError):
                 continue
 
+    @property
+    def is_kept(self) -> bool:
+        """True where states are written."""
+        return self._folder is not None
+
     def read(self, texts: Iterable[str]) -> dict[str, Tensor]:
         """The states of those texts that are in the folder."""
+        if not self._file_of:
+            return {}
         entries_of: dict[Path, list[tuple[str, str]]] = {}
         for text in texts:
             name = _name_of(text)
@@ -113,6 +121,19 @@ def states_of(
     return states
 
 
+@dataclass(frozen=True, slots=True)
+class PackedStates:
+    """States of the tokens of N texts in one table.
+
+    Attributes:
+        rows: (T, dim), those of a text in a row.
+        first: (N,) the row at which each text begins.
+    """
+
+    rows: Float[Tensor, "tokens dim"]
+    first: NDArray[np.int64]
+
+
 @dataclass(frozen=True)
 class TextEncoder:
     """An encoder of transformers with its tokenizer.
@@ -142,30 +163,80 @@ class TextEncoder:
         backend = self.tokenizer.backend_tokenizer
         backend.enable_truncation(max_length=self.max_tokens)
         backend.no_padding()
-        return [
-            np.array(encoding.ids, dtype=np.int64)
-            for first in range(0, len(texts), _TOKENIZED_AT_A_TIME)
-            for encoding in backend.encode_batch_fast(list(texts[first : first + _TOKENIZED_AT_A_TIME]))
-        ]
-
-    def directions(self, token_ids: Sequence[TokenIds]) -> list[Float[Tensor, "tokens dim"]]:
-        """Last states of each text, of length 1, in the order of the texts."""
-        return self._in_batches(token_ids, lambda hidden: nn.functional.normalize(hidden, dim=-1))
-
-    def first_states(self, texts: Sequence[str]) -> list[Float[Tensor, " dim"]]:
-        """Last state of the first token ([CLS]) of each text, in the order of the texts."""
-        return self._in_batches(self.token_ids(texts), lambda hidden: hidden[:, 0])
+        made = _by_words(backend, texts, self.max_tokens)
+        whole = [text for text in texts if text not in made]
+        for first in range(0, len(whole), _TOKENIZED_AT_A_TIME):
+            own = whole[first : first + _TOKENIZED_AT_A_TIME]
+            ids = (np.array(encoding.ids, dtype=np.int64) for encoding in backend.encode_batch_fast(own))
+            made |= zip(own, ids, strict=True)
+        return [made[text] for text in texts]
 
     @torch.inference_mode()
-    def _in_batches(self, token_ids: Sequence[TokenIds], selection: Callable[[Tensor], Tensor]) -> list[Tensor]:
-        """A ``selection`` of the last states (batch, tokens, dim) of each text."""
-        states: list[Tensor] = [torch.empty(0)] * len(token_ids)
-        for batch in equal_length_batches([len(ids) for ids in token_ids]):
-            ids = torch.from_numpy(np.stack([token_ids[index] for index in batch])).to(self.device)
-            hidden = self.model(input_ids=ids).last_hidden_state
-            for index, state in zip(batch, selection(hidden).float().cpu(), strict=True):
+    def directions(self, token_ids: Sequence[TokenIds]) -> PackedStates:
+        """Last states of the tokens of each text, of length 1."""
+        lengths = [len(ids) for ids in token_ids]
+        rows = torch.empty(sum(lengths), int(self.model.config.hidden_size))  # type: ignore[union-attr, arg-type]
+        first, end = np.zeros(len(lengths), dtype=np.int64), 0
+        for batch, hidden in self._in_batches(token_ids):
+            count = hidden.shape[0] * hidden.shape[1]
+            rows[end : end + count] = nn.functional.normalize(hidden, dim=-1).flatten(0, 1)
+            first[batch] = end + hidden.shape[1] * np.arange(len(batch))
+            end += count
+        return PackedStates(rows, first)
+
+    @torch.inference_mode()
+    def first_states(self, texts: Sequence[str]) -> list[Float[Tensor, " dim"]]:
+        """Last state of the first token ([CLS]) of each text, in the order of the texts."""
+        states: list[Tensor] = [torch.empty(0)] * len(texts)
+        for batch, hidden in self._in_batches(self.token_ids(texts)):
+            for index, state in zip(batch, hidden[:, 0].float().cpu(), strict=True):
                 states[index] = state
         return states
+
+    def _in_batches(
+        self, token_ids: Sequence[TokenIds]
+    ) -> Iterator[tuple[list[int], Float[Tensor, "batch tokens dim"]]]:
+        """Texts of one length, and their last states."""
+        for batch in equal_length_batches([len(ids) for ids in token_ids]):
+            ids = torch.from_numpy(np.stack([token_ids[index] for index in batch])).to(self.device)
+            if ids.shape[1]:
+                yield batch, self.model(input_ids=ids).last_hidden_state
+
+
+def _by_words(backend: Tokenizer, texts: Sequence[str], max_tokens: int) -> dict[str, TokenIds]:
+    """Token ids of those texts that byte-level BPE tokenizes word by word, each different word once.
+
+    Such a tokenizer never joins what a single blank parts. Texts with other white space, and those that hold a token
+    which was added to the vocabulary, are left out; so are all where the tokenizer is of another kind.
+    """
+    parts, model = backend.pre_tokenizer, backend.model
+    is_byte_level = isinstance(parts, pre_tokenizers.ByteLevel) and parts.use_regex and not parts.add_prefix_space
+    if not is_byte_level or not isinstance(model, models.BPE) or model.dropout or backend.normalizer is not None:
+        return {}
+    added = [token.content for token in backend.get_added_tokens_decoder().values()]
+    if any(len(token.split()) != 1 for token in added):
+        return {}
+    words_of: dict[str, list[str]] = {}
+    for text in texts:
+        words = text.split()
+        if words and text[:1] == " " and " ".join(words) == text[1:]:
+            words_of[text] = words
+    different = list(set(chain.from_iterable(words_of.values())))
+    if holding := {word for word in different if any(token in word for token in added)}:
+        words_of = {text: words for text, words in words_of.items() if holding.isdisjoint(words)}
+    encoded = backend.encode_batch_fast([f" {word}" for word in different], add_special_tokens=False)
+    ids_of = {word: encoding.ids for word, encoding in zip(different, encoded, strict=True)}
+    frame = backend.encode("a")
+    inside = frame.special_tokens_mask.index(0)
+    end = len(frame.ids) - frame.special_tokens_mask[::-1].index(0)
+    before, after = frame.ids[:inside], frame.ids[end:]
+    most_inside = max_tokens - len(before) - len(after)
+    return {
+        text: np.array(
+            [*before, *islice(chain.from_iterable(map(ids_of.__getitem__, words)), most_inside), *after], dtype=np.int64
+        )
+        for text, words in words_of.items()
+    }
 
 
 def read_encoder(
