@@ -5,13 +5,15 @@
 DATA holds ``iu_xray/manifest.jsonl`` and ``ct_reports/labelled_reports.jsonl``. The rules were written with one half of
 the reports in sight ("develop"); "check" is the other half. A report's half follows from the hash of its id.
 
-Three comparisons:
+Four comparisons:
 
 * CheXpert's 14 observations against the published labeler's own output, which rests on the findings section. Beside the
   raw figures stand those after setting right the pairs of ``labels_readings.json``, where that output contradicts the
   text: it takes "No focal airspace consolidations." for a consolidation, endplates for support devices, and so on.
 * the 14 NIH findings against manual labels, on findings and impression.
 * the 18 CT abnormalities against manual labels.
+* places: sides and zones of findings against the MeSH terms that the indexers of IU X-Ray gave the same report
+  ("Opacity/lung/base/left"), where both name the finding.
 
 A class without positive labels has no F1: it is shown as "-" and left out of the macro mean.
 """
@@ -21,6 +23,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +31,7 @@ from typing import Any
 
 from radweave.core.study import LabelState
 from radweave.labels import get_labeler
+from radweave.labels.places import get_place_labeler
 
 READINGS = Path(__file__).with_name("labels_readings.json")
 CHEXPERT_CODES = {
@@ -163,12 +167,92 @@ def binary_labels(field: str) -> Callable[[Mapping[str, Any]], dict[str, LabelSt
     return labels
 
 
+MESH_CLASS = {
+    **dict.fromkeys(("opacity", "airspace disease", "infiltrate", "density", "cicatrix"), "Lung Opacity"),
+    **dict.fromkeys(("nodule", "mass"), "Lung Lesion"),
+    **dict.fromkeys(("fractures, bone", "rib fractures"), "Fracture"),
+    **{name.lower(): name for name in ("Consolidation", "Pneumonia", "Pneumothorax", "Pleural Effusion")},
+    "pulmonary atelectasis": "Atelectasis",
+    "pulmonary edema": "Edema",
+}
+MESH_SIDES: dict[str, frozenset[str]] = {
+    "left": frozenset({"left"}),
+    "right": frozenset({"right"}),
+    "bilateral": frozenset({"left", "right"}),
+    "lingula": frozenset({"left"}),
+    "middle lobe": frozenset({"right"}),
+}
+MESH_ZONES = {
+    **dict.fromkeys(("apex", "upper lobe"), "upper"),
+    **dict.fromkeys(("middle lobe", "lingula"), "mid"),
+    **dict.fromkeys(("base", "lower lobe", "retrocardiac"), "lower"),
+    "hilum": "hilum",
+}
+
+
+def mesh_places(terms: Sequence[str]) -> dict[str, tuple[set[str], set[str]]]:
+    """Class -> sides and zones of the MeSH terms of a report."""
+    places: dict[str, tuple[set[str], set[str]]] = {}
+    for term in terms:
+        head, *details = (part.strip().lower() for part in term.split("/"))
+        if head in MESH_CLASS:
+            sides, zones = places.setdefault(MESH_CLASS[head], (set(), set()))
+            for detail in details:
+                sides |= MESH_SIDES.get(detail, frozenset())
+                zones |= {MESH_ZONES[detail]} if detail in MESH_ZONES else set()
+    return places
+
+
+def print_places(manifest: Path, part: str, show: int) -> None:
+    """Sides and zones of findings that the report and its MeSH terms have, where MeSH states some."""
+    labeler = get_place_labeler("chexpert14")
+    counts = {kind: [0, 0, 0] for kind in ("side", "zone")}  # both, in the reference, read
+    same, opposite = Counter[str](), 0
+    for line in manifest.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        text = " ".join(filter(None, (row["findings"], row["impression"])))
+        if not text or not in_part(row["id"], part):
+            continue
+        located = labeler.label([text])[0]
+        for name, (sides, zones) in mesh_places(row["mesh_major"]).items():
+            read = {place for one in located[name] for place in one.places}
+            given: Mapping[str, set[str]] = {"side": sides, "zone": zones}
+            own: Mapping[str, set[str]] = {
+                "side": {place.side for place in read if place.side},
+                "zone": {place.zone for place in read if place.zone in set(MESH_ZONES.values())},
+            }
+            if not located[name]:
+                continue
+            opposite += bool(sides and own["side"] and not sides & own["side"])
+            for kind, count in counts.items():
+                if given[kind]:
+                    count[0] += len(given[kind] & own[kind])
+                    count[1] += len(given[kind])
+                    count[2] += len(own[kind])
+                    same[kind] += given[kind] == own[kind]
+                    same[f"{kind}, all"] += 1
+                    if show and given[kind] != own[kind]:
+                        show -= 1
+                        print(f"  {row['id']} {name}: {sorted(given[kind])} read {sorted(own[kind])}: {text}")
+    print("\nIU X-Ray, places against MeSH terms")
+    for kind, (both, reference, read_count) in counts.items():
+        values = both / read_count, both / reference, 2 * both / (read_count + reference)
+        cells = " ".join(cell(value) for value in values)
+        print(f"{kind:10} {same[f'{kind}, all']:6d} findings, the same in {same[kind]:5d}  P R F1 {cells}")
+    print(f"on the other side: {opposite}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Agreement of the rule-based labelers with real labels.")
     parser.add_argument("data", type=Path)
     parser.add_argument("--part", choices=("develop", "check", "all"), default="all")
+    parser.add_argument("--places", action="store_true", help="places alone")
+    parser.add_argument("--show", type=int, default=0, help="print this many places that differ")
     options = parser.parse_args()
     manifest = options.data / "iu_xray" / "manifest.jsonl"
+    print_places(manifest, options.part, options.show)
+    if options.places:
+        return
     print_chexpert(read(manifest, options.part, lambda row: row["findings"], chexpert_labels))
     both = read(
         manifest,

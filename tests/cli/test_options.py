@@ -65,8 +65,8 @@ REQUESTS: dict[str, tuple[str, str, Any]] = {
     ),
     "label": (
         "radweave.metrics.commands.run_label",
-        "a.csv --ontology ct18 --weights w --text t --study s --out o --overwrite",
-        LabelRequest(P("a.csv"), "ct18", P("w"), "t", "s", P("o"), overwrite=True),
+        "a.csv --ontology ct18 --weights w --text t --study s --places --out o --overwrite",
+        LabelRequest(P("a.csv"), "ct18", P("w"), "t", "s", places=True, out=P("o"), overwrite=True),
     ),
     "ablate": (
         "radweave.experiments.ablate.run_ablation",

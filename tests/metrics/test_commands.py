@@ -251,6 +251,20 @@ def test_label_writes_states_spans_and_the_known_csv_coding(tmp_path: Path) -> N
     assert (cells["Cardiomegaly"], cells["Edema"], cells["Fracture"]) == ("1", "0", "")
 
 
+def test_label_writes_places(tmp_path: Path) -> None:
+    reports, out = tmp_path / "reports.jsonl", tmp_path / "places.jsonl"
+    reports.write_text(json.dumps({"id": "a", "report": "No edema. Small left effusion."}) + "\n", encoding="utf-8")
+    run("label", reports, "--places", "--out", out)
+    (row,) = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    (effusion,) = row["places"].pop("Pleural Effusion")
+    assert row["places"] == {}
+    assert effusion["places"] == [{"side": "left", "zone": "pleura"}]
+    assert (effusion["severity"], effusion["span"]) == ("mild", [21, 29])
+    run("label", reports, "--places", "--out", out, "--overwrite")
+    with pytest.raises(InputError, match="no places"):
+        run("label", reports, "--places", "--out", tmp_path / "places.csv")
+
+
 def test_label_reads_csv_with_quotes_and_breaks(tmp_path: Path) -> None:
     reports = tmp_path / "reports.csv"
     reports.write_text('Study,Notes,Report\nA,x,"Cardiomegaly,\nsevere."\nB,y,Clear lungs.\n', encoding="utf-8")

@@ -174,8 +174,9 @@ def test_sides_of_findings() -> None:
     assert sided_findings("Small left effusion and right basal atelectasis.") == {"effusion": left, "atelecta": right}
     assert sided_findings("Effusion on the left.") == {"effusion": left}
     assert sided_findings("No left effusion. The right lung is free of masses.") == {}
+    assert sided_findings("From the right hilum to the left base an opacity is seen.") == {"opacit": left | right}
     # Of two sides before it the nearer one is the finding's.
-    assert sided_findings("From the right hilum to the left base an opacity is seen.") == {"opacit": left}
+    assert sided_findings("Right effusion and left atelectasis.") == {"effusion": right, "atelecta": left}
     assert sided_findings("Bilateral effusions.") == {"effusion": left | right}
     assert sided_findings("The lungs are clear.") == {}
     assert contradictions({"effusion": left}, {"effusion": right, "mass": left}) == ["effusion"]

@@ -165,6 +165,9 @@ def label(
         str, typer.Option("--text", help="Field or column of the text; found by name if not given.")
     ] = "",
     id_field: StudyField = "",
+    places: Annotated[
+        bool, typer.Option("--places", help="Also side, zone and severity of each finding, by rules (not in a .csv).")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(help="Where to write, .jsonl or .csv; standard output if not given.")
     ] = None,

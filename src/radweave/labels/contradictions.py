@@ -28,6 +28,7 @@ from radweave.core.study import LabelState
 from radweave.labels.comparisons import State, is_broken, stated_changes, tidy
 from radweave.labels.labeler import Labeler
 from radweave.labels.phrases import PhraseBook, Structure, Terms, load_lexicon
+from radweave.labels.places import Side, sides_named
 from radweave.labels.rules import RuleLabeler
 from radweave.labels.text import fold, sentences, sentences_by_part, tokenize
 
@@ -291,7 +292,7 @@ class Claim:
 
     topic: str
     denied: bool
-    sides: frozenset[str] = frozenset()
+    sides: frozenset[Side] = frozenset()
     acute: bool = False
     lasting: bool = False
     large: bool = False
@@ -301,8 +302,6 @@ class Claim:
     contrasted: bool = False
 
 
-_LEFT = re.compile(r"\b(?:left|lingula\w*|bilateral\w*|both|bibasilar|bibasal)\b")
-_RIGHT = re.compile(r"\b(?:right|middle lobe|bilateral\w*|both|bibasilar|bibasal)\b")
 _ACUTE = re.compile(r"\b(?:acute(?:ly)?|active|for (?:\w+ )?age)\b")
 _LASTS = re.compile(
     r"\b(?:chronic(?:ally)?|old|healed|remote|prior|previous|calcifi\w+|stable|unchanged|longstanding|post\w*surgical|known"
@@ -387,7 +386,7 @@ def _claim(text: str, topic: str, start: int, end: int, *, denied: bool) -> Clai
     first = max((cut.end() for cut in _PART.finditer(text, 0, start)), default=0)
     last = next((cut.start() for cut in _PART.finditer(text, end)), len(text))
     part = text[first:last]
-    sides = frozenset(side for side, words in (("left", _LEFT), ("right", _RIGHT)) if words.search(part))
+    sides = sides_named(part)
     return Claim(
         topic,
         denied,

@@ -55,6 +55,10 @@ class Sentence:
         """Index of the token that ``words[position]`` belongs to."""
         return bisect_right(self.at, position) - 1
 
+    def token_of(self, character: int) -> int:
+        """Index of the token that a character of the sentence's own text belongs to."""
+        return bisect_right(self.starts, character) - 1
+
 
 def fold(text: str) -> str:
     """Lower case, character by character: the result is as long as the text, so offsets stay valid."""

@@ -23,6 +23,7 @@ from radweave.data.tables import read_rows
 from radweave.labels import LABELER_OF, Labeler, get_labeler, label_set_of
 from radweave.labels.comparisons import without_marks
 from radweave.labels.labeler import Mention
+from radweave.labels.places import PlaceLabeler, get_place_labeler
 from radweave.metrics.catalogue import FURTHER_METRICS, SUITES
 from radweave.metrics.evaluate import Options, evaluate_pairs, floor_pairs, second_wording
 from radweave.metrics.floors import training_reports
@@ -576,6 +577,7 @@ class LabelRequest:
     weights: Path | None = None
     text_field: str = ""
     id_field: str = ""
+    places: bool = False
     out: Path | None = None
     overwrite: bool = False
 
@@ -587,7 +589,7 @@ def _is_labels(path: Path) -> bool:
             first = file.readline()
         if first in {csv_line(["study_id", *classes]) for classes in CLASSES.values()}:
             return True
-        return all({"study_id", "labels", "spans"} == set(row) for _, row in read_jsonl(path))
+        return all({"study_id", "labels", "spans"} == set(row) - {"places"} for _, row in read_jsonl(path))
     except (InputError, ValueError):
         return False
 
@@ -644,17 +646,21 @@ def run_label(request: LabelRequest) -> int:
         InputError: for a file that cannot be read at all, or without the field asked for.
     """
     labeler = get_labeler(request.ontology, weights=request.weights)
+    places = get_place_labeler(request.ontology) if request.places else None
     if request.out is not None:
         refuse_existing(request.out, overwrite=request.overwrite, kind=_LABELS_OUTPUT)
         if request.out.suffix not in (".jsonl", ".csv"):
             raise InputError("unknown kind of file", file=request.out, expected=".jsonl or .csv")
+        if places is not None and request.out.suffix == ".csv":
+            raise InputError("a table of labels has no places", file=request.out, expected=".jsonl")
     refused: list[InputError] = []
     labelled = _labelled(request, labeler, refused)
     if request.out is None:
-        for line in _jsonl_lines(labelled):
+        for line in _jsonl_lines(labelled, places):
             print(line, end="")
     else:
-        lines = _csv_lines(labelled, labeler.classes) if request.out.suffix == ".csv" else _jsonl_lines(labelled)
+        is_table = request.out.suffix == ".csv"
+        lines = _csv_lines(labelled, labeler.classes) if is_table else _jsonl_lines(labelled, places)
         with write_aside(request.out) as partial, partial.open("w", encoding="utf-8", newline="") as file:
             file.writelines(lines)
     for error in refused[:_SHOWN_ERRORS]:
@@ -709,28 +715,31 @@ def _checked_id(study: Any, field: str, used_ids: set[str], place: dict[str, Any
 
 def _labelled(
     request: LabelRequest, labeler: Labeler, refused: list[InputError]
-) -> Iterator[tuple[str, dict[str, Mention]]]:
-    """Yield (study id, mentions) in the file's order, labelling in batches."""
+) -> Iterator[tuple[str, str, dict[str, Mention]]]:
+    """Yield (study id, text, mentions) in the file's order, labelling in batches."""
     rows = read_texts(request.reports, text_field=request.text_field, id_field=request.id_field, refused=refused)
     while batch := list(islice(rows, _BATCH)):
         studies, texts = zip(*batch, strict=True)
-        yield from zip(studies, labeler.label(texts), strict=True)
+        yield from zip(studies, texts, labeler.label(texts), strict=True)
 
 
-def _jsonl_lines(labelled: Iterable[tuple[str, dict[str, Mention]]]) -> Iterator[str]:
-    for study, mentions in labelled:
-        record = {
+def _jsonl_lines(labelled: Iterable[tuple[str, str, dict[str, Mention]]], places: PlaceLabeler | None) -> Iterator[str]:
+    for study, text, mentions in labelled:
+        record: dict[str, Any] = {
             "study_id": study,
             "labels": {name: str(mention.state) for name, mention in mentions.items()},
             "spans": {name: list(mention.span) for name, mention in mentions.items() if mention.span is not None},
         }
+        if places is not None:
+            located = places.label([text])[0]
+            record["places"] = {name: [one.to_json() for one in own] for name, own in located.items() if own}
         yield json.dumps(record, ensure_ascii=False) + "\n"
 
 
-def _csv_lines(labelled: Iterable[tuple[str, dict[str, Mention]]], classes: Sequence[str]) -> Iterator[str]:
+def _csv_lines(labelled: Iterable[tuple[str, str, dict[str, Mention]]], classes: Sequence[str]) -> Iterator[str]:
     """Rows in the coding of the CheXpert labeler: 1, 0, -1 for uncertain, empty for not mentioned."""
     yield csv_line(["study_id", *classes])
-    for study, mentions in labelled:
+    for study, _, mentions in labelled:
         yield csv_line([study, *(_CSV_CODES[mentions[name].state] for name in classes)])
 
 

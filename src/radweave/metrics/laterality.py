@@ -1,63 +1,47 @@
 """Left and right: on which side a report puts each finding, and where two reports contradict each other.
 
 A label set has no sides, so a report with left and right swapped keeps all its labels. Here a finding is a noun of the
-list below, its side the nearest "left" or "right" before it in the same clause (or after it, as in "effusion on the
-left"). A clause that denies its finding says nothing about a side.
+list below, and its sides are read by ``radweave.labels.places``. A denied finding has no side.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
+from radweave.labels.phrases import Terms, load_lexicon
+from radweave.labels.places import PlaceLabeler
+from radweave.labels.rules import RuleLabeler
+from radweave.labels.text import fold, sentences
 from radweave.metrics.pairs import Pair
 from radweave.metrics.statistics import Floats
 
 # Stems of nouns that name a finding or a device which has a side in the chest.
-_FINDING = re.compile(
-    r"^(?:abscess|atelecta|bronchiecta|bulla|calcifi|catheter|cavit|collapse|consolidat|cyst|densit|edema|effusion"
-    r"|elevat|emphysem|empyema|fibro|fluid|fractur|granulom|haziness|hemothora|hernia|infiltrat|lesion|mass"
-    r"|nodul|opacit|pacemaker|picc|plaque|pneumonia|pneumothora|port|scar|sequela|thicken|tube|tumor)"
+_STEMS = (
+    "abscess|atelecta|bronchiecta|bulla|calcifi|catheter|cavit|collapse|consolidat|cyst|densit|edema|effusion|elevat"
+    "|emphysem|empyema|fibro|fluid|fractur|granulom|haziness|hemothora|hernia|infiltrat|lesion|mass|nodul|opacit"
+    "|pacemaker|picc|plaque|pneumonia|pneumothora|port|scar|sequela|thicken|tube|tumor"
 )
-_CLAUSE_END = re.compile(r"[.;:,\n]|\b(?:and|but|with|while)\b")
-_WORD = re.compile(r"[a-z]+")
-_DENIED = re.compile(r"\b(?:no|not|without|negative|free|clear|absent|neither|nor|unremarkable|normal)\b")
-_SIDES = {
-    "left": frozenset("L"),
-    "leftward": frozenset("L"),
-    "right": frozenset("R"),
-    "rightward": frozenset("R"),
-    "bilateral": frozenset("LR"),
-    "bilaterally": frozenset("LR"),
-    "both": frozenset("LR"),
-}
+
+
+@cache
+def _labeler() -> PlaceLabeler:
+    terms = {stem: Terms(findings=(f"{stem}*",)) for stem in _STEMS.split("|")}
+    lexicon = replace(load_lexicon("chexpert14"), terms=terms, other=(), other_look_alikes=())
+    return PlaceLabeler(RuleLabeler(lexicon))
 
 
 def sided_findings(text: str) -> dict[str, frozenset[str]]:
     """Finding stem -> sides ("L", "R") the text puts it on; findings without a side are left out."""
     findings: dict[str, set[str]] = defaultdict(set)
-    for clause in _CLAUSE_END.split(text.lower()):
-        if not clause or _DENIED.search(clause):
-            continue
-        words = _WORD.findall(clause)
-        places = [(i, _SIDES[word]) for i, word in enumerate(words) if word in _SIDES]
-        if not places:
-            continue
-        for i, word in enumerate(words):
-            match = _FINDING.match(word)
-            if match:
-                findings[match.group()] |= _nearest_side(i, places)
-    return {finding: frozenset(sides) for finding, sides in findings.items()}
-
-
-def _nearest_side(position: int, places: list[tuple[int, frozenset[str]]]) -> frozenset[str]:
-    """The last side named before ``position``, else the first after it."""
-    before = [sides for i, sides in places if i < position]
-    return before[-1] if before else places[0][1]
+    for _, sentence in sentences(fold(text)):
+        for located in _labeler().located(sentence):
+            findings[located.name] |= {side[0].upper() for side in located.sides}
+    return {finding: frozenset(sides) for finding, sides in findings.items() if sides}
 
 
 def contradictions(hyp: Mapping[str, frozenset[str]], ref: Mapping[str, frozenset[str]]) -> list[str]:
