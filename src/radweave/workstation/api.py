@@ -48,6 +48,8 @@ Day = Annotated[str, Query(pattern=r"^\d{8}$")]
 _SECONDS_OF_A_DAY = 86_400
 _LONGEST_REASON = 500
 OPENED = "opened"
+AHEAD: Final = "fetched ahead"
+"""Log entry of a draft or an image that a page fetched before its reader opened the study."""
 
 
 class Edits(Body):
@@ -213,11 +215,12 @@ def list_next(
 
 
 @router.get("/studies/{study}", tags=["studies"])
-def read(study: str, user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
+def read(study: str, user: CurrentUser, station: CurrentStation, ahead: bool = False) -> dict[str, Any]:
     """A study with its newest draft: each sentence with its origin, probability and editor.
 
     ``holder`` is the reader who has it in hand, or null. ``altered_at`` is the log entry of the signature where the
-    report differs from the signed one.
+    report differs from the signed one. ``ahead`` says that the reader has not opened the study yet, which the log
+    records as that.
     """
     with visible_study(station.database.reading(), study, user) as (connection, row):
         answer = {**work_list.study_json(station, connection, row, user), "notice": RESEARCH_ONLY}
@@ -233,7 +236,7 @@ def read(study: str, user: CurrentUser, station: CurrentStation) -> dict[str, An
         assert evidence_row is not None, "a draft has its evidence"
         shown = _shown_evidence(station, connection, study, evidence_row)
         answer.update({name: shown[name] for name in ("findings", "warnings", "model")})
-    log.note_first(station.database, OPENED, user=user.id, study=study, version=row.version)
+    log.note_first(station.database, AHEAD if ahead else OPENED, user=user.id, study=study, version=row.version)
     return answer
 
 

@@ -25,7 +25,7 @@ from radweave.core.study import RESEARCH_ONLY, Study, View
 from radweave.io import viewer
 from radweave.workstation import drafts, log, reader_study, related, store
 from radweave.workstation.access import CurrentStation, CurrentUser
-from radweave.workstation.api import visible_study
+from radweave.workstation.api import AHEAD, visible_study
 from radweave.workstation.disk import Entry, Make
 from radweave.workstation.map_objects import on_grid, stack
 from radweave.workstation.station import Station
@@ -113,15 +113,16 @@ def _read_evidence(connection: sa.Connection, study: str) -> dict[str, Any]:
 
 
 @router.get("/studies/{study}/images")
-def list_images(study: str, user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
+def list_images(study: str, user: CurrentUser, station: CurrentStation, ahead: bool = False) -> dict[str, Any]:
     """The images of a study and its prior as a viewer needs them, and the findings with a map.
 
-    ``problem`` is the reason if a file cannot be shown. A scan is described with its ``volume``.
+    ``problem`` is the reason if a file cannot be shown. A scan is described with its ``volume``. ``ahead``, here and
+    for pixels, tables and volumes, says that the reader has not opened the study yet, as the log then has it.
     """
     with visible_study(station.database.reading(), study, user) as (connection, row):
         own, prior = _sources(station, connection, row)
         draft_evidence = _read_evidence(connection, study)
-    log.note_first(station.database, _LOOKED, user=user.id, study=study)
+    log.note_first(station.database, AHEAD if ahead else _LOOKED, user=user.id, study=study)
     evidence: DraftEvidence = draft_evidence.get("evidence") or DraftEvidence()
     views = {str(view["image"]): view["view"] for view in evidence.get("views") or () if "image" in view}
     most = station.settings.limits.images
@@ -135,24 +136,30 @@ def list_images(study: str, user: CurrentUser, station: CurrentStation) -> dict[
 
 
 @router.get("/studies/{study}/images/{name}/pixels")
-def read_pixels(study: str, name: Name, user: CurrentUser, station: CurrentStation, request: Request) -> Response:
+def read_pixels(
+    study: str, name: Name, user: CurrentUser, station: CurrentStation, request: Request, ahead: bool = False
+) -> Response:
     """The stored values of a radiograph: unsigned 16-bit little-endian words, row by row from the top.
 
     The list of images describes the words.
     """
-    return _part(study, name, "words", user, station, request)
+    return _part(study, name, "words", user, station, request, ahead=ahead)
 
 
 @router.get("/studies/{study}/images/{name}/table")
-def read_table(study: str, name: Name, user: CurrentUser, station: CurrentStation, request: Request) -> Response:
+def read_table(
+    study: str, name: Name, user: CurrentUser, station: CurrentStation, request: Request, ahead: bool = False
+) -> Response:
     """The VOI LUT of the file, if it has one: unsigned 16-bit little-endian words."""
-    return _part(study, name, "table", user, station, request)
+    return _part(study, name, "table", user, station, request, ahead=ahead)
 
 
 @router.get("/studies/{study}/images/{name}/volume")
-def read_volume(study: str, name: Name, user: CurrentUser, station: CurrentStation, request: Request) -> Response:
+def read_volume(
+    study: str, name: Name, user: CurrentUser, station: CurrentStation, request: Request, ahead: bool = False
+) -> Response:
     """A CT scan in Hounsfield units as an upright NIfTI-1 file, resampled only to correct a gantry tilt."""
-    return _part(study, name, "volume", user, station, request)
+    return _part(study, name, "volume", user, station, request, ahead=ahead)
 
 
 @router.get("/studies/{study}/maps/{finding:path}")
@@ -178,13 +185,15 @@ def read_map(study: str, finding: str, user: CurrentUser, station: CurrentStatio
     return Response(viewer.nifti_bytes(*laid), media_type="application/gzip")
 
 
-def _part(study: str, name: str, part: str, user: User, station: Station, request: Request) -> Response:
+def _part(
+    study: str, name: str, part: str, user: User, station: Station, request: Request, *, ahead: bool
+) -> Response:
     with visible_study(station.database.reading(), study, user) as (connection, row):
         sources = [one for both in _sources(station, connection, row) for one in both]
     source = next((one for one in sources if one.name == name), None)
     if source is None:
         raise HTTPException(404, "no such image")
-    log.note_first(station.database, _LOOKED, user=user.id, study=study)
+    log.note_first(station.database, AHEAD if ahead else _LOOKED, user=user.id, study=study)
     packed = part != "volume" and _takes_gzip(request)
     tag = f'"{_key(source)}-{part}{"-gzip" if packed else ""}"'
     if tag in [known.strip() for known in request.headers.get("if-none-match", "").split(",")]:

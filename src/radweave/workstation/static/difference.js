@@ -8,6 +8,12 @@ let base = null;
 let isShown = false;
 const kept = new Map();
 
+/** Another study is shown. */
+export function forgetDifference() {
+  base = null;
+  kept.clear();
+}
+
 /** Words of both texts as [kind, words]: "same", "out", "in", by the longest common sequence. */
 export function words(before, after) {
   const old = before.split(/\s+/).filter(Boolean), made = after.split(/\s+/).filter(Boolean);
@@ -49,7 +55,12 @@ export async function drawDifference(page) {
   const toggle = button(isShown ? "Hide" : "Show", () => { isShown = !isShown; drawDifference(page); }, { focus: "difference", "aria-expanded": String(isShown) });
   if (!isShown) return redraw(at("difference"), h("div", { class: "row spread" }, head, toggle));
   if (base === null || base > draft.version) base = draft.drafted;
-  if (!kept.has(base)) kept.set(base, await ask("GET", `/studies/${page.id}/versions/${base}`));
+  const { id } = page;
+  if (!kept.has(base)) {
+    const version = await ask("GET", `/studies/${id}/versions/${base}`);
+    if (id !== page.id) return;
+    kept.set(base, version);
+  }
   const before = new Map(kept.get(base).sentences.map((row) => [row.key, row.text]));
   const after = new Map(draft.sentences.map((row) => [row.key, row.text]));
   // The sentences as they stand now; those that are gone follow the one they followed.

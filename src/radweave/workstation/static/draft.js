@@ -4,6 +4,7 @@ import { ask } from "./api.js";
 import { alarm, at, button, clearAlarm, h, redraw, say } from "./dom.js";
 import { key, listed, shortcut } from "./keys.js";
 import { isOthers } from "./lock.js";
+import { about } from "./marks.js";
 import { drawTemplate } from "./template.js";
 import { against, margin, origin, probability, verdict, why } from "./words.js";
 
@@ -21,6 +22,11 @@ for (const end of ["pointerup", "pointercancel"]) document.addEventListener(end,
 
 export const canEdit = ({ study }) => (study.state === "drafted" || study.state === "edited") && !isOthers({ study });
 export const hasUnsaved = () => open !== null && open.text !== open.was;
+
+/** Another study is shown. */
+export function forgetDraft() {
+  [open, current] = [null, null];
+}
 
 export function drawDraft(page) {
   const { study } = page;
@@ -69,7 +75,7 @@ function drawSentence(page, row) {
   const mustLook = row.flagged && !row.looked_at;
   const classes = ["sentence", row.flagged && "flagged", mustLook && "unseen", current === row.key && "current"].filter(Boolean);
   return h("li", {
-    class: classes.join(" "), "data-key": row.key, "data-focus": `sentence-${row.key}`, tabindex: "-1",
+    class: classes.join(" "), ...about((row.details.claims ?? []).map(({ name }) => name), [...new Set((row.details.claims ?? []).flatMap(({ agree, differ }) => [...agree, ...differ]))]), "data-key": row.key, "data-focus": `sentence-${row.key}`, tabindex: "-1",
     onfocusin: () => !isPressed && select(row.key), onclick: () => select(row.key), ondblclick: () => canEdit(page) && !isOpen && edit(page, row.key),
   },
   margin(row),

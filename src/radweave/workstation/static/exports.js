@@ -17,8 +17,9 @@ export async function drawExports(page) {
     h("p", { class: "row" }, h("label", { for: "format" }, "Format"), choice, button("Download", () => download(page, choice.value), { focus: "download" }),
       h("span", { class: "soft" }, `Version ${page.study.version}.${signed}`))];
   redraw(at("exports"), top);
-  const rows = await ask("GET", `/studies/${page.id}/sent`).catch(() => []);
-  if (rows.length) redraw(at("exports"), top, table(rows));
+  const { id } = page;
+  const rows = await ask("GET", `/studies/${id}/sent`).catch(() => []);
+  if (rows.length && id === page.id) redraw(at("exports"), top, table(rows));
 }
 
 async function download(page, format) {

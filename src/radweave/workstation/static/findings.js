@@ -2,15 +2,19 @@
 
 import { at, button, h, percent, redraw } from "./dom.js";
 import { canEdit } from "./draft.js";
+import { about as marked } from "./marks.js";
 
 const SAID = { positive: "affirmed", negative: "denied", uncertain: "left open", blank: "not mentioned" };
 let about = null;
+
+/** Another study is shown. */
+export const forgetFindings = () => { about = null; };
 
 /** Findings with what speaks for them; the ones that ask for a look come first. */
 export function drawFindings(page) {
   const maps = page.evidence?.evidence.attention_maps ?? {};
   const rows = [...page.study.findings].sort((one, other) => weight(other) - weight(one));
-  const shown = rows.map((row) => h("tr", { class: row.flag ? "flag" : undefined },
+  const shown = rows.map((row) => h("tr", { class: row.flag ? "flag" : undefined, ...marked([row.name]) },
     h("th", { scope: "row" }, row.name),
     h("td", { class: "number" }, bar(row), percent(row.probability)),
     h("td", { class: "number" }, percent(row.threshold)),
@@ -73,7 +77,7 @@ export function drawRecalled(page, { insert }) {
     const number = place + 1;
     const says = row?.recalled?.find((other) => other.number === number)?.says;
     const scores = Object.entries(one.scores ?? {}).map(([name, value]) => `${name} ${Number(value).toPrecision(3)}`).join(", ");
-    return h("article", { class: "card", "aria-label": `Recalled case ${number}` },
+    return h("article", { class: "card", "aria-label": `Recalled case ${number}`, ...marked([], [number]) },
       h("h3", {}, `Case ${number}: ${one.study_id}`),
       h("p", { class: "soft" }, [one.kind, one.for && `for ${one.for}`, scores].filter(Boolean).join("; ")),
       says && h("p", {}, h("b", {}, `${about}: ${says}`)),

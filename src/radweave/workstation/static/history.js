@@ -11,8 +11,9 @@ export async function drawHistory(page) {
   const top = h("div", { class: "row spread" }, head, toggle);
   if (!isShown) return redraw(at("history"), top);
   try {
-    const { entries } = await ask("GET", `/studies/${page.id}/log?limit=200`);
-    redraw(at("history"), top, table(entries));
+    const { id } = page;
+    const { entries } = await ask("GET", `/studies/${id}/log?limit=200`);
+    if (id === page.id) redraw(at("history"), top, table(entries));
   } catch (problem) {
     alarm(problem);
   }

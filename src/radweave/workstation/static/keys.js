@@ -7,6 +7,7 @@ const OFF = "radweave.keys-off";
 const PART = document.body.dataset.page;
 const actions = new Map();
 const fixed = [];
+let relayed = null;
 
 const isOff = () => localStorage.getItem(OFF) === "1";
 const isTyping = (target) => target.closest("input:not([type=checkbox]), textarea, select, [contenteditable]") !== null;
@@ -25,10 +26,16 @@ export function listed(name, words) {
 /** The key of a command as `aria-keyshortcuts` has it. */
 export const shortcut = (name) => keyFor(PART, name);
 
-/** Do what a key does on this page; false where it does nothing. */
-export function act(name) {
-  const action = actions.get(commandOf(PART, name));
-  action?.();
+/** Give the page's commands to something else, which does them. */
+export function relay(to) {
+  relayed = to;
+}
+
+/** Do a command of this page; false where there is none. */
+export function act(command) {
+  const action = actions.get(command);
+  if (action && relayed) relayed(command);
+  else action?.();
   return Boolean(action);
 }
 
@@ -36,7 +43,7 @@ document.addEventListener("keydown", (event) => {
   const name = keyOf(event);
   if (event.defaultPrevented || name === null || isTyping(event.target) || document.querySelector("dialog[open]")) return;
   if (name === "?") help();
-  else if (isOff() || event.target.closest("[data-own-keys]") || !act(name)) return;
+  else if (isOff() || event.target.closest("[data-own-keys]") || !act(commandOf(PART, name))) return;
   event.preventDefault();
 });
 

@@ -21,14 +21,17 @@ export async function hold(page) {
   }
 }
 
+/** Let go of a study that is left. */
+export function letGo(page) {
+  held = 0;
+  if (!page.study?.holder?.is_own) return;
+  fetch(`/api/v1/studies/${page.id}/lock`, { method: "DELETE", keepalive: true, headers: { "X-CSRF-Token": csrf } }).catch(() => {});
+}
+
 /** Hold while the reader does something, and let go where they leave. */
 export function keepLock(page) {
   for (const sign of ["keydown", "pointerdown", "wheel"]) document.addEventListener(sign, () => hold(page), { capture: true, passive: true });
-  window.addEventListener("pagehide", () => {
-    if (!page.study?.holder?.is_own) return;
-    held = 0;
-    fetch(`/api/v1/studies/${page.id}/lock`, { method: "DELETE", keepalive: true, headers: { "X-CSRF-Token": csrf } }).catch(() => {});
-  });
+  window.addEventListener("pagehide", () => letGo(page));
   window.addEventListener("pageshow", ({ persisted }) => persisted && page.reload().then(() => hold(page)).catch(() => {}));
 }
 

@@ -11,9 +11,17 @@ const FOUND = {
   headers: "found by the headers of both studies", archive: "found in an archive", hand: "chosen by a reader", "data set": "the data set names it",
 };
 
+/** Another study is shown. */
+export function forgetPrior() {
+  [isChoosing, search] = [false, ""];
+  asked += 1;
+}
+
 /** Ask which study is the prior; the page's parts draw it. */
 export async function loadPrior(page) {
-  page.prior = await ask("GET", `/studies/${page.id}/prior`);
+  const { id } = page;
+  const prior = await ask("GET", `/studies/${id}/prior`);
+  if (id === page.id) page.prior = prior;
 }
 
 export function drawPrior(page) {

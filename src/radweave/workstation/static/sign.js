@@ -5,10 +5,13 @@ import { ask } from "./api.js";
 import { alarm, at, button, h, redraw, say, time } from "./dom.js";
 import { canEdit, hasUnsaved } from "./draft.js";
 import { dialog, shortcut } from "./keys.js";
+import { isFilms } from "./windows.js";
 
 const LONGEST_S = 86_400;
-const name = `radweave.seconds.${at("study").dataset.study}`;
+const nameOf = (study) => `radweave.seconds.${study}`;
+let name = nameOf(at("study").dataset.study);
 let counted = Number(localStorage.getItem(name)) || 0;
+let isCounting = true;
 let since = document.hidden ? null : performance.now();
 
 /** Seconds for which this study was seen in this browser, over reloads too. */
@@ -16,7 +19,18 @@ function seconds() {
   return Math.min(LONGEST_S, counted + (since === null ? 0 : (performance.now() - since) / 1000));
 }
 
+/** Count for another study from now on. */
+export function countFor(study) {
+  if (isCounting) keep();
+  isCounting = true;
+  [typed.addenda, typed.reject] = ["", ""];
+  name = nameOf(study);
+  counted = Number(localStorage.getItem(name)) || 0;
+  since = document.hidden ? null : performance.now();
+}
+
 function keep() {
+  if (isFilms || !isCounting) return;
   counted = seconds();
   since = document.hidden ? null : performance.now();
   localStorage.setItem(name, counted.toFixed(1));
@@ -84,7 +98,10 @@ export function sign(page) {
 function send(page, shown, version) {
   keep();
   const seconds = Math.round(10 * counted) / 10;
-  return post(page, shown, "sign", { version, seconds }, "Signed.", () => localStorage.removeItem(name));
+  return post(page, shown, "sign", { version, seconds }, "Signed.", () => {
+    isCounting = false;
+    localStorage.removeItem(name);
+  });
 }
 
 /** Send a decision and close its dialog. What was typed stays in the dialog where the server refuses it. */

@@ -1,42 +1,55 @@
 // The page of a study: it loads study and evidence, hands them to the parts, and looks whether someone else changed it.
 
-import { ask, csrf, repeat } from "./api.js";
+import { dropAhead, fetchAhead, takeAhead } from "./ahead.js";
 import { markOf, refusalOf } from "./anyway.js";
-import { alarm, at, h, redraw, time } from "./dom.js";
-import { drawDraft, hasUnsaved, insertRecalled, keysOfDraft } from "./draft.js";
+import { ask, repeat } from "./api.js";
+import { drawDifference, forgetDifference, showDifference } from "./difference.js";
+import { alarm, at, clearAlarm, h, redraw, say, time } from "./dom.js";
+import { drawDraft, forgetDraft, hasUnsaved, insertRecalled, keysOfDraft } from "./draft.js";
 import { drawExports } from "./exports.js";
-import { drawDifference, showDifference } from "./difference.js";
-import { drawFindings, drawRecalled } from "./findings.js";
+import { drawFindings, drawRecalled, forgetFindings } from "./findings.js";
 import "./frame.js";
 import { drawHistory } from "./history.js";
-import { key } from "./keys.js";
-import { hold, holderLine, keepLock } from "./lock.js";
-import { drawPrior, loadPrior, showPrior } from "./prior.js";
-import { add, decide, drawSign, hasAddendum, sign } from "./sign.js";
+import { act, key } from "./keys.js";
+import { hold, holderLine, keepLock, letGo } from "./lock.js";
+import "./marks.js";
+import { drawPrior, forgetPrior, loadPrior, showPrior } from "./prior.js";
+import { add, countFor, decide, drawSign, hasAddendum, sign } from "./sign.js";
 import { chip } from "./states.js";
 import { loadTemplate } from "./template.js";
+import { Source } from "./viewer/source.js";
 import { mountViewer } from "./viewer/viewer.js";
+import { drawQueue, isFilms, joinWindows, otherWindow, tell, toggleWindows } from "./windows.js";
 
-const id = at("study").dataset.study;
-const page = { id, study: null, evidence: null, viewer: null, hasMaps: null, prior: null, template: null, reload: load, restore, change, showImages, mounting: null };
+const page = { id: at("study").dataset.study, study: null, evidence: null, viewer: null, hasMaps: null, prior: null, template: null, reload: load, restore, change, showImages: showAgain, mounting: null };
+const PARTS = ["findings", "recalled", "prior", "difference", "exports", "history"];
 let drawn = "";
+let source = null;
 
 /** Load the study; draw what changed. */
 async function load() {
+  const { id } = page;
   const study = await ask("GET", `/studies/${id}`);
+  if (id !== page.id) return; // another study was opened meanwhile
   const look = JSON.stringify([study.state, study.version, study.altered_at, study.holder?.is_own ? null : study.holder?.user, study.addenda?.length, study.draft?.sentences.map((row) => [row.looked_at, row.lookers])]);
   page.study = study;
-  if (study.draft && !page.evidence) page.evidence = await ask("GET", `/studies/${id}/evidence`);
+  if (isFilms) name();
+  else if (study.draft && !page.evidence) {
+    const evidence = await ask("GET", `/studies/${id}/evidence`);
+    if (id !== page.id) return;
+    page.evidence = evidence;
+  }
   if (look === drawn) return;
-  await loadPrior(page);
+  if (!isFilms) await loadPrior(page);
+  if (id !== page.id) return;
   drawn = look;
-  draw();
+  if (!isFilms) draw();
   if (study.draft && page.hasMaps === false) await showImages();
 }
 
 /** Edit the draft as it is shown; true where that was kept. The parts say what became of a conflict. */
 async function change(edits) {
-  page.study.draft = await ask("PATCH", `/studies/${id}/sentences`, { version: page.study.version, edits });
+  page.study.draft = await ask("PATCH", `/studies/${page.id}/sentences`, { version: page.study.version, edits });
   await load();
 }
 
@@ -49,19 +62,25 @@ async function restore(version) {
   }
 }
 
-function draw() {
-  const { study } = page;
+/** The study's name and state. */
+function name() {
+  const { study, id } = page;
   document.title = `${study.name} – Radweave workstation`;
   at("name").textContent = study.name;
   redraw(at("about"), study.files.length ? `${study.files.length} ${study.files.length === 1 ? "file" : "files"}, received ` : "of the data set, received ", time(study.created), `, number ${id.slice(0, 8)}`);
   redraw(at("state"), chip(study.state));
+}
+
+function draw() {
+  const { study } = page;
+  name();
   redraw(at("warnings"), holderLine(page), alteration(study), refusalOf(page), markOf(study), quiet(study.warnings ?? []));
   drawDraft(page);
   drawSign(page);
   drawHistory(page);
   drawPrior(page);
   if (study.draft) drawEvidence();
-  for (const part of ["findings", "recalled", "prior", "difference", "exports", "history"]) at(part).hidden = !at(part).hasChildNodes();
+  for (const part of PARTS) at(part).hidden = !at(part).hasChildNodes();
 }
 
 /** Warnings as one line that opens. */
@@ -87,41 +106,112 @@ function drawFooter({ model, draft }) {
 }
 
 async function start() {
-  const images = showImages(); // they take longest
+  const images = joinWindows({ page, open, act, show: showImages }).then(() => showImages()); // they take longest
   try {
-    page.template = await loadTemplate();
+    if (!isFilms) page.template = await loadTemplate();
     await load();
-    await hold(page);
+    if (!isFilms) await hold(page);
   } catch (problem) {
     return alarm(problem);
   }
   await images;
+  if (!isFilms) await lookAhead();
 }
 
+/** Show another study in this page, as a link to it would. What was fetched ahead of it is there at once. */
+async function open(id, { isBack = false } = {}) {
+  if (id === page.id) return;
+  if (hasUnsaved() || hasAddendum()) {
+    if (isBack) history.pushState(null, "", address(page.id));
+    return alarm("Save or cancel what you are writing first.");
+  }
+  letGo(page);
+  const taken = takeAhead(id);
+  dropAhead();
+  Object.assign(page, { id, study: null, evidence: null, prior: null });
+  drawn = "";
+  if (!isBack) history.pushState(null, "", address(id));
+  for (const forget of [forgetDraft, forgetFindings, forgetDifference, forgetPrior]) forget();
+  countFor(id);
+  clearAlarm();
+  for (const part of ["warnings", "draft-tools", "draft", "sign", ...PARTS]) redraw(at(part));
+  for (const part of ["sign", ...PARTS]) at(part).hidden = true;
+  if (!isFilms) tell({ study: id });
+  drawQueue().catch(() => {});
+  const images = showImages(taken?.source);
+  if (taken?.study) {
+    page.study = taken.study;
+    name();
+    drawDraft(page); // as it was when it was fetched; it is asked for anew now
+  }
+  window.scrollTo(0, 0);
+  try {
+    await load();
+    if (!isFilms) await hold(page);
+  } catch (problem) {
+    return alarm(problem);
+  }
+  if (id === page.id && page.study) say(`${page.study.name} is shown.`);
+  await images;
+  if (!isFilms && id === page.id) await lookAhead();
+}
+
+const address = (id) => `/studies/${id}${location.search}`;
+window.addEventListener("popstate", () => open(location.pathname.split("/").at(-1), { isBack: true }));
+
 const SKIPPED = "radweave.skipped";
+const skipped = () => [...new Set([...JSON.parse(sessionStorage.getItem(SKIPPED) ?? "[]"), page.id])].slice(-200);
+const following = async (ids) => (await ask("GET", `/studies/next?${new URLSearchParams(ids.map((one) => ["skip", one]))}`)).studies[0];
 
 /** Go to the next study to read: the most urgent, of those the oldest, that nobody else has; none twice before all were seen. */
 async function next() {
-  const skipped = [...new Set([...JSON.parse(sessionStorage.getItem(SKIPPED) ?? "[]"), id])].slice(-200);
-  const query = (ids) => ask("GET", `/studies/next?${new URLSearchParams(ids.map((one) => ["skip", one]))}`);
-  let { studies: [other] } = await query(skipped);
-  sessionStorage.setItem(SKIPPED, JSON.stringify(other ? skipped : [id]));
-  if (!other) ({ studies: [other] } = await query([id]));
-  if (!other) return alarm("No other study waits for a reader.");
-  location.assign(`/studies/${other.id}`);
+  const ids = skipped();
+  try {
+    let other = await following(ids);
+    sessionStorage.setItem(SKIPPED, JSON.stringify(other ? ids : [page.id]));
+    other ??= await following([page.id]);
+    if (!other) return alarm("No other study waits for a reader.");
+    await open(other.id);
+  } catch (problem) {
+    alarm(problem);
+  }
 }
 
-/** Mount the viewer; again where a draft came since, for maps come with it. */
-async function showImages() {
+/** Fetch the next study while this one is read. */
+async function lookAhead() {
+  const { id } = page;
+  const other = await following(skipped()).catch(() => null);
+  if (id === page.id && other) await fetchAhead(other.id);
+}
+
+/** Show the images anew, wherever they are. */
+async function showAgain() {
+  if (otherWindow()) tell({ again: true });
+  else await showImages();
+}
+
+/** Mount the viewer; again where a draft came since, for maps come with it. In two windows, the films are in the other one. */
+async function showImages(given = null) {
+  const { id } = page;
+  source?.stop();
   page.viewer?.destroy();
-  page.viewer = null;
   page.hasMaps = null;
+  page.viewer = null;
+  if (otherWindow()) {
+    page.viewer = otherWindow();
+    page.mounting = Promise.resolve(page.viewer);
+    at("viewer").replaceChildren();
+    return;
+  }
+  const mine = (source = given ?? new Source(id));
   try {
-    page.mounting = mountViewer(at("viewer"), { study: id, csrf });
-    page.viewer = await page.mounting;
-    page.hasMaps = page.viewer.hasDraft;
+    page.mounting = mountViewer(at("viewer"), { study: id, source: mine });
+    const viewer = await page.mounting;
+    if (mine !== source) return viewer.destroy();
+    page.viewer = viewer;
+    page.hasMaps = viewer.hasDraft;
   } catch {
-    redraw(at("viewer"), h("p", {}, "The images cannot be shown."));
+    if (mine === source && !otherWindow()) redraw(at("viewer"), h("p", {}, "The images cannot be shown."));
   }
 }
 
@@ -129,18 +219,21 @@ window.addEventListener("beforeunload", (event) => {
   if (hasUnsaved() || hasAddendum()) event.preventDefault();
 });
 
-keepLock(page);
+if (!isFilms) keepLock(page);
 keysOfDraft(page);
 key("d", "difference to the first draft", () => showDifference(page));
 key("f", "findings", () => at("findings").querySelector("button, summary, table")?.focus());
-key("v", "images", () => at("viewer").focus());
+key("v", "images", () => (otherWindow() ? tell({ focus: true }) : at("viewer").focus()));
 key("m", "hide the maps", () => page.viewer?.hideMaps());
 key("p", "the image before this one", () => showPrior(page));
 key("s", "sign", () => sign(page));
 key("r", "reject the draft, or reopen it", () => decide(page));
 key("t", "add an addendum to what is signed", () => add(page));
 key("g", "next drafted study", () => next());
+at("apart").addEventListener("click", toggleWindows);
+key("o", "films in a window of their own, and back", () => toggleWindows());
 key("w", "work list", () => location.assign("/studies"));
 
 start();
 repeat(load, 4);
+repeat(drawQueue, 4);

@@ -22,10 +22,19 @@ async function get(path, signal) {
 
 /** What a viewer asks for; what was read once is held. */
 export class Source {
-  constructor(study) {
+  /** `ahead` says that the reader has not opened the study yet. */
+  constructor(study, { ahead = false } = {}) {
     this.place = `/api/v1/studies/${encodeURIComponent(study)}`;
     this.stopped = new AbortController();
     this.held = new Map();
+    this.isAhead = ahead;
+  }
+
+  /** The reader opens the study: its list is asked for anew, which the log records; pixels stay. */
+  open() {
+    this.isAhead = false;
+    this.held.delete("images");
+    return this;
   }
 
   stop() {
@@ -45,8 +54,18 @@ export class Source {
     return this.once(`images/${name}/table`, async (answer) => wordsOf(await answer.arrayBuffer()));
   }
 
-  volume(name) {
-    return this.fresh(`images/${name}/volume`, async (answer) => answer.arrayBuffer());
+  /** A scan as it comes, where it has at most `most` bytes. */
+  volume(name, most = Infinity) {
+    return this.once(`images/${name}/volume`, async (answer) => {
+      if (!(Number(answer.headers.get("Content-Length")) > most)) return answer.arrayBuffer();
+      await answer.body.cancel();
+      throw new Error("The scan is too large to be fetched ahead.");
+    });
+  }
+
+  /** Let go of what a path gave, once it lies elsewhere. */
+  drop(path) {
+    this.held.delete(path);
   }
 
   map(finding) {
@@ -54,7 +73,7 @@ export class Source {
   }
 
   async fresh(path, read) {
-    return read(await get(`${this.place}/${path}`, this.stopped.signal));
+    return read(await get(`${this.place}/${path}${this.isAhead ? "?ahead=true" : ""}`, this.stopped.signal));
   }
 
   once(path, read) {

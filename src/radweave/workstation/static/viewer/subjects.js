@@ -238,7 +238,9 @@ export class Scan extends Subject {
   }
 
   async read() {
-    const packed = new Blob([await this.source.volume(this.name)]).stream().pipeThrough(new DecompressionStream("gzip"));
+    const file = await this.source.volume(this.name);
+    this.source.drop(`images/${this.name}/volume`);
+    const packed = new Blob([file]).stream().pipeThrough(new DecompressionStream("gzip"));
     const bytes = await new Response(packed).arrayBuffer();
     const header = new DataView(bytes, 0, 352);
     this.size = [42, 44, 46].map((at) => header.getInt16(at, true));

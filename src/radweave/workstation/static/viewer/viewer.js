@@ -3,18 +3,20 @@
 //     const viewer = await mountViewer(element, { study, csrf });
 //     viewer.showFinding("Edema");
 //
-// `study` is the study's id, or the study as the interface gives it. The viewer only reads: it needs no `csrf`.
+// `study` is the study's id, or the study as the interface gives it. The viewer only reads: it needs no `csrf`. `source`
+// is what was read of the study ahead.
 
 import { made } from "./elements.js";
 import { Films } from "./films.js";
 import { Source } from "./source.js";
 
 /** Show a study's images in an element: `showFinding(name)`, `hideMaps()`, `showPrior()`, `destroy()`. */
-export async function mountViewer(element, { study }) {
-  const source = new Source(study.id ?? study);
+export async function mountViewer(element, { study, source: given }) {
+  const source = given?.open() ?? new Source(study.id ?? study);
   await styled();
   element.replaceChildren(made("p", { class: "rv-empty", role: "status" }, "The images are loading."));
   const list = await source.list();
+  source.stopped.signal.throwIfAborted(); // another study took the element meanwhile
   const shown = await open(element, source, list);
   const focus = (event) => event.target === element && shown?.focus();
   element.addEventListener("focus", focus);

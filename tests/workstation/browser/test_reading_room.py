@@ -1,0 +1,137 @@
+"""A reading room: the next study in one key and fetched ahead, two windows in step, marks on what belongs together."""
+
+from __future__ import annotations
+
+import json
+
+from playwright.sync_api import Page, Route, expect
+
+from tests.workstation.browser.steps import dicom, open_study, upload
+
+
+def _three(page: Page) -> list[str]:
+    """Upload three radiographs and wait for their drafts: their numbers, the oldest first."""
+    for name in ("one.dcm", "two.dcm", "three.dcm"):
+        upload(page, name, dicom())
+    rows = page.locator("tr[data-state=drafted]")
+    expect(rows).to_have_count(3, timeout=90_000)
+    names = {row.locator(".study-link").inner_text(): row.get_attribute("data-study") for row in rows.all()}
+    return [str(names[name]) for name in ("one.dcm", "two.dcm", "three.dcm")]
+
+
+def _open(page: Page, study: str) -> None:
+    page.goto(f"/studies/{study}")
+    page.locator("li.sentence").first.wait_for()
+    page.locator(".rv-film[data-center]").first.wait_for()
+
+
+def _actions(page: Page, study: str) -> list[str]:
+    answer = page.request.get(f"/api/v1/studies/{study}/log")
+    return [entry["action"] for entry in json.loads(answer.text())["entries"]]
+
+
+def test_the_next_study_is_fetched_ahead_and_opens_in_one_key(page: Page) -> None:
+    """Its pixels are asked for once, ahead, which the log records as that; the page is not loaded anew."""
+    one, two, three = _three(page)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url.split("/api/v1")[-1]))
+    _open(page, one)
+    page.wait_for_function(
+        "(id) => import('/static/ahead.js').then(({ aheadOf }) => aheadOf() === id)", arg=two, timeout=20_000
+    )
+    page.wait_for_load_state("networkidle")
+    assert f"/studies/{two}/images/0/pixels?ahead=true" in asked
+    assert not any(f"/studies/{three}" in path for path in asked)
+    assert "fetched ahead" in _actions(page, two)
+    assert not {"opened", "images opened"} & set(_actions(page, two))
+    page.evaluate("window.mine = true")
+    page.locator(".rv-film").first.focus()
+    page.keyboard.press("Escape")
+    page.keyboard.press("g")
+    expect(page.locator("#name")).to_have_text("two.dcm")
+    expect(page.locator(".rv-film[data-center]")).to_have_count(1)
+    page.wait_for_load_state("networkidle")
+    assert page.evaluate("window.mine")
+    assert page.url.endswith(two)
+    assert asked.count(f"/studies/{two}/images/0/pixels") == 0
+    assert {"opened", "images opened"} <= set(_actions(page, two))
+    page.go_back()
+    expect(page.locator("#name")).to_have_text("one.dcm")
+
+
+def test_what_is_being_written_stays_when_another_study_is_asked_for(page: Page) -> None:
+    one, two, _ = _three(page)
+    _open(page, one)
+    page.keyboard.press("j")
+    page.keyboard.press("e")
+    page.keyboard.type("Half a sen")
+    page.locator("#main").focus()
+    page.keyboard.press("g")
+    expect(page.locator("#alerts")).to_contain_text("Save or cancel")
+    assert page.locator("textarea").input_value().endswith("Half a sen")
+    assert page.url.endswith(one)
+    assert two not in page.url
+
+
+def test_two_windows_are_kept_in_step(page: Page) -> None:
+    one, two, _ = _three(page)
+    _open(page, one)
+    with page.expect_popup() as popped:
+        page.keyboard.press("o")
+    films = popped.value
+    films.locator(".rv-film[data-center]").first.wait_for()
+    expect(page.locator("#viewer")).to_be_hidden()
+    expect(page.locator("#queue")).to_contain_text("3 to read")
+    expect(films.locator(".work")).to_be_hidden()
+    expect(films.locator(".notice")).to_be_visible()
+    page.keyboard.press("g")
+    expect(page.locator("#name")).to_have_text("two.dcm")
+    expect(films.locator("#name")).to_have_text("two.dcm")
+    films.locator(".rv-film[data-center]").first.wait_for()
+    films.locator("#main").focus()
+    films.keyboard.press("j")  # a key of the draft in the films' window
+    expect(page.locator("li.sentence.current")).to_have_count(1)
+    page.locator("#queue a", has_text="one.dcm").click()
+    expect(films.locator("#name")).to_have_text("one.dcm")
+    page.reload()
+    expect(page.locator("#queue")).to_contain_text("3 to read")
+    expect(films.locator("#alerts")).to_be_empty()
+    films.close()
+    expect(page.locator("#viewer")).to_be_visible()
+    page.locator(".rv-film[data-center]").first.wait_for()
+    with page.expect_popup() as popped:
+        page.keyboard.press("o")
+    films = popped.value
+    films.locator(".rv-film[data-center]").first.wait_for()
+    page.goto("/account")
+    expect(films.locator("#alerts")).to_contain_text("The window with the draft was closed.")
+    films.get_by_role("button", name="Show the draft here").click()
+    films.locator("li.sentence").first.wait_for()
+    assert films.url.endswith(one)
+    assert two
+
+
+def test_a_sentence_marks_its_findings_and_a_finding_its_sentences(page: Page) -> None:
+    study = open_study(page)
+
+    def with_a_claim(route: Route) -> None:
+        answer = json.loads(route.fetch().text())
+        claim = {"said": "affirmed", "verdict": "agrees", "probability": None, "agree": [], "differ": []}
+        answer["draft"]["sentences"][0]["details"]["claims"] = [{**claim, "name": "Edema"}]
+        finding = {"probability": 0.7, "threshold": 0.5, "said": "positive", "flag": None, "experience": None}
+        answer["findings"] = [{**finding, "name": name, "recalled": []} for name in ("Edema", "Fracture")]
+        route.fulfill(json=answer)
+
+    page.route(f"**/api/v1/studies/{study}", with_a_claim)
+    page.reload()
+    sentence = page.locator("li.sentence").first
+    sentence.hover()
+    expect(page.locator("#findings tr.marked")).to_have_count(1)
+    expect(page.locator("li.sentence.marked")).to_have_count(0)
+    name = page.locator("#findings tr.marked th").inner_text()
+    finding = page.locator("#findings tr", has=page.get_by_role("rowheader", name=name, exact=True))
+    finding.hover()
+    expect(page.locator("li.sentence.marked")).to_have_count(1)
+    page.locator("h1").hover()
+    expect(page.locator(".marked")).to_have_count(0)
+    page.unroute_all(behavior="ignoreErrors")
