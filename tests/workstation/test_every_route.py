@@ -16,8 +16,8 @@ OPEN = {("POST", "/api/v1/session"), ("GET", "/healthz"), ("GET", "/readyz"), ("
 FOR_ADMINS = {
     ("GET", "/api/v1/log"), ("GET", "/api/v1/log/check"), ("GET", "/api/v1/users"), ("POST", "/api/v1/users"),
     ("POST", "/api/v1/users/{number}/token"), ("GET", "/api/v1/users/{number}/tokens"),
-    ("PUT", "/api/v1/template"), ("DELETE", "/api/v1/template"), ("DELETE", "/api/v1/users/{number}/tokens/{token}"),
-    ("GET", "/api/v1/learning"), ("GET", "/api/v1/reader-study"),
+    ("PUT", "/api/v1/macros/site"), ("PUT", "/api/v1/template"), ("DELETE", "/api/v1/template"),
+    ("DELETE", "/api/v1/users/{number}/tokens/{token}"), ("GET", "/api/v1/learning"), ("GET", "/api/v1/reader-study"),
     ("PUT", "/api/v1/users/{number}/password"), ("PATCH", "/api/v1/users/{number}"),
 }  # fmt: skip
 BODIES: dict[str, Any] = {
@@ -25,6 +25,7 @@ BODIES: dict[str, Any] = {
     "/sign": {"version": 1}, "/addenda": {"after": 0, "text": "More."}, "/reopen": {"version": 1},
     "/reject": {"version": 1, "reason": "No chest."}, "/password": {"new": PASSWORD}, "/users": {"name": "x"},
     "/users/1": {"disabled": True}, "/prior": {"prior": None}, "/template": {"html": ""},
+    "/macros/own": {"macros": {}}, "/macros/site": {"macros": {}},
     "/anyway": {"refusal": "unfamiliar"}, "/lock": {}, "/priority": {"priority": "high"},
 }  # fmt: skip
 VALUES = {"name": "0", "finding": "Edema", "version": "1", "number": "1", "token": "a" * 16}
@@ -71,7 +72,7 @@ def test_admin_routes_are_refused_to_readers(client: TestClient, other_user: dic
     known = {
         route
         for route in routes(client)
-        if any(end in route[1] for end in ("/users", "/log", "/template", "/learning", "/reader-study"))
+        if any(end in route[1] for end in ("/users", "/log", "/template", "/macros/site", "/learning", "/reader-study"))
     }
     assert known - {("GET", f"{OF_A_STUDY}/log"), ("GET", "/api/v1/template")} == FOR_ADMINS
     for method, path in FOR_ADMINS:

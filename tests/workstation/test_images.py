@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import time
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,23 @@ def test_opening_images_is_logged_once(client: TestClient, tmp_path: Path) -> No
         words_of(client, study)
     actions = [entry["action"] for entry in client.get(f"/api/v1/studies/{study}/log").json()["entries"]]
     assert actions.count("images opened") == 1
+
+
+def test_what_is_fetched_ahead_is_not_logged_as_opened(client: TestClient, tmp_path: Path) -> None:
+    (study,) = upload(client, ("chest.dcm", write_dicom(tmp_path / "chest.dcm").read_bytes())).json()["studies"]
+    while client.get("/api/v1/studies").json()["counts"]["drafted"] == 0:  # the study's own page would open it
+        time.sleep(0.02)
+    place = f"/api/v1/studies/{study}"
+    ahead = {client.get(f"{place}{rest}", params={"ahead": True}).content for rest in ("", "/images/0/pixels")}
+    client.get(f"{place}/images", params={"ahead": True})
+
+    def actions() -> list[str]:
+        return [entry["action"] for entry in client.get(f"{place}/log").json()["entries"]]
+
+    assert actions().count("fetched ahead") == 1
+    assert not {"opened", "images opened"} & set(actions())
+    assert {client.get(f"{place}{rest}").content for rest in ("", "/images/0/pixels")} == ahead
+    assert {"opened", "images opened"} <= set(actions())
 
 
 def test_a_long_study_is_described_in_part(settings: Settings, tmp_path: Path) -> None:

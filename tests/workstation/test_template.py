@@ -94,3 +94,21 @@ def test_an_admin_loads_a_template_and_readers_read_it(client: TestClient) -> No
         assert word not in json.dumps(result["template"])
     for method in ("PUT", "DELETE"):
         assert client.request(method, "/api/v1/template", json={"html": TEMPLATE}, headers=csrf).status_code == 403
+
+
+def test_macros_are_a_reader_s_own_or_the_site_s(client: TestClient) -> None:
+    assert client.get("/api/v1/macros").json() == {"own": {}, "site": {}}
+    assert client.put("/api/v1/macros/site", json={"macros": {"nl": "The lungs are clear."}}).status_code == 204
+    assert client.put("/api/v1/macros/own", json={"macros": {"no": "Nodule of [size] mm."}}).status_code == 204
+    assert client.get("/api/v1/macros").json() == {
+        "own": {"no": "Nodule of [size] mm."}, "site": {"nl": "The lungs are clear."},
+    }  # fmt: skip
+    for bad in ({"two words": "x"}, {"": "x"}, {"a": " "}, {"a": "x" * 2_001}, {str(n): "x" for n in range(501)}):
+        assert client.put("/api/v1/macros/own", json={"macros": bad}).status_code == 422, bad
+    entries = client.get("/api/v1/log").json()["entries"]
+    changed = [one["details"] for one in entries if one["action"] == "macros changed"]
+    assert changed == [{"of": "site", "count": 1}, {"of": "user", "count": 1}]
+    csrf = log_in(client, "reader")
+    assert client.get("/api/v1/macros").json() == {"own": {}, "site": {"nl": "The lungs are clear."}}
+    assert client.put("/api/v1/macros/site", json={"macros": {}}, headers=csrf).status_code == 403
+    assert client.put("/api/v1/macros/own", json={"macros": {}}, headers=csrf).status_code == 204

@@ -31,7 +31,7 @@ from radweave.workstation.access import (
     refuse_disabled,
     station_of,
 )
-from radweave.workstation.database import PRIORITIES, now, templates
+from radweave.workstation.database import PRIORITIES, macros, now, templates
 from radweave.workstation.drafts import SECTIONS, Edit
 from radweave.workstation.formats import FORMATS, MAPS, MEDIA_TYPES
 from radweave.workstation.reports import stored_report, with_images
@@ -680,6 +680,48 @@ def remove(user: Admin, station: CurrentStation) -> None:
         refuse_disabled(connection, user)
         if connection.execute(templates.delete()).rowcount:
             log.append(connection, "template removed", user=user.id)
+
+
+# Macros: abbreviations that the editor expands, of each user and of the site.
+
+_OF_SITE: Final = 0
+_MOST_MACROS: Final = 500
+Abbreviation = Annotated[str, Field(pattern=r"^[^\s\[\]]{1,30}$")]
+
+
+class NewMacros(Body):
+    """All macros of a user or of the site, as text by abbreviation."""
+
+    macros: dict[Abbreviation, Annotated[drafts.Words, Field(max_length=2_000)]] = Field(max_length=_MOST_MACROS)
+
+
+@router.get("/macros", tags=["macros"])
+def read_macros(user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
+    """Texts by abbreviation: the user's ``own``, and those of the ``site``. One's own come first."""
+    with station.database.reading() as connection:
+        found = {row.owner: row.texts for row in connection.execute(sa.select(macros))}
+    return {"own": found.get(user.id, {}), "site": found.get(_OF_SITE, {})}
+
+
+@router.put("/macros/own", tags=["macros"], status_code=204)
+def keep_own_macros(body: NewMacros, user: CurrentUser, station: CurrentStation) -> None:
+    """Replace one's own macros."""
+    _keep_macros(station, user, user.id, body)
+
+
+@router.put("/macros/site", tags=["macros"], status_code=204)
+def keep_site_macros(body: NewMacros, user: Admin, station: CurrentStation) -> None:
+    """Replace the macros of the site."""
+    _keep_macros(station, user, _OF_SITE, body)
+
+
+def _keep_macros(station: Station, user: User, owner: int, body: NewMacros) -> None:
+    with station.database.writing() as connection:
+        refuse_disabled(connection, user)
+        connection.execute(macros.delete().where(macros.c.owner == owner))
+        connection.execute(macros.insert().values(owner=owner, texts=body.macros))
+        details = {"of": "site" if owner == _OF_SITE else "user", "count": len(body.macros)}
+        log.append(connection, "macros changed", user=user.id, details=details)
 
 
 # The prior study, the changes from it, and its choice by a reader.

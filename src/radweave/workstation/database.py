@@ -326,6 +326,13 @@ templates = sa.Table(
     sa.Column("loaded", Utc, nullable=False),
 )  # fmt: skip
 
+# Macros: abbreviations and their texts, of a user, or of the site (``owner`` 0).
+macros = sa.Table(
+    "macros", meta,
+    sa.Column("owner", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("texts", sa.JSON, nullable=False),
+)  # fmt: skip
+
 # Studies received from an archive or a scanner: their reports are sent.
 arrivals = sa.Table(
     "arrivals", meta,
@@ -484,7 +491,7 @@ def _add_locks(connection: sa.Connection) -> None:
 MIGRATIONS: Final[Mapping[int, Migration]] = {
     2: _add_sections, 3: _create(arrivals, outbox), 4: _create(priors, listed_studies),
     5: _create(patients, earlier, links, templates), 6: _add_images_digest, 7: _add_addenda, 8: _add_folded_names,
-    9: _create(refusals), 10: _add_locks, 11: _create(arms),
+    9: _create(refusals), 10: _add_locks, 11: _create(arms), 12: _create(macros),
 }  # fmt: skip
 """Version -> the step from the one before. Version 1 is the first."""
 NEWEST: Final = max(MIGRATIONS, default=1)

@@ -185,9 +185,7 @@ def read_map(study: str, finding: str, user: CurrentUser, station: CurrentStatio
     return Response(viewer.nifti_bytes(*laid), media_type="application/gzip")
 
 
-def _part(
-    study: str, name: str, part: str, user: User, station: Station, request: Request, *, ahead: bool
-) -> Response:
+def _part(study: str, name: str, part: str, user: User, station: Station, request: Request, *, ahead: bool) -> Response:
     with visible_study(station.database.reading(), study, user) as (connection, row):
         sources = [one for both in _sources(station, connection, row) for one in both]
     source = next((one for one in sources if one.name == name), None)

@@ -135,3 +135,40 @@ def test_a_sentence_marks_its_findings_and_a_finding_its_sentences(page: Page) -
     page.locator("h1").hover()
     expect(page.locator(".marked")).to_have_count(0)
     page.unroute_all(behavior="ignoreErrors")
+
+
+def test_a_macro_expands_and_tab_goes_through_its_placeholders(page: Page) -> None:
+    open_study(page)
+    page.keyboard.press("q")
+    page.locator("#macros-own").fill(
+        "no: Nodule of [size] mm in the [lobe]. // Follow up in [months] months.\nbad line"
+    )
+    page.get_by_role("button", name="Save Yours").click()
+    expect(page.get_by_role("dialog")).to_contain_text("Line 2")
+    page.locator("#macros-own").fill("no: Nodule of [size] mm in the [lobe]. // Follow up in [months] months.")
+    page.get_by_role("button", name="Save Yours").click()
+    expect(page.get_by_role("dialog")).to_contain_text("Saved.")
+    page.keyboard.press("Escape")
+    page.reload()
+    sentences = page.locator("li.sentence")
+    sentences.first.wait_for()
+    count = sentences.count()
+    page.keyboard.press("j")
+    page.keyboard.press("a")
+    page.keyboard.type("no")
+    expect(page.locator(".hint")).to_contain_text("Tab: Nodule")
+    for text in ("\t6", "\tright upper lobe", "\t"):
+        for one in text:
+            page.keyboard.press("Tab" if one == "\t" else one)
+    page.keyboard.press("Control+Enter")
+    expect(page.locator("#alerts")).to_contain_text("Fill in [months] first")
+    page.locator("textarea").press("End")
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.type("12")
+    page.keyboard.press("Control+Enter")
+    expect(sentences).to_have_count(count + 2)
+    texts = page.locator("li.sentence .words").all_inner_texts()
+    assert texts[1:3] == ["Nodule of 6 mm in the right upper lobe.", "Follow up in 12 months."]
+    page.keyboard.press("e")
+    page.keyboard.press("Tab")  # nothing to expand: it leaves the field
+    assert page.evaluate("document.activeElement.tagName") != "TEXTAREA"

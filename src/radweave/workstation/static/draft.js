@@ -4,6 +4,7 @@ import { ask } from "./api.js";
 import { alarm, at, button, clearAlarm, h, redraw, say } from "./dom.js";
 import { key, listed, shortcut } from "./keys.js";
 import { isOthers } from "./lock.js";
+import { offered, showMacros, tab, unfilled } from "./macros.js";
 import { about } from "./marks.js";
 import { drawTemplate } from "./template.js";
 import { against, margin, origin, probability, verdict, why } from "./words.js";
@@ -12,7 +13,7 @@ export const SECTIONS = ["indication", "technique", "comparison", "findings", "i
 const title = (section) => section[0].toUpperCase() + section.slice(1);
 const mostCharacters = Number(at("study").dataset.mostCharacters);
 
-/** The one editor that is open: {op, key, after, section, text, was, above}. It stays until it is saved or cancelled. */
+/** The one editor that is open: {op, key, after, section, text, was, above, wasExpanded}. It stays until it is saved or cancelled. */
 let open = null;
 let current = null;
 /** While a pointer is down nothing is chosen: what would move away under it is not clicked. */
@@ -53,7 +54,7 @@ function waiting({ state, reason }) {
 function drawTools(page) {
   const { study } = page;
   if (!study.draft || !canEdit(page)) return redraw(at("draft-tools"));
-  redraw(at("draft-tools"), button("Undo", () => undo(page), {
+  redraw(at("draft-tools"), button("Macros", showMacros, { focus: "macros", "aria-keyshortcuts": shortcut("q") }), button("Undo", () => undo(page), {
     focus: "undo", disabled: study.draft.undo === null, "aria-keyshortcuts": shortcut("z"),
   }));
 }
@@ -111,12 +112,26 @@ function adding(page, rows) {
     button(title(section), () => insert(page, section, null), { focus: `section-${section}`, "aria-label": `Add to ${section}` })));
 }
 
+/** Sentences of a text that macros put together: " // " stands between two. */
+const sentencesIn = (text) => text.split(/\s*\/\/\s*|\n+/).map((one) => one.trim()).filter(Boolean);
+
 function drawEditor(page) {
+  const hint = h("p", { class: "soft hint", "aria-live": "polite" });
   const area = h("textarea", {
     "aria-label": open.op === "replace" ? "The sentence" : "The new sentence", "data-focus": "editor", maxlength: mostCharacters,
-    oninput: (event) => { open.text = event.target.value; grow(event.target); },
+    oninput: (event) => {
+      open.text = event.target.value;
+      grow(event.target);
+      const text = offered(event.target);
+      hint.textContent = text ? `Tab: ${text}` : "";
+    },
     onkeydown: (event) => {
-      if (event.key === "Escape") cancel(page);
+      if (event.key === "Tab") {
+        const done = tab(event.target, { isBack: event.shiftKey, wasExpanded: open.wasExpanded });
+        if (!done) return;
+        open.wasExpanded ||= done === "expanded";
+        if (done === "expanded") event.target.dispatchEvent(new Event("input"));
+      } else if (event.key === "Escape") cancel(page);
       else if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) save(page);
       else return;
       event.preventDefault();
@@ -124,7 +139,7 @@ function drawEditor(page) {
   });
   area.value = open.text;
   requestAnimationFrame(() => grow(area));
-  return h("div", { class: "editor" }, area, h("p", { class: "actions" },
+  return h("div", { class: "editor" }, area, hint, h("p", { class: "actions" },
     button("Save", () => save(page), { class: "main", focus: "save", "aria-keyshortcuts": "Control+Enter" }),
     button("Cancel", () => cancel(page), { focus: "cancel", "aria-keyshortcuts": "Escape" })));
 }
@@ -192,8 +207,13 @@ async function save(page) {
   const { op, key: name, after, section, was } = open;
   if (!text) return alarm("The sentence is empty. Cancel, or remove it.");
   if (text === was.trim()) return cancel(page);
-  const sent = op === "replace" ? { op, key: name, text } : { op, after, section, text };
-  const isKept = await changed(page, [sent], () => { open = null; });
+  const left = unfilled(text, open.wasExpanded);
+  if (left) return alarm(`Fill in ${left} first, or take it out.`);
+  const [first, ...more] = open.wasExpanded ? sentencesIn(text) : [text];
+  const sent = op === "replace" ? { op, key: name, text: first } : { op, after, section, text: first };
+  // Each goes in after the same sentence, so the last one first; a new first one last of all.
+  const rest = more.toReversed().map((one) => ({ op: "insert", after: op === "replace" ? name : after, section, text: one }));
+  const isKept = await changed(page, [...rest, sent], () => { open = null; });
   if (isKept) focusSentence(op === "replace" ? name : newest(page));
 }
 
@@ -294,7 +314,9 @@ export function keysOfDraft(page) {
     if (page.study?.draft && canEdit(page)) insert(page, row?.section ?? "findings", row?.key ?? last(rows(), "findings"));
   });
   key("x", "remove the sentence", onCurrent((row) => remove(page, row.key)));
+  key("q", "macros", showMacros);
   key("z", "undo", () => page.study?.draft && undo(page));
+  listed("Tab", "expand a macro, then the next placeholder");
   listed("Ctrl Enter", "save what is written");
   listed("Esc", "leave it");
 }

@@ -12,6 +12,7 @@ import "./frame.js";
 import { drawHistory } from "./history.js";
 import { act, key } from "./keys.js";
 import { hold, holderLine, keepLock, letGo } from "./lock.js";
+import { loadMacros } from "./macros.js";
 import "./marks.js";
 import { drawPrior, forgetPrior, loadPrior, showPrior } from "./prior.js";
 import { add, countFor, decide, drawSign, hasAddendum, sign } from "./sign.js";
@@ -108,7 +109,7 @@ function drawFooter({ model, draft }) {
 async function start() {
   const images = joinWindows({ page, open, act, show: showImages }).then(() => showImages()); // they take longest
   try {
-    if (!isFilms) page.template = await loadTemplate();
+    if (!isFilms) [page.template] = await Promise.all([loadTemplate(), loadMacros()]);
     await load();
     if (!isFilms) await hold(page);
   } catch (problem) {
