@@ -699,8 +699,8 @@ class NewMacros(Body):
 def read_macros(user: CurrentUser, station: CurrentStation) -> dict[str, Any]:
     """Texts by abbreviation: the user's ``own``, and those of the ``site``. One's own come first."""
     with station.database.reading() as connection:
-        found = {row.owner: row.texts for row in connection.execute(sa.select(macros))}
-    return {"own": found.get(user.id, {}), "site": found.get(_OF_SITE, {})}
+        texts = {row.owner: row.texts for row in connection.execute(sa.select(macros))}
+    return {"own": texts.get(user.id, {}), "site": texts.get(_OF_SITE, {})}
 
 
 @router.put("/macros/own", tags=["macros"], status_code=204)
