@@ -422,9 +422,7 @@ def test_the_page_needs_nothing_from_elsewhere_and_runs_only_its_own_script(expl
         assert f'id="{target}"' in html, target
     scripts = re.findall(r"<script([^>]*)>(.*?)</script>", html, re.DOTALL)
     (run,) = [text for attributes, text in scripts if "module" in attributes]
-    assert {re.sub(r' id="[^"]*"', "", attributes) for attributes, _ in scripts} == {
-        ' type="module"', ' type="text/plain"', ' type="application/json"'
-    }  # fmt: skip
+    assert len(scripts) == 1
     policy = f"script-src 'sha256-{base64.b64encode(hashlib.sha256(run.encode()).digest()).decode()}'\""
     assert policy in html
     assert "default-src 'none'" in html
@@ -433,7 +431,6 @@ def test_the_page_needs_nothing_from_elsewhere_and_runs_only_its_own_script(expl
     assert not re.search(r"https?://|\bfetch\(|XMLHttpRequest|innerHTML", run)
     assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; &#34;quoted&#34; \ufffd\ufffd" in html
     assert "<b>one" not in html
-    assert "&lt;b&gt;one" in html or "\\u003cb>one" in html
     assert "prefers-color-scheme: dark" in html
     assert "@media print" in html
 
@@ -441,10 +438,10 @@ def test_the_page_needs_nothing_from_elsewhere_and_runs_only_its_own_script(expl
 def test_script_controls_are_hidden_without_scripts(explained: Path) -> None:
     """Each control that does nothing by itself; the pictures of the page are there without."""
     html = explained.read_text()
-    controls = re.findall(r"<button[^>]*>|<label[^>]*>\s*opacity|<div id=\"viewer\"[^>]*>", html)
-    assert len(controls) >= 10
+    controls = re.findall(r"<button[^>]*>|<label[^>]*>\s*opacity", html)
+    assert len(controls) >= 6
     assert all("hidden" in control for control in controls)
-    assert 'id="plain"' in html
+    assert '<svg class="picture"' in html
     assert "<noscript>" in html
 
 

@@ -17,8 +17,6 @@ import pytest
 
 from radweave.core.storage import sha256_file
 from radweave.io import viewer
-from radweave.io.viewer import STATIC as SHARED
-from radweave.io.viewer import bundle
 from tests.image_files import write_dicom
 
 STATION = Path(str(files("radweave.workstation"))) / "static"
@@ -28,12 +26,16 @@ VENDORED = {
     "LICENSES.txt": "3c72537e122ef09614a67ae81d0fb93ba9b3ada7e21343506d9a35a86e9b3b40",
 }
 _RUN = """
-import { greyTable, moved } from MODULE;
-const cases = CASES;
+import { shownOf, valueOf } from MODULE;
 const packed = (bytes) => Buffer.from(bytes).toString("base64");
-console.log(JSON.stringify(cases.map(([about, preset, inverted]) => packed(greyTable(about, preset, { inverted })))));
-const from = { function: "LINEAR", center: 100, width: 200 };
-console.log(JSON.stringify(moved(from, 0.5, -0.25, { low: 0, size: 1000 })));
+const grey = (about, preset, inverted, word) => {
+  if (word === about.padding) return 0;
+  const shown = shownOf(valueOf(word, about), preset, null);
+  const share = about.inverted === inverted ? shown : Math.fround(1 - shown);
+  return Math.floor(Math.fround(Math.fround(share * 255) + 0.5));
+};
+const all = (one) => packed(Uint8Array.from({ length: 65536 }, (_, word) => grey(...one, word)));
+console.log(JSON.stringify(CASES.map(all)));
 """
 
 
@@ -44,15 +46,15 @@ def run_in_node(name: str, script: str, folder: Path) -> list[Any]:
         pytest.skip("needs node, to run the viewer's arithmetic")
     # The file is a module by its place in a page, not by its name.
     copied = folder / f"{name}.mjs"
-    copied.write_text((SHARED / "viewer" / f"{name}.js").read_text())
+    copied.write_text((STATION / "viewer" / f"{name}.js").read_text())
     (folder / "run.mjs").write_text(script.replace("MODULE", json.dumps(copied.as_uri())))
     done = subprocess.run([node, str(folder / "run.mjs")], capture_output=True, text=True, timeout=60, check=True)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def in_node(cases: list[Any], folder: Path) -> list[Any]:
-    greys, window = run_in_node("window", _RUN.replace("CASES", json.dumps(cases)), folder)
-    return [[np.frombuffer(b64decode(row), np.uint8) for row in greys], window]
+    (greys,) = run_in_node("window", _RUN.replace("CASES", json.dumps(cases)), folder)
+    return [np.frombuffer(b64decode(row), np.uint8) for row in greys]
 
 
 def test_windows_equal_those_of_python(tmp_path: Path) -> None:
@@ -67,13 +69,12 @@ def test_windows_equal_those_of_python(tmp_path: Path) -> None:
     read = [viewer.read_words(write_dicom(tmp_path / f"{number}.dcm", **kind)) for number, kind in enumerate(kinds)]
     cases = [(one.about, preset, turned) for one in read for preset in one.about["presets"] for turned in (False, True)]
     words = np.arange(65_536, dtype=np.uint16)
-    greys, window = in_node([list(case) for case in cases], tmp_path)
+    greys = in_node([list(case) for case in cases], tmp_path)
     assert len(greys) == len(cases) >= 14
     for (about, preset, turned), result in zip(cases, greys, strict=True):
         expected = viewer.shown_bytes(words, about, preset, inverted=turned)
         np.testing.assert_array_equal(result, expected, err_msg=str((preset, turned)))
         assert len(np.unique(result)) > 1
-    assert window == {"name": None, "function": "LINEAR", "center": 50, "width": 300}
 
 
 @pytest.mark.parametrize("padding", [None, 5, 300])
@@ -101,7 +102,7 @@ def test_no_grey_value_equals_padding(tmp_path: Path, last: int, padding: int | 
 def test_a_sigmoid_equals_python_within_a_level(tmp_path: Path) -> None:
     kind = {"bits": 12, "WindowCenter": 1500, "WindowWidth": 2500, "VOILUTFunction": "SIGMOID"}
     read = viewer.read_words(write_dicom(tmp_path / "chest.dcm", **kind))
-    greys, _ = in_node([[read.about, read.about["presets"][0], False]], tmp_path)
+    greys = in_node([[read.about, read.about["presets"][0], False]], tmp_path)
     expected = viewer.shown_bytes(np.arange(65_536, dtype=np.uint16), read.about, read.about["presets"][0])
     assert np.abs(greys[0] - expected.astype(int)).max() <= 1
 
@@ -113,8 +114,8 @@ def test_vendored_files_have_their_hashes() -> None:
 
 
 def _ours() -> list[Path]:
-    """Modules of the viewer: what is shared, what the workstation alone has, what the page of ``explain`` alone has."""
-    result = [*(SHARED / "viewer").glob("*.js"), *(STATION / "viewer").glob("*.js"), *PAGE.glob("*.js")]
+    """Modules of the viewer, and the script of the page of ``explain``."""
+    result = [*(STATION / "viewer").glob("*.js"), *PAGE.glob("*.js")]
     assert len(result) >= 12
     return result
 
@@ -137,91 +138,18 @@ def test_no_script_evaluates_text() -> None:
 
 def test_every_imported_module_exists() -> None:
     for path in _ours():
-        root = next(root for root in (SHARED, STATION, PAGE) if path.is_relative_to(root))
+        root = next(root for root in (STATION, PAGE) if path.is_relative_to(root))
         for name in re.findall(r'(?:from|import) ?\(?"(\.[^"]+)"', path.read_text()):
             place = posixpath.normpath(posixpath.join(path.relative_to(root).parent.as_posix(), name))
-            assert any((folder / place).is_file() for folder in {root, SHARED}), (path.name, name)
+            assert (root / place).is_file(), (path.name, name)
 
 
 def test_colours_equal_those_of_explain() -> None:
     """A finding has the same colour on all pages of ours."""
     from radweave.inference.explain.maps import LINE_AT, RAMP
 
-    text = (SHARED / "viewer" / "colours.js").read_text()
+    text = (STATION / "viewer" / "colours.js").read_text()
     assert f"STOPS = {json.dumps([[stop, list(colour)] for stop, colour in RAMP])}".replace(".0,", ",") in text
     assert f"LINE_AT = {LINE_AT}" in text
     lightness = [0.2126 * red + 0.7152 * green + 0.0722 * blue for _, (red, green, blue) in RAMP]
     assert lightness == sorted(lightness)
-
-
-_LEVELS = """
-import { levelsOf, visible } from MODULE;
-const words = Uint16Array.from(WORDS);
-const levels = levelsOf(words, 700, 901, 65535);
-console.log(JSON.stringify(levels.map((level) => [level.columns, level.rows])));
-console.log(JSON.stringify([...levels[1].words]));
-const part = (placed) => {
-  const found = visible(levels, placed, [400, 300]);
-  return [found.number, found.x, found.y, found.wide, found.tall, ...found.at];
-};
-console.log(JSON.stringify([part([-10, -20, 700, 901]), part([50, 40, 175, 225.25]), part([0, 0, 7000, 9010])]));
-"""
-
-
-def test_downscaling_averages(tmp_path: Path) -> None:
-    words = np.random.default_rng(0).integers(0, 65_536, (901, 700))
-    words[0, 0] = 65_535
-    script = _LEVELS.replace("WORDS", json.dumps(words.ravel().tolist()))
-    sizes, half, parts = run_in_node("levels", script, tmp_path)
-    assert sizes == [[700, 901], [350, 451]]
-    padded = np.vstack([words, words[-1:]]).reshape(451, 2, 350, 2)
-    means = (padded.sum(axis=(1, 3)) + 2) >> 2
-    means[(padded == 65_535).any(axis=(1, 3))] = 65_535
-    np.testing.assert_array_equal(np.reshape(half, (451, 350)), means)
-    assert parts[0] == [0, 9, 19, 402, 302, -1, -1, 402, 302]  # one to one: the part on the screen and one pixel more
-    assert parts[1][:5] == [1, 0, 0, 350, 451]
-    assert parts[2][:5] == [0, 0, 0, 41, 31]
-
-
-_LIBRARY = """// A comment.
-export const ONE = 1;
-
-export function twice(value) {
-  return 2 * value * ONE;
-}
-
-export class Box {
-  constructor() { this.held = twice(3); }
-}
-"""
-
-
-def test_a_bundle_behaves_like_its_modules(tmp_path: Path) -> None:
-    """What a module does not export stays its own: two of them may use a name."""
-    (tmp_path / "inner").mkdir()
-    (tmp_path / "inner" / "box.js").write_text(_LIBRARY)
-    other = 'import { Box } from "./box.js";\n\nconst ONE = 5;\nexport const held = () => new Box().held + ONE;\n'
-    (tmp_path / "inner" / "other.js").write_text(other)
-    (tmp_path / "page.js").write_text(
-        'import { Box as Kept, twice } from "./inner/box.js";\nimport { held } from "./inner/other.js";\n\n'
-        "const ONE = 7;\nconsole.log(JSON.stringify([ONE, twice(ONE), new Kept().held, held()]));\n"
-    )
-    script = bundle("page.js", tmp_path)
-    assert script.count("class Box") == 1
-    assert not re.search(r"^(import|export)\b", script, re.MULTILINE)
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("needs node, to run the script")
-    (tmp_path / "all.mjs").write_text(script)
-    done = subprocess.run([node, str(tmp_path / "all.mjs")], capture_output=True, text=True, timeout=60, check=True)
-    assert json.loads(done.stdout) == [7, 14, 6, 11]
-
-
-@pytest.mark.parametrize(
-    "line", ['import "./box.js";', 'import all from "./box.js";', "export default 1;", 'const x = import("./box.js");']
-)
-def test_an_unknown_form_of_import_is_an_error(line: str, tmp_path: Path) -> None:
-    (tmp_path / "box.js").write_text("export const a = 1;\n")
-    (tmp_path / "page.js").write_text(f"{line}\n")
-    with pytest.raises(ValueError, match=r"page\.js"):
-        bundle("page.js", tmp_path)

@@ -13,11 +13,8 @@ from __future__ import annotations
 
 import gzip
 import io
-import posixpath
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -250,67 +247,3 @@ def write_words(words: Words, file: IO[bytes]) -> None:
     """Write words, row by row from the top, little-endian, gzipped."""
     with gzip.GzipFile(fileobj=file, mode="wb", compresslevel=COMPRESSION, mtime=0) as packed:
         packed.write(np.ascontiguousarray(words, dtype="<u2").tobytes())
-
-
-# The viewer's modules as one script, for pages without a server: ``bundle("page.js", folder)`` joins a module and its
-# imports. Each module becomes a function that is called once in the order of imports and returns its exports. Only the
-# forms of import and export in our modules are supported.
-
-
-STATIC: Final = Path(str(files("radweave.io"))) / "static"
-STYLE: Final = "viewer/viewer.css"
-_IMPORT = re.compile(r'^import \{ (?P<names>[^}]+) \} from "(?P<place>\.[^"]+)";$', re.MULTILINE)
-_EXPORT = re.compile(r"^export (?P<rest>(?:const|async function|function|class) (?P<name>\w+))", re.MULTILINE)
-_OTHER_FORMS = re.compile(r"^(?:import|export)\b|\bimport\(|\bimport\.meta\b", re.MULTILINE)
-
-
-def bundle(entry: str, *folders: Path) -> str:
-    """One script of ``entry`` and its imports, each looked for in the folders and then among the shared modules.
-
-    Raises:
-        ValueError: for a module that is not there, imports itself through others, or is written in a form that is not
-            known.
-    """
-    parts: dict[str, str] = {}
-    _add(entry, (*folders, STATIC), parts, ())
-    return "\n".join(parts.values())
-
-
-def style() -> str:
-    """The viewer's style sheet."""
-    return (STATIC / STYLE).read_text(encoding="utf-8")
-
-
-def _add(name: str, folders: tuple[Path, ...], parts: dict[str, str], above: tuple[str, ...]) -> None:
-    if name in parts:
-        return
-    if name in above:
-        raise ValueError(f"{name} imports itself")
-    path = next((folder / name for folder in folders if (folder / name).is_file()), None)
-    if path is None:
-        raise ValueError(f"there is no module {name}")
-    text = path.read_text(encoding="utf-8")
-    needed = [_place(name, match["place"]) for match in _IMPORT.finditer(text)]
-    for other in needed:
-        _add(other, folders, parts, (*above, name))
-    exported = [match["name"] for match in _EXPORT.finditer(text)]
-    text = _IMPORT.sub(lambda match: _taken(name, match), text)
-    text = _EXPORT.sub(lambda match: match["rest"], text)
-    if _OTHER_FORMS.search(text):
-        raise ValueError(f"{name} imports or exports in a form that is not known")
-    parts[name] = f"const {_called(name)} = (() => {{\n{text}\nreturn {{ {', '.join(exported)} }};\n}})();"
-
-
-def _taken(name: str, match: re.Match[str]) -> str:
-    """``import { a, b as c } from "./x.js"`` as a destructuring of the module's result."""
-    names = ", ".join(one.strip().replace(" as ", ": ") for one in match["names"].split(","))
-    return f"const {{ {names} }} = {_called(_place(name, match['place']))};"
-
-
-def _place(name: str, imported: str) -> str:
-    return posixpath.normpath(posixpath.join(posixpath.dirname(name), imported))
-
-
-def _called(name: str) -> str:
-    """The variable of a module, with a unique prefix."""
-    return "$" + re.sub(r"\W", "_", name.removesuffix(".js"))

@@ -243,9 +243,7 @@ def problem_page(request: Request, status: int, reason: str) -> HTMLResponse | N
 def add_pages(app: FastAPI) -> None:
     """Add the pages and their static files."""
     app.include_router(router)
-    app.mount(
-        "/static", StaticFiles(packages=[("radweave.workstation", "static"), ("radweave.io", "static")]), name="static"
-    )
+    app.mount("/static", StaticFiles(packages=[("radweave.workstation", "static")]), name="static")
 
 
 RETRY_S = 10

@@ -32,7 +32,6 @@ from radweave.inference.explain.page import Explained, render
 from radweave.inference.pictures import Picture, model_input, read_scan, refuse_doubtful, view_of
 from radweave.inference.predictor import Predictor, refuse_outliers
 from radweave.io.images import read_radiograph
-from radweave.io.viewer import Read, read_words
 from radweave.io.volumes import Volume
 from radweave.labels import get_labeler
 from radweave.nn.decoding import DecodingConfig
@@ -62,8 +61,7 @@ def explain_files(
     views, warnings = predictor.read_views(group.images, force=force)
     report = predictor.report_on(views, study_id=group.name, warnings=warnings, force=force)
     subjects = [
-        subject_of(number, picture, view_of(picture), predictor, stored=_stored(path, picture))
-        for number, (path, picture) in enumerate(views, start=1)
+        subject_of(number, picture, view_of(picture), predictor) for number, (_, picture) in enumerate(views, start=1)
     ]
     return write_explanation(
         run,
@@ -105,16 +103,7 @@ def explain_study(
     return write_explanation(
         run,
         replace(report, evidence={**report.evidence, "views": views}, warnings=warnings),
-        [
-            subject_of(
-                number,
-                picture,
-                ref.view,
-                predictor,
-                stored=_stored(dataset.image_path(ref.path), picture, ref.original_size_wh),
-            )
-            for number, (ref, picture) in enumerate(rows.views, start=1)
-        ],
+        [subject_of(number, picture, ref.view, predictor) for number, (ref, picture) in enumerate(rows.views, start=1)],
         out,
         banner=predictor.warnings,
         has_prior=rows.example.prior is not None,
@@ -171,31 +160,19 @@ def write_explanation(
     return out / PAGE
 
 
-def subject_of(
-    number: int, picture: Picture, view: View, predictor: Predictor, *, stored: Read | None = None
-) -> Subject:
-    """A radiograph as it was read, or a scan as the model saw it. ``stored`` are the values of a radiograph's file."""
+def subject_of(number: int, picture: Picture, view: View, predictor: Predictor) -> Subject:
+    """A radiograph as it was read, or a scan as the model saw it."""
     if isinstance(picture, Volume):
         return scan_subject(picture, predictor.ct)
     kind = "" if view is View.UNKNOWN else f", {view.value}"
-    return RadiographSubject(f"View {number}{kind}", picture.pixels, predictor.image_size, view.value, stored)
-
-
-def _stored(path: Path, picture: Picture, original_size_wh: tuple[int, int] | None = None) -> Read | None:
-    """The values of a radiograph's file. Where they cannot be had by themselves, the page shows its grey values."""
-    if isinstance(picture, Volume):
-        return None
-    try:
-        return read_words(path, original_size_wh=original_size_wh)
-    except InputError:
-        return None
+    return RadiographSubject(f"View {number}{kind}", picture.pixels, predictor.image_size)
 
 
 def scan_subject(volume: Volume, options: CtPreprocessing) -> ScanSubject:
     """A scan as a model with these options sees it."""
     hu, spacing_mm = preprocess_spaced(volume, options)
     voxels = to_bytes(hu, options).astype(np.float32) / np.float32(255)
-    return ScanSubject("CT", voxels, spacing_mm, np.rint(hu).astype(np.int16))
+    return ScanSubject("CT", voxels, spacing_mm)
 
 
 def _training_warning(run: Run, dataset: Dataset, study: Study) -> tuple[str, ...]:

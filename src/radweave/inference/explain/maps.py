@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,12 +21,9 @@ from PIL import Image, ImageDraw, ImageFont
 
 from radweave.core.evidence import DraftEvidence
 from radweave.core.study import LabelState
-from radweave.data.square import covered_by_square, place_in_square
+from radweave.data.square import place_in_square
 from radweave.inference.explain.support import Finding, Support
 from radweave.labels import NO_FINDING
-
-if TYPE_CHECKING:
-    from radweave.io.viewer import Read
 
 SHOWN_PX = 640
 """Longest side of a picture on the page. Smaller pictures are enlarged, so that a map over them is smooth."""
@@ -66,16 +63,11 @@ class Subject(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RadiographSubject:
-    """A radiograph: ``pixels`` (H, W) in [0, 1] as it was read, ``side`` of the square that the model saw.
-
-    ``stored`` are the values of its file, where there is one that can be read so: what a window is laid over.
-    """
+    """A radiograph: ``pixels`` (H, W) in [0, 1] as it was read, ``side`` of the square that the model saw."""
 
     title: str
     pixels: NDArray[np.float32]
     side: int
-    view: str = "UNKNOWN"
-    stored: Read | None = None
 
     @property
     def axes(self) -> int:
@@ -99,10 +91,6 @@ class RadiographSubject:
         total = float(weights.sum())
         return 0.0 if total <= 0 else 1.0 - float(rows @ weights @ columns) / total
 
-    def covers(self) -> tuple[tuple[float, float], ...]:
-        """Extent of a map on the picture: (start, extent) along rows and columns, in shares of its size."""
-        return covered_by_square(self.pixels.shape[0], self.pixels.shape[1], self.side)
-
     def _place(self) -> tuple[int, int, int, int]:
         return place_in_square(self.pixels.shape[0], self.pixels.shape[1], self.side)
 
@@ -111,15 +99,13 @@ class RadiographSubject:
 class ScanSubject:
     """A CT scan: ``voxels`` (z, y, x) in [0, 1] as the model saw them, z to the head, y to the back, x to the left.
 
-    ``hu`` are the same voxels in Hounsfield units, where they are known. ``spacing_mm`` is (z, y, x), only its ratios
-    matter. Slices are shown as radiologists look at them: from the feet, from the front, from the left, with the
-    patient's right on the left side where it can be seen.
+    ``spacing_mm`` is (z, y, x), only its ratios matter. Slices are shown as radiologists look at them: from the feet,
+    from the front, from the left, with the patient's right on the left side where it can be seen.
     """
 
     title: str
     voxels: NDArray[np.float32]
     spacing_mm: tuple[float, float, float] = (1.0, 1.0, 1.0)
-    hu: NDArray[np.int16] | None = None
 
     @property
     def axes(self) -> int:
@@ -376,14 +362,12 @@ class MapFigure:
 class Gallery:
     """All pictures of a page. A grey picture is held once, however many maps lie over it.
 
-    ``maps`` are those of the figures as the method gave them; ``files`` are the PNGs beside the page, each with the
-    ``notices`` below it; ``notes`` say what could not be shown.
+    ``files`` are the PNGs beside the page, each with the ``notices`` below it; ``notes`` say what could not be shown.
     """
 
     pictures: dict[str, tuple[str, int, int]] = field(default_factory=dict)
     plain: list[Shown] = field(default_factory=list)
     figures: list[MapFigure] = field(default_factory=list)
-    maps: dict[str, list[Floats]] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
     files: dict[str, bytes] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -420,7 +404,6 @@ def draw(
     for name in choose(list(maps), findings):
         slug = _slug(name, slugs)
         gallery.figures.append(_figure(gallery, findings[name], slug, subjects, maps[name]))
-        gallery.maps[name] = maps[name]
     left = [name for name in maps if name not in {NO_FINDING, *(figure.name for figure in gallery.figures)}]
     if left:
         gallery.notes.append(f"Not shown, as neither probable nor in the draft: {', '.join(left)}.")

@@ -1,30 +1,6 @@
-// What a page of `radweave explain` does where scripts run: images are windowed and enlarged, texts are copied.
-
-import { Embedded } from "./embedded.js";
-import { openScan } from "./scan.js";
-import { Radiographs } from "./viewer/radiographs.js";
+// What a page of `radweave explain` does where scripts run: maps fade, texts are copied.
 
 const at = (id) => document.getElementById(id);
-
-/** The viewer in place of the pictures, which stay for paper. */
-async function show() {
-  const { scan, images, maps } = JSON.parse(at("viewed").textContent);
-  const place = at("viewer");
-  const names = Object.keys(maps);
-  place.hidden = false;
-  const viewer = scan
-    ? await openScan(place, { about: scan, maps, names })
-    : new Radiographs(place, new Embedded(maps), { images, prior: [], maps: names, left_out: 0 });
-  at("plain").classList.add("paper");
-  for (const button of document.querySelectorAll("button[data-map]")) {
-    button.hidden = !names.includes(button.dataset.map);
-    button.addEventListener("click", () => {
-      viewer.showFinding(button.dataset.map);
-      place.scrollIntoView({ block: "nearest" });
-      viewer.focus();
-    });
-  }
-}
 
 async function copy(button) {
   let done = true;
@@ -54,11 +30,4 @@ for (const button of document.querySelectorAll("button[data-copy]")) {
 for (const slider of document.querySelectorAll("input[data-opacity]")) {
   slider.parentElement.hidden = false;
   slider.addEventListener("input", () => slider.closest("figure").style.setProperty("--heat", slider.value));
-}
-if (at("viewed")) {
-  show().catch((problem) => {
-    at("viewer").hidden = true;
-    at("plain").classList.remove("paper");
-    at("said").textContent = `The images stay as they are: ${problem.message}`;
-  });
 }

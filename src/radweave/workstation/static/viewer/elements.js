@@ -33,9 +33,3 @@ export function choice(label, options, action, attributes = {}) {
 export function fill(select, options) {
   select.replaceChildren(...options.map(([value, words]) => made("option", { value }, words)));
 }
-
-/** A table of keys, for who asks for it. */
-export function keysTable(keys) {
-  return made("details", { class: "rv-help" }, made("summary", {}, "Keys"),
-    made("dl", {}, keys.map(([names, words]) => [made("dt", {}, names.map((name) => made("kbd", {}, name))), made("dd", {}, words)])));
-}
