@@ -26,6 +26,8 @@ from pathlib import Path
 from typing import Any
 
 _AWAY = (OSError, HTTPException)
+PATIENCE_S = 900.0
+"""Longest wait for an answer or a draft, on a machine that has other work too."""
 
 
 def free_port() -> int:
@@ -175,7 +177,7 @@ class Load:
 
     def ask(self, kind: str, method: str, path: str, body: bytes | None = None, **headers: str) -> Answer:
         """Ask until the server is there, and until its queue takes it."""
-        end = time.monotonic() + 300
+        end = time.monotonic() + PATIENCE_S
         while True:
             assert time.monotonic() < end, f"{kind}: no answer"
             begun = time.monotonic()
@@ -217,7 +219,7 @@ class Load:
                 self.times["draft"].append(time.monotonic() - begun)
                 return
             assert state in ("waiting", "drafting"), state
-            assert time.monotonic() < begun + 300, "no draft"
+            assert time.monotonic() < begun + PATIENCE_S, "no draft"
             time.sleep(self.poll_s)
 
     def _open(self, study: str) -> None:
