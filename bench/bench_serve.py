@@ -111,6 +111,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--clients", type=int, default=32)
+    parser.add_argument("--archives", type=int, default=2, help="of 20 images from each client at once in the end")
     parser.add_argument("--run", type=Path)
     parser.add_argument("--database")
     options = parser.parse_args(given)
@@ -143,14 +144,14 @@ def main(given: Sequence[str] | None = None) -> None:
             load.run(options.clients, seconds, kill)
             took, sent = time.monotonic() - begun, len(load.names)
             times = {kind: list(rows) for kind, rows in load.times.items()}
-            answers = load.burst(options.clients, 20, uploads=2)
+            answers = load.burst(options.clients, 20, uploads=options.archives)
             total = load.check()
         finally:
             memory.end()
             code = server.stop()
     print(f"{options.clients} clients, {took:.0f} s: {sent} studies, each drafted once; {len(load.edits)} edits and")
     print(f"{len(load.signed)} signatures, all there; away for {load.counts['away']} tries; its end: {code}")
-    print(f"then {options.clients * 2} archives of 20 at once: {dict(answers)}; in all {total} studies, none twice")
+    print(f"then {options.clients * options.archives} archives of 20 at once: {dict(answers)}; in all {total} studies, none twice")
     print("\n".join(table(times)))
     print("\n".join(memory.lines()))
 

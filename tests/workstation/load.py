@@ -51,7 +51,7 @@ class Killed:
         server_output = self._place / f"server{self._starts}.out"
         with self.log.open("wb") as errors, server_output.open("wb") as out:
             self.process = subprocess.Popen(self.command, stdout=out, stderr=errors)
-        end = time.monotonic() + 120
+        end = time.monotonic() + PATIENCE_S
         while not self._answers():
             assert self.process.poll() is None, self.log.read_text()[-2_000:]
             assert time.monotonic() < end, "the server does not start"
@@ -72,7 +72,7 @@ class Killed:
         return int(pids[-1]) if pids else None
 
     def kill_worker(self) -> None:
-        end = time.monotonic() + 120
+        end = time.monotonic() + PATIENCE_S
         while self.worker is None:
             assert time.monotonic() < end, "there is no inference process"
             time.sleep(0.05)
@@ -290,7 +290,7 @@ class Load:
     def check(self) -> int:
         """How many studies there are: those that were sent, each once, drafted once, as it was left."""
         result = self._all()
-        end = time.monotonic() + 600
+        end = time.monotonic() + PATIENCE_S
         while any(row["state"] in ("waiting", "drafting") for row in result):
             assert time.monotonic() < end
             time.sleep(1.0)
