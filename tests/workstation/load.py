@@ -110,7 +110,7 @@ def request(port: int, method: str, path: str, token: str, *, body: bytes | None
         data = answer.read()
         isjson = "json" in (answer.getheader("content-type") or "")
         result = {name.lower(): value for name, value in answer.getheaders()}
-        return Answer(answer.status, result, json.loads(data) if isjson else data)
+        return Answer(answer.status, result, json.loads(data) if isjson and data else data)
     finally:
         connection.close()
 
