@@ -150,8 +150,10 @@ def main(given: Sequence[str] | None = None) -> None:
             memory.end()
             code = server.stop()
     print(f"{options.clients} clients, {took:.0f} s: {sent} studies, each drafted once; {len(load.edits)} edits and")
-    print(f"{len(load.signed)} signatures, all there; away for {load.counts['away']} tries; its end: {code}")
-    print(f"then {options.clients * options.archives} archives of 20 at once: {dict(answers)}; in all {total} studies, none twice")
+    print(f"{len(load.signed)} signatures, each once; away for {load.counts['away']} tries, busy for")
+    print(f"{load.counts['full']}; its end: {code}")
+    archives = options.clients * options.archives
+    print(f"then {archives} archives of 20 at once: {dict(answers)}; in all {total} studies, none twice")
     print("\n".join(table(times)))
     print("\n".join(memory.lines()))
 
