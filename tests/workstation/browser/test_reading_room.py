@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
+import time
+from collections.abc import Callable
 
-from playwright.sync_api import Page, Route, expect
+import pytest
+from playwright.sync_api import BrowserContext, Page, Route, expect
 
 from tests.workstation.browser.steps import dicom, open_study, upload
 
@@ -172,3 +176,95 @@ def test_a_macro_expands_and_tab_goes_through_its_placeholders(page: Page) -> No
     page.keyboard.press("e")
     page.keyboard.press("Tab")  # nothing to expand: it leaves the field
     assert page.evaluate("document.activeElement.tagName") != "TEXTAREA"
+
+
+def test_studies_are_signed_one_after_the_other_with_four_keys_each(page: Page) -> None:
+    """From the work list: a key to a study, one to open it; for each one flagged sentence, looked at, sign, next."""
+    studies = _three(page)
+    begun, keys = time.monotonic(), 0
+
+    def press(*names: str) -> None:
+        nonlocal keys
+        for name in names:
+            page.keyboard.press(name)
+            keys += 1
+
+    page.locator("body").focus()
+    press("j")
+    expect(page.locator(".study-link").first).to_be_focused()
+    press("Enter")
+    shown = ""
+    for _ in studies:
+        expect(page.locator("#name")).not_to_have_text(shown or "Study")
+        page.locator("li.sentence.unseen").first.wait_for()
+        shown = page.locator("#name").inner_text()
+        press("n", "l")
+        expect(page.locator("#sign-button")).to_be_enabled()
+        press("s")
+        expect(page.locator("dialog[open]")).to_be_visible()
+        press("Control+Shift+Enter")
+    expect(page.locator("#alerts")).to_contain_text("No other study waits")
+    print(f"{keys} keys, {time.monotonic() - begun:.1f} s for {len(studies)} studies")
+    assert keys == 2 + 4 * len(studies)
+    states = {row["state"] for row in json.loads(page.request.get("/api/v1/studies").text())["studies"]}
+    assert states == {"signed"}
+
+
+def test_dicom_in_windowed_measured_edited_and_signed(page: Page) -> None:
+    """All by keys but for the two ends of the length, which are 150 pixels of 0.2 mm apart."""
+    open_study(page, data=dicom(rows=300, columns=450))
+    film = page.locator(".rv-film[data-center]").first
+    film.wait_for()
+    page.wait_for_load_state("networkidle")
+    page.keyboard.press("v")
+    expect(film).to_be_focused()
+    width = film.get_attribute("data-width")
+    page.keyboard.press("Shift+ArrowRight")
+    expect(film).not_to_have_attribute("data-width", width or "")
+    page.keyboard.press("d")
+    box = film.bounding_box()
+    assert box is not None
+    scale, left, top = (float(film.get_attribute(f"data-{name}") or 0) for name in ("scale", "left", "top"))
+    row = box["y"] + 1 + top + 200 * scale
+    ends = [box["x"] + 1 + left + column * scale for column in (20, 170)]
+    page.mouse.move(ends[0], row)
+    page.mouse.down()
+    page.mouse.move(ends[1], row, steps=4)
+    page.wait_for_timeout(150)
+    page.mouse.up()
+    line = page.locator(".rv-measures li")
+    expect(line).to_contain_text("Length:")
+    length = re.search(r"Length: ([\d.]+) mm", line.inner_text())
+    assert length is not None
+    assert float(length[1]) == pytest.approx(30, rel=0.01)
+    page.keyboard.press("Escape")
+    page.keyboard.press("j")
+    page.keyboard.press("e")
+    page.keyboard.press("Control+a")
+    page.keyboard.type("The heart is small.")
+    page.keyboard.press("Control+Enter")
+    expect(page.locator("#draft")).to_contain_text("The heart is small.")
+    page.keyboard.press("n")
+    page.keyboard.press("l")
+    expect(page.locator("#sign-button")).to_be_enabled()
+    page.keyboard.press("s")
+    page.keyboard.press("Control+Enter")
+    expect(page.locator("#sign")).to_contain_text("Signed")
+
+
+def test_the_film_has_two_thirds_of_a_wide_screen_and_nothing_is_cut(
+    station: tuple[str, str], watched: Callable[..., BrowserContext]
+) -> None:
+    origin, token = station
+    page = watched(origin, viewport={"width": 1920, "height": 1080}).new_page()
+    page.goto(f"/login#token={token}")
+    page.wait_for_url("**/studies")
+    open_study(page)
+    page.locator(".rv-film[data-center]").first.wait_for()
+    for width, height in ((1280, 800), (1920, 1080), (2560, 1440), (390, 844)):
+        page.set_viewport_size({"width": width, "height": height})
+        page.wait_for_timeout(300)
+        assert page.evaluate("document.scrollingElement.scrollWidth <= innerWidth"), width
+        box = page.locator("#viewer").bounding_box()
+        assert box is not None
+        assert box["width"] >= (0.65 if width > 1024 else 0.9) * width, width

@@ -317,6 +317,7 @@ export function keysOfDraft(page) {
   key("q", "macros", showMacros);
   key("z", "undo", () => page.study?.draft && undo(page));
   listed("Tab", "expand a macro, then the next placeholder");
-  listed("Ctrl Enter", "save what is written");
+  listed("Ctrl Enter", "save what is written; in a dialog, sign or send");
+  listed("Ctrl Shift Enter", "where a report is signed: sign, then the next study");
   listed("Esc", "leave it");
 }

@@ -91,20 +91,28 @@ export function sign(page) {
     h("p", { class: "lines-kept report", tabindex: "0", autofocus: true }, draft.text),
     h("p", { class: "soft" }, `Version ${draft.version}; ${clock(seconds())} on this page. It cannot be changed after that, but for addenda.`),
     h("p", { class: "actions" },
-      button("Sign", () => send(page, shown, draft.version), { class: "main", id: "sign-now" }), button("Not yet", () => shown.close())));
-}
-
-/** Sign the version that the dialog shows, whatever came meanwhile. */
-function send(page, shown, version) {
-  keep();
-  const seconds = Math.round(10 * counted) / 10;
-  return post(page, shown, "sign", { version, seconds }, "Signed.", () => {
-    isCounting = false;
-    localStorage.removeItem(name);
+      button("Sign", () => send(page, shown, draft.version), { class: "main", id: "sign-now", "aria-keyshortcuts": "Control+Enter" }),
+      button("Sign, then the next", () => send(page, shown, draft.version, page.next), { id: "sign-next", "aria-keyshortcuts": "Control+Shift+Enter" }),
+      button("Not yet", () => shown.close())));
+  shown.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey) || shown.querySelector("button:disabled")) return;
+    event.preventDefault();
+    send(page, shown, draft.version, event.shiftKey ? page.next : undefined);
   });
 }
 
-/** Send a decision and close its dialog. What was typed stays in the dialog where the server refuses it. */
+/** Sign the version that the dialog shows, whatever came meanwhile; then go on where `next` says how. */
+async function send(page, shown, version, next) {
+  keep();
+  const seconds = Math.round(10 * counted) / 10;
+  const isSigned = await post(page, shown, "sign", { version, seconds }, "Signed.", () => {
+    isCounting = false;
+    localStorage.removeItem(name);
+  });
+  if (isSigned) await next?.();
+}
+
+/** Send a decision and close its dialog; true where it was taken. What was typed stays in the dialog where the server refuses it. */
 async function post(page, shown, what, body, words, done = () => {}) {
   const buttons = [...(shown?.querySelectorAll("button") ?? [])];
   for (const one of buttons) one.disabled = true;
@@ -115,6 +123,7 @@ async function post(page, shown, what, body, words, done = () => {}) {
     await page.reload();
     say(words);
     at("sign").querySelector("h2, button")?.focus();
+    return true;
   } catch (problem) {
     for (const one of buttons) one.disabled = false;
     const text = problem.status === 409 ? `Not done: ${problem.message}. The study is shown as it is now.` : problem.message;
@@ -125,6 +134,7 @@ async function post(page, shown, what, body, words, done = () => {}) {
       alarm(text);
     }
     await page.reload().catch(() => {});
+    return false;
   }
 }
 

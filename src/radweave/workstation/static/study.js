@@ -22,7 +22,7 @@ import { Source } from "./viewer/source.js";
 import { mountViewer } from "./viewer/viewer.js";
 import { drawQueue, isFilms, joinWindows, otherWindow, tell, toggleWindows } from "./windows.js";
 
-const page = { id: at("study").dataset.study, study: null, evidence: null, viewer: null, hasMaps: null, prior: null, template: null, reload: load, restore, change, showImages: showAgain, mounting: null };
+const page = { id: at("study").dataset.study, study: null, evidence: null, viewer: null, hasMaps: null, prior: null, template: null, reload: load, restore, change, showImages: showAgain, next, mounting: null };
 const PARTS = ["findings", "recalled", "prior", "difference", "exports", "history"];
 let drawn = "";
 let source = null;
