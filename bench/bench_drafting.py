@@ -82,13 +82,15 @@ def drafts(num_candidates: int = 5700, num_reports: int = 1684, num_classes: int
     print(f"{num_candidates} candidates, {num_reports} reports: {each * 1e3:.1f} ms a draft")
 
 
+def _body(rng: np.random.Generator) -> list[str]:
+    findings = draw_findings(rng, draw_anatomy(rng), "long-tail", "xray")
+    return [sentence.text for sentence in body_sentences([describe(finding, rng) for finding in findings], rng)]
+
+
 def phantom_reports(count: int, written: int = 4000) -> list[str]:
     """Reports of the phantom's writer, then shuffles of sentences that it wrote."""
     rng, chance = np.random.default_rng(0), random.Random(0)
-    bodies = [
-        [sentence.text for sentence in body_sentences(draw_findings(rng, draw_anatomy(rng), "long-tail", "xray"), rng)]
-        for _ in range(min(written, count))
-    ]
+    bodies = [_body(rng) for _ in range(min(written, count))]
     made = [" ".join(body) for body in bodies]
     while len(made) < count:
         body = chance.choice(bodies)

@@ -219,16 +219,16 @@ def test_every_option_of_reports_features_pages_and_exports(monkeypatch: pytest.
 def test_every_option_of_phantoms(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = (
         "phantom --out o --modality ct --studies 7 --seed 3 --prevalence normal --image-size 64 --volume-size 32 "
-        "--slices 16 --masks --jobs 2 --overwrite"
+        "--slices 16 --masks --boxes --jobs 2 --overwrite"
     )
     args, named = given_to(monkeypatch, "radweave.phantom.study.write_phantom_dataset", arguments)
     options = named.pop("options")
     named.pop("progress")
     assert args == (P("o"),)
     assert named == {"modality": "ct", "num_studies": 7, "seed": 3, "overwrite": True, "jobs": 2}
-    assert (options.prevalence, options.image_size, options.volume_size, options.slices, options.masks) == (
-        "normal", 64, 32, 16, True,
-    )  # fmt: skip
+    assert (options.prevalence, options.image_size, options.volume_size, options.slices) == ("normal", 64, 32, 16)
+    assert options.masks
+    assert options.boxes
 
 
 def options_of(command: Any, verb: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:

@@ -317,6 +317,7 @@ def phantom(
     volume_size: Annotated[int, typer.Option(min=16, max=512, help="Edge of a CT slice in voxels.")] = 96,
     slices: Annotated[int, typer.Option(min=8, max=512, help="Slices of a CT volume.")] = 48,
     masks: Annotated[bool, typer.Option("--masks", help="Write finding masks and finding-free twins too.")] = False,
+    boxes: Annotated[bool, typer.Option("--boxes", help="Mark each finding on the images by boxes.")] = False,
     jobs: Annotated[
         int | None, typer.Option(min=1, max=MAX_JOBS, help="Processes that draw; as many as cores if not given.")
     ] = None,
@@ -338,6 +339,7 @@ def phantom(
         volume_size=volume_size,
         slices=slices,
         masks=masks,
+        boxes=boxes,
     )
     with bar("drawing studies") as progress:
         dataset = write_phantom_dataset(

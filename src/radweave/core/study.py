@@ -150,12 +150,41 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class FindingBox(Record):
+    """A finding marked on an image.
+
+    ``box`` is in shares of the image: x0 y0 x1 y1 of a radiograph, x to the right and y down; z0 y0 x0 z1 y1 x1 of a
+    volume, z to the head, y to the back, x to the patient's left. ``label`` is the class in the words of the source,
+    ``sentence`` the report's words for it.
+    """
+
+    label: str = Field(min_length=1, max_length=200)
+    box: tuple[float, ...]
+    sentence: str | None = Field(default=None, max_length=LONGEST_TEXT)
+
+    @field_validator("box")
+    @classmethod
+    def _is_box(cls, box: tuple[float, ...]) -> tuple[float, ...]:
+        shown = " ".join(f"{value:.6g}" for value in box[:8])
+        if len(box) not in (4, 6):
+            raise ValueError(f"a box has 4 numbers, of a volume 6: {len(box)} ({shown})")
+        half = len(box) // 2
+        if not all(0 <= value <= 1 for value in box):
+            raise ValueError(f"a box is in shares of the image, 0 to 1: {shown}")
+        if any(low > high for low, high in zip(box[:half], box[half:], strict=True)):
+            raise ValueError(f"a box goes from its low to its high corner: {shown}")
+        if any(low == high for low, high in zip(box[:half], box[half:], strict=True)):
+            raise ValueError(f"a box is not empty: {shown}")
+        return box
+
+
 class ImageRef(Record):
     """One image file of a study, inside a dataset folder.
 
     ``path`` is relative to the dataset folder, with forward slashes, and never leaves it. ``original_size_wh``
     (width, height in pixels) is set if the stored file was stretched; readers resize it back to that ratio.
-    ``spacing_mm`` is (row, column) for a radiograph and (z, y, x) for a volume.
+    ``spacing_mm`` is (row, column) for a radiograph and (z, y, x) for a volume. ``boxes`` are the findings that are
+    marked on it: a view that is left out takes its own along.
     """
 
     path: str
@@ -164,6 +193,15 @@ class ImageRef(Record):
     original_size_wh: tuple[int, int] | None = None
     spacing_mm: tuple[float, ...] | None = None
     sha256: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
+    boxes: tuple[FindingBox, ...] = ()
+
+    @model_validator(mode="after")
+    def _boxes_fit(self) -> ImageRef:
+        numbers = 4 if self.modality == "xray" else 6
+        for each in self.boxes:
+            if len(each.box) != numbers:
+                raise ValueError(f"a box of this image has {numbers} numbers: {len(each.box)} of {each.label!r}")
+        return self
 
     @field_validator("path")
     @classmethod

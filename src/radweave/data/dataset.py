@@ -239,6 +239,8 @@ class DatasetWriter:
         self._manifest.write(study.model_dump_json(exclude_defaults=True) + "\n")
         self._counts["studies"] += 1
         self._counts["images"] += len(study.images)
+        if boxes := sum(len(image.boxes) for image in study.images):
+            self._counts["boxes"] += boxes
         if study.split:
             self._counts[f"studies_{study.split}"] += 1
 

@@ -32,13 +32,14 @@ _REGION: dict[str, str] = {name: region for region, names in _CLASSES.items() fo
 
 @dataclass(frozen=True, slots=True)
 class WrittenScan:
-    """Sections of a CT report, its regions in order, and the labels it states."""
+    """Sections of a CT report, its regions in order, the labels it states, and the sentence of each finding."""
 
     findings: str
     impression: str
     comparison: str
     regions: dict[str, str]
     labels: dict[str, LabelState]
+    sentences: tuple[str, ...]
 
 
 def write_ct_report(findings: Sequence[Finding], rng: np.random.Generator, *, has_prior: bool) -> WrittenScan:
@@ -61,6 +62,7 @@ def write_ct_report(findings: Sequence[Finding], rng: np.random.Generator, *, ha
         comparison="Previous chest CT." if has_prior else "None.",
         regions=regions,
         labels=state_labels([*body, *closing], CT18),
+        sentences=tuple(sentence.text for sentence in described),
     )
 
 

@@ -340,18 +340,20 @@ _ORDERS: tuple[tuple[str, ...], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class WrittenReport:
-    """Sections of a report and the labels they state."""
+    """Sections of a report, the labels they state, and the sentence of each finding in the findings section."""
 
     findings: str
     impression: str
     comparison: str
     indication: str
     labels: dict[str, LabelState]
+    sentences: tuple[str, ...]
 
 
 def write_report(findings: Sequence[Finding], rng: np.random.Generator, *, has_prior: bool) -> WrittenReport:
     """Write the report of a radiograph; ``findings`` hold those that have resolved since the prior study."""
-    body = body_sentences(findings, rng)
+    described = [describe(f, rng) for f in findings]
+    body = body_sentences(described, rng)
     closing = impression_sentences(findings, rng)
     return WrittenReport(
         findings=" ".join(s.text for s in body),
@@ -359,6 +361,7 @@ def write_report(findings: Sequence[Finding], rng: np.random.Generator, *, has_p
         comparison=choose(rng, "Prior chest radiograph.", "Previous examination.") if has_prior else "None.",
         indication=choose(rng, *_INDICATIONS),
         labels=state_labels([*body, *closing], CHEXPERT14),
+        sentences=tuple(sentence.text for sentence in described),
     )
 
 
@@ -367,9 +370,8 @@ _INDICATIONS = (
 )  # fmt: skip
 
 
-def body_sentences(findings: Sequence[Finding], rng: np.random.Generator) -> list[Sentence]:
-    """The findings section: present and absent findings by topic."""
-    described = [describe(f, rng) for f in findings]
+def body_sentences(described: Sequence[Sentence], rng: np.random.Generator) -> list[Sentence]:
+    """The findings section: present findings, as they are described, and absent ones by topic."""
     claimed = {name for s in described for name, state in s.states.items() if state is not NEG}
     mentioned = {name for s in described for name in s.states}
     style = int(rng.integers(len(_ORDERS)))

@@ -16,11 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 from pydantic import Field
+from scipy import ndimage
 
 from radweave.core.config import Config
 from radweave.core.errors import InputError
 from radweave.core.storage import sha256_bytes
-from radweave.core.study import ImageRef, Modality, Split, Study, View
+from radweave.core.study import FindingBox, ImageRef, Modality, Split, Study, View
+from radweave.data.boxes import box_of_mask
 from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter
 from radweave.phantom.anatomy import Anatomy, Floats, draw_anatomy
 from radweave.phantom.ct import Scan, Voxels, make_ct_scene, scan_noise
@@ -43,7 +45,8 @@ class PhantomOptions(Config):
     ``prevalence``: "long-tail" as in clinical sets, "balanced", or "normal" for a reference pool. ``turnover``: how
     much changes between a patient's studies. ``image_size`` in pixels; ``lateral_share`` of the upright studies have a
     lateral view. A volume has ``slices`` of ``volume_size`` squared over 288 x 360 x 360 mm. ``masks`` draws finding
-    masks and finding-free twins as well.
+    masks and finding-free twins as well; ``boxes`` marks each finding on the images, with
+    the sentence of the report.
     """
 
     prevalence: Prevalence = "long-tail"
@@ -54,6 +57,7 @@ class PhantomOptions(Config):
     volume_size: int = Field(default=96, ge=16, le=512)
     slices: int = Field(default=48, ge=8, le=512)
     masks: bool = False
+    boxes: bool = False
 
 
 @dataclass(slots=True)
@@ -133,14 +137,18 @@ def draw_xray_study(seed: int, index: int, options: PhantomOptions) -> PhantomSt
     projections = [frontal]
     if frontal == "PA" and rng.random() < options.lateral_share:
         projections.append("LATERAL")
+    written = write_report(
+        findings, np.random.default_rng([seed, 5, slot.patient, slot.visit]), has_prior=slot.visit > 0
+    )
     _, study_id = study_name(slot)
     images = []
     for projection in projections:
         exposure = draw_exposure(rng, projection, options.image_size)
-        images.append(_take(anatomy, findings, exposure, f"images/{study_id}_{projection.lower()}.png", options.masks))
-    written = write_report(
-        findings, np.random.default_rng([seed, 5, slot.patient, slot.visit]), has_prior=slot.visit > 0
-    )
+        images.append(
+            _take(
+                anatomy, findings, written.sentences, exposure, f"images/{study_id}_{projection.lower()}.png", options
+            )
+        )
     record = _record(options, slot, images, findings, written, "chexpert14", indication=written.indication)
     return PhantomStudy(record, images, findings, anatomy)
 
@@ -189,26 +197,36 @@ def draw_ct_study(seed: int, index: int, options: PhantomOptions) -> PhantomStud
         noise_hu=float(rng.uniform(9, 20)),
         seed=int(rng.integers(2**31)),
     )
-    _, study_id = study_name(slot)
-    image = _scan(anatomy, findings, scan, f"images/{study_id}.nii.gz", options.masks)
     written = write_ct_report(
         findings, np.random.default_rng([seed, 8, slot.patient, slot.visit]), has_prior=slot.visit > 0
     )
+    _, study_id = study_name(slot)
+    image = _scan(anatomy, findings, written.sentences, scan, f"images/{study_id}.nii.gz", options)
     record = _record(options, slot, [image], findings, written, "ct18", regions=written.regions)
     return PhantomStudy(record, [image], findings, anatomy)
 
 
-def _scan(anatomy: Anatomy, findings: tuple[Finding, ...], scan: Scan, path: str, masks: bool) -> PhantomImage:
-    """Draw one volume; for ``masks`` it is drawn again without each finding."""
+def _scan(
+    anatomy: Anatomy,
+    findings: tuple[Finding, ...],
+    sentences: Sequence[str],
+    scan: Scan,
+    path: str,
+    options: PhantomOptions,
+) -> PhantomImage:
+    """Draw one volume; for masks and boxes it is drawn again without each finding."""
     voxels = Voxels(scan)
     shown = [f for f in findings if f.visible]
-    clean = voxels.volume(make_ct_scene(anatomy, ())) if masks or not shown else None
+    clean = voxels.volume(make_ct_scene(anatomy, ())) if options.masks or not shown else None
     hu = voxels.volume(make_ct_scene(anatomy, shown)) if shown or clean is None else clean
     ref = ImageRef(path=path, modality="ct", view=View.AXIAL, spacing_mm=scan.spacing_mm)
     image = PhantomImage(ref, scan_noise(hu, scan), affine=scan.affine())
-    if masks and clean is not None:
+    if options.masks and clean is not None:
         image.twin = scan_noise(clean, scan)
-        image.masks = finding_masks(findings, lambda some: voxels.volume(make_ct_scene(anatomy, some)), MASK_HU)
+    if options.masks or options.boxes:
+        masks = finding_masks(findings, lambda some: voxels.volume(make_ct_scene(anatomy, some)), MASK_HU)
+        middle = int(np.searchsorted(scan.coordinates()[2].reshape(-1), 0))
+        _mark(image, findings, sentences, masks, middle, options)
     return image
 
 
@@ -233,8 +251,15 @@ def draw_exposure(rng: np.random.Generator, projection: Projection, size: int) -
     )
 
 
-def _take(anatomy: Anatomy, findings: tuple[Finding, ...], exposure: Exposure, path: str, masks: bool) -> PhantomImage:
-    """Draw one image; for ``masks`` it is drawn again without each finding."""
+def _take(
+    anatomy: Anatomy,
+    findings: tuple[Finding, ...],
+    sentences: Sequence[str],
+    exposure: Exposure,
+    path: str,
+    options: PhantomOptions,
+) -> PhantomImage:
+    """Draw one image; for masks and boxes it is drawn again without each finding."""
     projector = Projector(exposure)
     arms_up = exposure.projection == "LATERAL"
     clean = projector.depth(make_scene(anatomy, (), arms_up=arms_up))
@@ -243,12 +268,51 @@ def _take(anatomy: Anatomy, findings: tuple[Finding, ...], exposure: Exposure, p
     spacing = round(exposure.field_mm / exposure.size, 4)
     ref = ImageRef(path=path, view=View(exposure.projection), spacing_mm=(spacing, spacing))
     image = PhantomImage(ref, develop(depth, exposure, clean))
-    if masks:
+    if options.masks:
         image.twin = develop(clean, exposure, clean)
-        image.masks = finding_masks(
+    if options.masks or options.boxes:
+        masks = finding_masks(
             findings, lambda some: projector.depth(make_scene(anatomy, some, arms_up=arms_up)), MASK_DEPTH
         )
+        # A lateral view shows both sides in one place.
+        spine = None if arms_up else round(float(projector.rays.project(np.zeros((1, 3)))[0, 1]) + 0.5)
+        _mark(image, findings, sentences, masks, spine, options)
     return image
+
+
+def _mark(
+    image: PhantomImage,
+    findings: Sequence[Finding],
+    sentences: Sequence[str],
+    masks: list[NDArray[np.bool_]],
+    middle: int | None,
+    options: PhantomOptions,
+) -> None:
+    """Add the masks to an image, and their boxes, as far as the options request them."""
+    if options.boxes:
+        marked = zip(findings, sentences, masks, strict=True)
+        boxes = tuple(box for finding, text, mask in marked for box in _boxes(finding, text, mask, middle))
+        image.ref = image.ref.model_copy(update={"boxes": boxes})
+    if options.masks:
+        image.masks = masks
+
+
+def _boxes(finding: Finding, sentence: str, mask: NDArray[np.bool_], middle: int | None) -> Iterator[FindingBox]:
+    """A box for each side of a finding on both, and for each of several lesions that lie apart.
+
+    ``middle`` is the first column behind the patient's midline; None where the sides lie over each other.
+    """
+    parts = [mask]
+    if finding.side == "bilateral" and middle is not None:
+        columns = np.arange(mask.shape[-1])
+        parts = [mask & (columns < middle), mask & (columns >= middle)]
+    elif finding.count > 1:
+        lesions, count = ndimage.label(mask, np.ones((3,) * mask.ndim))
+        parts = [lesions == number for number in range(1, count + 1)] if count <= finding.count else [mask]
+    for part in parts:
+        box = box_of_mask(part)
+        if box is not None:
+            yield FindingBox(label=finding.name, box=box, sentence=sentence)
 
 
 # A finding's mask is where it changes the optical depth by more than this: about 2 mm of soft tissue.
@@ -315,7 +379,8 @@ def write_phantom_dataset(
         modality=modality,
         target=options.target,
         split_provenance="by patient, 7 : 1 : 2 in a fixed pattern",
-        options={"seed": seed, **options.model_dump(mode="json")},
+        # Phantoms are older than boxes: without them, a card is the same as before there were any.
+        options={"seed": seed, **options.model_dump(mode="json", exclude=None if options.boxes else {"boxes"})},
         notes=("Synthetic: no person is shown.",),
         licence="Apache-2.0",
     )

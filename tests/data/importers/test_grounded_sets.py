@@ -15,6 +15,7 @@ from radweave.core.study import LabelState, View
 from radweave.data.check import check_dataset
 from radweave.data.dataset import Dataset
 from radweave.data.importers import ImportOptions, import_dataset
+from radweave.data.mixing import mix_datasets
 
 
 def write_image(path: Path) -> None:
@@ -171,8 +172,49 @@ def test_padchest_gr_sentences_labels_and_splits(padchest_gr: Path, tmp_path: Pa
     assert reasons["11"] == "a study of this id is there already"
     assert reasons["99"] == "not in the master table"
     assert dataset.card.left_out["an entry without StudyID"] == 2
-    assert any("boxes" in note for note in dataset.card.notes)
+    boxes = study.images[0].boxes
+    assert [(each.label, each.box, each.sentence) for each in boxes] == [
+        ("nodule", (0.1, 0.2, 0.3, 0.4), "Nodule of 11."),
+        ("granuloma", (0.1, 0.2, 0.3, 0.4), "Nodule of 11."),
+        ("pleural effusion", (0.1, 0.2, 0.3, 0.4), "No pleural effusion."),
+    ]
     assert not check_dataset(dataset.path).leaks
+
+
+@pytest.mark.parametrize(
+    ("boxes", "reason"),
+    [
+        ([[0.3, 0.2, 0.1, 0.4]], "a box goes from its low to its high corner"),
+        ([[0.1, 0.2, 0.1, 0.4]], "a box is not empty"),
+        ([[0.1, 0.2, 1.3, 0.4]], "a box is in shares of the image, 0 to 1"),
+        ([[0.1, 0.2, 0.3]], "a box has 4 numbers, of a volume 6"),
+        ([7], "a box is a list of numbers"),
+        (7, "a box is a list of numbers"),
+    ],
+)
+def test_boxes_that_are_none_are_counted(padchest_gr: Path, tmp_path: Path, boxes: object, reason: str) -> None:
+    reports = padchest_gr / "grounded_reports_20240819.json"
+    entries = json.loads(reports.read_text())
+    entries[1]["findings"] = [{**padchest_finding("Nodule.", ["nodule"]), "boxes": boxes}]
+    reports.write_text(json.dumps(entries))
+    dataset = imported("padchest-gr", padchest_gr, tmp_path / "out")
+    (study,) = (study for study in dataset.studies() if study.study_id == "12")
+    assert study.images[0].boxes == ()
+    assert dataset.card.left_out[f"box: {reason}"] == 1
+
+
+def test_boxes_survive_scrubbing_and_mixing(padchest_gr: Path, ms_cxr: Path, tmp_path: Path) -> None:
+    reports = padchest_gr / "grounded_reports_20240819.json"
+    reports.write_text(reports.read_text().replace("Nodule of 11.", "Nodule, seen by Dr. Miller."))
+    first = imported("padchest-gr", padchest_gr, tmp_path / "gr", scrub=True)
+    (study,) = (study for study in first.studies() if study.study_id == "11")
+    assert study.images[0].boxes[0].sentence == "Nodule, seen by ___."
+    second = imported("ms-cxr", ms_cxr, tmp_path / "ms")
+    mixed = mix_datasets([first.path, second.path], tmp_path / "mixed")
+    assert sum(len(image.boxes) for study in mixed.studies() for image in study.images) == (
+        first.card.counts["boxes"] + second.card.counts["boxes"]
+    )
+    assert mixed.card.counts["boxes"] > 0
 
 
 MS_HEAD = "category_name,label_text,path,x,y,w,h,image_width,image_height,dicom_id,subject_id,study_id"
@@ -211,11 +253,22 @@ def test_ms_cxr_phrases_categories_and_splits(ms_cxr: Path, tmp_path: Path) -> N
         "images/p10/p10000032/s51/d-1.jpg",
         "images/p10/p10000032/s51/d-2.jpg",
     ]
+    assert [(each.label, each.box, each.sentence) for each in study.images[0].boxes] == [
+        ("Pneumonia", (1 / 16, 2 / 16, 4 / 16, 6 / 16), "Left lower lobe opacity.")
+    ], "pixels are shares of the image, and a repeated row is one box"
     reasons = left_out(dataset)
     assert reasons["s72"] == "a training study of a patient of another split"
     assert reasons["line 8"] == "no phrase"
     assert reasons["line 9"] == "not a path of MIMIC-CXR"
     assert not check_dataset(dataset.path).leaks
+
+
+def test_ms_cxr_boxes_without_the_size_of_the_image_are_counted(ms_cxr: Path, tmp_path: Path) -> None:
+    table = ms_cxr / "MS_CXR_Local_Alignment_v1.1.0.csv"
+    table.write_text(table.read_text().replace(",16,16,", ",,0,", 1).replace(",16,16,", ",0,16,", 1))
+    dataset = imported("ms-cxr", ms_cxr, tmp_path / "out")
+    assert dataset.card.left_out["box: no numbers in x, y, w, h, image_width, image_height"] == 1
+    assert dataset.card.left_out["box: the image has no size"] == 1
 
 
 def test_the_first_version_of_ms_cxr_has_no_split(ms_cxr: Path, tmp_path: Path) -> None:

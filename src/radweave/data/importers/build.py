@@ -169,6 +169,8 @@ def build_dataset(
             writer.leave_out(f"image: {reason}", count)
         for name, rows in source.tables.items():
             write_jsonl(writer.folder / name, [row for row in rows() if row["study_id"] in written])
+        for reason, count in problems.boxes.items():
+            writer.leave_out(f"box: {reason}", count)
         if problems.rows:
             write_jsonl(writer.folder / "left_out.jsonl", problems.rows)
     return Dataset.open(out)
@@ -325,8 +327,17 @@ def _scrubbed(raw: RawStudy, scrubber: Scrubber) -> RawStudy:
     """The study with its texts scrubbed."""
     scrub = scrubber.study((raw.study_id, raw.patient_id), (image.file for image in raw.images))
     sections = {name: None if text is None else scrub(text) for name, text in asdict(raw.sections).items()}
+
+    def scrubbed(image: RawImage) -> RawImage:
+        boxes = (
+            each.model_copy(update={"sentence": None if each.sentence is None else scrub(each.sentence)})
+            for each in image.boxes
+        )
+        return replace(image, boxes=tuple(boxes))
+
     return replace(
         raw,
+        images=tuple(map(scrubbed, raw.images)),
         report=None if raw.report is None else scrub(raw.report),
         sections=Sections(**sections),
         regions={name: scrub(text) for name, text in raw.regions.items()},
@@ -415,6 +426,7 @@ def _study(raw: RawStudy, options: ImportOptions, hashes: dict[Path, str], probl
                     original_size_wh=image.original_size_wh,
                     spacing_mm=image.spacing_mm,
                     sha256=hashes[image.file],
+                    boxes=image.boxes,
                 )
             )
         return Study(

@@ -1,11 +1,12 @@
 """MS-CXR: phrases of MIMIC-CXR reports that radiologists placed on the image.
 
-    MS_CXR_Local_Alignment_v1.1.0.csv   category_name, label_text, path, split, x, y, w, h, ... (a row per box)
+    MS_CXR_Local_Alignment_v1.1.0.csv   category_name, label_text, path, split, x, y, w, h, image_width, image_height
+                                        (a row per box)
     files/p10/p10233088/s54276838/<dicom_id>.jpg   of MIMIC-CXR-JPG, below the source or ``options.images``
 
 Ids are those of a MIMIC-CXR import. The text is the phrases, each once, and not the report they come from. The label
-set ``ms-cxr`` has the categories of the phrases as positive and says nothing of others. Boxes are not taken over.
-Version 1.0.0 states no split.
+set ``ms-cxr`` has the categories of the phrases as positive and says nothing of others. Boxes go from pixels, by the
+columns image_width and image_height, to shares of the image. Version 1.0.0 states no split.
 
 Source: Boecking et al., "Making the Most of Text Semantics to Improve Biomedical Vision-Language Processing", ECCV
 2022.
@@ -14,12 +15,12 @@ Source: Boecking et al., "Making the Most of Text Semantics to Improve Biomedica
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from radweave.core.errors import InputError
-from radweave.core.study import LabelState, Split
+from radweave.core.study import FindingBox, LabelState, Split
 from radweave.data.importers.mimic_cxr import IMAGE_SUFFIXES
 from radweave.data.importers.source import (
     OTHER_SPLIT,
@@ -40,12 +41,12 @@ _PATH = re.compile(r"(?:^|/)(p\d\d)/(p\d+)/(s\d+)/([\w-]+)\.\w+$")
 
 @dataclass(slots=True)
 class _StudyRows:
-    """The rows of one study: its folder, images, phrases and categories."""
+    """The rows of one study: its folder, rows by image, phrases and categories."""
 
     patient: str
     folder: str
     splits: set[Split | None] = field(default_factory=set)
-    images: dict[str, None] = field(default_factory=dict)
+    images: dict[str, list[Mapping[str, str]]] = field(default_factory=dict)
     phrases: dict[str, None] = field(default_factory=dict)
     categories: dict[str, LabelState] = field(default_factory=dict)
 
@@ -74,12 +75,15 @@ def open_source(source: Path, options: ImportOptions) -> Source:
                 study_id=study,
                 patient_id=own.patient,
                 split=next(iter(own.splits)) if len(own.splits) == 1 else None,
-                images=tuple(_image(root, own.folder, name) for name in own.images),
+                images=tuple(
+                    _image(root, own.folder, name, tuple(_boxes(study, rows, problems)))
+                    for name, rows in own.images.items()
+                ),
                 sections=Sections(findings=" ".join(map(_sentence, own.phrases))),
                 labels={LABEL_SET: own.categories},
             )
 
-    notes = ["the text is the phrases that have a box, not the report; boxes are not taken over"]
+    notes = ["the text is the phrases that have a box, not the report"]
     notes.append("patients are MIMIC-CXR's: a model that was trained on it may know them")
     return Source(
         "ms-cxr",
@@ -113,7 +117,7 @@ def _read(table: Path) -> tuple[dict[str, _StudyRows], list[tuple[int, str]], bo
                 wrong.append((line, "one study of two patients"))
                 continue
             own.splits.add(split)
-            own.images[image] = None
+            own.images.setdefault(image, []).append(row)
             own.phrases[phrase] = None
             if row["category_name"].strip():
                 own.categories[row["category_name"].strip()] = LabelState.POSITIVE
@@ -125,7 +129,31 @@ def _sentence(phrase: str) -> str:
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
-def _image(root: Path, folder: str, name: str) -> RawImage:
+def _boxes(study: str, rows: Sequence[Mapping[str, str]], problems: Problems) -> Iterator[FindingBox]:
+    """The boxes of an image, each once."""
+    known = set()
+    for row in rows:
+        try:
+            x, y, w, h, width, height = (float(row.get(name) or "") for name in _PIXELS)
+        except ValueError:
+            problems.leave_out_box(study, f"no numbers in {', '.join(_PIXELS)}")
+            continue
+        if min(width, height) <= 0:
+            problems.leave_out_box(study, "the image has no size")
+            continue
+        # A last pixel that is counted from one is not outside.
+        right, bottom = (min(end, size) if end <= size + 1 else end for end, size in ((x + w, width), (y + h, height)))
+        box = (x / width, y / height, right / width, bottom / height)
+        phrase, category = row["label_text"].strip(), row["category_name"].strip() or "finding"
+        if (box, phrase, category) not in known:
+            known.add((box, phrase, category))
+            yield from problems.checked_box(study, category, box, _sentence(phrase))
+
+
+_PIXELS = ("x", "y", "w", "h", "image_width", "image_height")
+
+
+def _image(root: Path, folder: str, name: str, boxes: tuple[FindingBox, ...]) -> RawImage:
     names = [f"{top}{folder}/{name}{suffix}" for top in ("files/", "") for suffix in IMAGE_SUFFIXES]
     path = next((each for each in names if (root / each).is_file()), names[0])
-    return RawImage(root / path, f"images/{path.removeprefix('files/')}")
+    return RawImage(root / path, f"images/{path.removeprefix('files/')}", boxes=boxes)

@@ -6,7 +6,7 @@
     Padchest_GR_files/[PadChest_GR/]<ImageID>
 
 The report is the English sentences in their order. The label set ``padchest-gr`` has the labels of abnormal sentences
-as positive; the others are not stated. Boxes are not taken over.
+as positive; the others are not stated. Each box of a sentence becomes one of the image, for each of its labels.
 
 Source: de Castro et al., "PadChest-GR", NEJM AI 2025, arXiv:2411.05085.
 """
@@ -20,7 +20,7 @@ from typing import Any
 
 from radweave.core.errors import InputError
 from radweave.core.json_files import read_json
-from radweave.core.study import LabelState, Split, View
+from radweave.core.study import FindingBox, LabelState, Split, View
 from radweave.data.importers.mimic_cxr import study_moment
 from radweave.data.importers.source import (
     OTHER_SPLIT,
@@ -100,7 +100,7 @@ def open_source(source: Path, options: ImportOptions) -> Source:
         (reports, table),
         f"column 'split' of {table.name}",
         licence="BIMCV Research Use Agreement",
-        notes=("the report is the English sentences of the findings; boxes are not taken over",),
+        notes=("the report is the English sentences of the findings; boxes are those of the first reader",),
         needs_split=True,
         has_priors=True,
     )
@@ -114,6 +114,7 @@ def _raw_study(
         problems.leave_out_study(study, "findings are no list")
         return
     sentences, labels = [], {}
+    boxes: list[FindingBox] = []
     for finding in findings:
         text, named = finding.get("sentence_en"), finding.get("labels") or []
         if not isinstance(text, str) or not isinstance(named, list) or not all(isinstance(n, str) for n in named):
@@ -121,19 +122,24 @@ def _raw_study(
             return
         if text.strip():
             sentences.append(text.strip())
+        drawn = finding.get("boxes") or []
+        for box in drawn if isinstance(drawn, list) else [drawn]:
+            for label in dict.fromkeys(named):
+                boxes += problems.checked_box(study, label, box, text.strip())
         if finding.get("abnormal") is True:
             labels.update(dict.fromkeys(named, LabelState.POSITIVE))
     yield RawStudy(
         study_id=study,
         patient_id=row.patient,
         split=row.split,
-        images=(_image(root, image),) if isinstance(image, str) and image else (),
+        images=(_image(root, image, tuple(boxes)),) if isinstance(image, str) and image else (),
         sections=Sections(findings=" ".join(sentences) or None),
         study_time=row.time,
         labels={LABEL_SET: labels},
     )
 
 
-def _image(root: Path, name: str) -> RawImage:
+def _image(root: Path, name: str, boxes: tuple[FindingBox, ...]) -> RawImage:
     places = [root / folder / name for folder in _FOLDERS]
-    return RawImage(next((path for path in places if path.is_file()), places[0]), f"images/{name}", View.FRONTAL)
+    file = next((path for path in places if path.is_file()), places[0])
+    return RawImage(file, f"images/{name}", View.FRONTAL, boxes=boxes)

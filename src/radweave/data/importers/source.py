@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationError, field_validator
 
 from radweave.core.errors import InputError
-from radweave.core.study import LabelState, Modality, Record, Split, TargetText, View
+from radweave.core.study import FindingBox, LabelState, Modality, Record, Split, TargetText, View
 from radweave.data.targets import Sections, cleaner
 
 SECTIONS: Final = tuple(section.name for section in fields(Sections))
@@ -88,6 +88,7 @@ class RawImage:
     modality: Modality = "xray"
     original_size_wh: tuple[int, int] | None = None
     spacing_mm: tuple[float, ...] | None = None
+    boxes: tuple[FindingBox, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +108,11 @@ class RawStudy:
 
 @dataclass(slots=True)
 class Problems:
-    """Excluded studies and images: counts by reason, and rows with the ids."""
+    """Excluded studies, images and boxes: counts by reason, and rows with the ids."""
 
     studies: Counter[str] = field(default_factory=Counter)
     images: Counter[str] = field(default_factory=Counter)
+    boxes: Counter[str] = field(default_factory=Counter)
     rows: list[dict[str, str]] = field(default_factory=list)
 
     def leave_out_study(self, study_id: str, reason: str) -> None:
@@ -120,6 +122,20 @@ class Problems:
     def leave_out_image(self, study_id: str, image: str, reason: str) -> None:
         self.images[reason] += 1
         self.rows.append({"study_id": _printable(study_id), "image": _printable(image), "reason": reason})
+
+    def leave_out_box(self, study_id: str, reason: str) -> None:
+        self.boxes[reason] += 1
+        self.rows.append({"study_id": _printable(study_id), "box": reason})
+
+    def checked_box(self, study_id: str, label: str, box: Sequence[Any], sentence: str | None) -> Iterator[FindingBox]:
+        """The box of a source, if it is one; else it is counted."""
+        try:
+            yield FindingBox.model_validate({"label": label, "box": tuple(box), "sentence": sentence or None})
+        except TypeError:
+            self.leave_out_box(study_id, "a box is a list of numbers")
+        except ValidationError as error:
+            reason = error.errors(include_url=False, include_input=False)[0]["msg"]
+            self.leave_out_box(study_id, reason.removeprefix("Value error, ").partition(":")[0])
 
 
 def _printable(text: str) -> str:

@@ -1,0 +1,80 @@
+"""Boxes of findings: from masks, and through crops, padding and resizing.
+
+A box is (low corner, high corner) in shares of the image, one number per axis and corner: x0 y0 x1 y1 of a radiograph,
+with x to the right and y down; z0 y0 x0 z1 y1 x1 of a volume, in the axes of the array that readers give (z to the
+head, y to the back, x to the patient's left). A window is (start, extent) per axis in the order rows, columns or z, y,
+x, in shares of the image, as ``square.covered_by_square`` and ``ct.covered`` give it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Box = tuple[float, ...]
+Window = Sequence[tuple[float, float]]
+
+
+def _corners(box: Sequence[float]) -> tuple[list[float], list[float]]:
+    """Low and high corner in array order; a radiograph's box has x before y."""
+    half = len(box) // 2
+    low, high = list(box[:half]), list(box[half:])
+    return (low[::-1], high[::-1]) if half == 2 else (low, high)
+
+
+def _box(low: Sequence[float], high: Sequence[float]) -> Box:
+    """The box of two corners in array order."""
+    return (*low[::-1], *high[::-1]) if len(low) == 2 else (*low, *high)
+
+
+def box_of_mask(mask: NDArray[np.bool_]) -> Box | None:
+    """The smallest box around the True pixels of a mask (rows, columns) or (z, y, x); None for an empty mask."""
+    low, high = [], []
+    for axis, size in enumerate(mask.shape):
+        hits = np.flatnonzero(mask.any(axis=tuple(other for other in range(mask.ndim) if other != axis)))
+        if not hits.size:
+            return None
+        low.append(float(hits[0]) / size)
+        high.append((float(hits[-1]) + 1) / size)
+    return _box(low, high)
+
+
+def box_in_window(box: Sequence[float], window: Window) -> Box | None:
+    """A box of an image in shares of a window of it, cut at the window; None where nothing of it is inside."""
+    low, high = _corners(box)
+    starts = [max(0.0, (value - start) / extent) for value, (start, extent) in zip(low, window, strict=True)]
+    ends = [min(1.0, (value - start) / extent) for value, (start, extent) in zip(high, window, strict=True)]
+    return _box(starts, ends) if all(a < b for a, b in zip(starts, ends, strict=True)) else None
+
+
+def box_from_window(box: Sequence[float], window: Window) -> Box | None:
+    """A box of a window in shares of its image, cut at the image; None where it lies in the padding alone.
+
+    The inverse of ``box_in_window`` for boxes that both contain.
+    """
+    low, high = _corners(box)
+    starts = [max(0.0, start + value * extent) for value, (start, extent) in zip(low, window, strict=True)]
+    ends = [min(1.0, start + value * extent) for value, (start, extent) in zip(high, window, strict=True)]
+    return _box(starts, ends) if all(a < b for a, b in zip(starts, ends, strict=True)) else None
+
+
+def overlap(box: Sequence[float], other: Sequence[float]) -> float:
+    """Intersection over union of two boxes, 0 to 1.
+
+    Raises:
+        ValueError: for boxes of different dimensions.
+    """
+    if len(box) != len(other):
+        raise ValueError(f"boxes of {len(box)} and {len(other)} numbers")
+    (low, high), (low2, high2) = _corners(box), _corners(other)
+    shared = np.prod([max(0.0, min(b, d) - max(a, c)) for a, b, c, d in zip(low, high, low2, high2, strict=True)])
+    sizes = [np.prod([b - a for a, b in zip(*corners, strict=True)]) for corners in ((low, high), (low2, high2))]
+    return float(shared / (sum(sizes) - shared))
+
+
+def contains_middle(box: Sequence[float], other: Sequence[float]) -> bool:
+    """True if the middle of ``other`` lies in ``box``: the pointing game of boxes."""
+    (low, high), (low2, high2) = _corners(box), _corners(other)
+    return all(a <= (c + d) / 2 <= b for a, b, c, d in zip(low, high, low2, high2, strict=True))
