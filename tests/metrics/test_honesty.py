@@ -8,10 +8,12 @@ import pytest
 
 from radweave.labels import get_labeler
 from radweave.labels.comparisons import compares_with_prior
+from radweave.labels.places import get_place_labeler
 from radweave.metrics import Evaluation, Options, Pair, evaluate_pairs, get_protocol
 from radweave.metrics.floors import build_floors
 from radweave.metrics.honesty import InventedRow, MissedRow
 from radweave.metrics.laterality import contradictions, read_sides, sided_findings
+from radweave.metrics.placement import placed_rows
 from radweave.metrics.tables import PolicyTable
 
 OPTIONS = Options(meteor=False, resamples=0)
@@ -80,6 +82,14 @@ def test_swapped_sides_are_visible_although_n_gram_scores_stay_high() -> None:
     assert row.comparable_reports >= 5
     assert copy.sided.scores.f1.value == 1.0
     assert swapped.sided.scores.f1.value == 0.0
+    assert row.comparable_sentences >= row.comparable_reports
+    assert row.per_100_sentences == 100
+    assert copy.honesty.left_right_contradiction_share.per_100_sentences == 0
+    assert copy.placed is not None
+    assert swapped.placed is not None
+    assert copy.placed.scores.f1.value == 1.0
+    # "Lower lobe" and "superior vena cava" stay; none of them has no side.
+    assert swapped.placed.scores.f1.value == 0.0
     assert any("left and right contradict" in sentence for sentence in swapped.to_json()["warnings"])
 
 
@@ -262,3 +272,18 @@ def test_constant_from_references_does_not_match_itself() -> None:
     assert texts == (first, second, first)
     shared = [Pair(str(i), "x", (ref,)) for i, ref in enumerate((odd, first, first))]
     assert build_floors(shared, get_protocol("ws"), None, seed=0)["constant_report"].texts == (first,) * 3
+
+
+def test_a_finding_in_another_lobe_is_a_miss_and_an_invention() -> None:
+    labeler = get_place_labeler("chexpert14")
+    pair = Pair("a", "Right upper lobe opacity. Left effusion.", ("Right lower lobe opacity. Left basilar effusion.",))
+    assert placed_rows([pair], labeler).tolist() == [[1, 1, 1]], "free fluid at the base is that of the pleural space"
+    several = Pair("a", "Right upper lobe opacity.", ("Right lower lobe opacity.", "Right upper lobe opacity."))
+    assert placed_rows([several], labeler).tolist() == [[1, 0, 1]]
+    assert placed_rows([Pair("a", "Opacity.", ("No edema.",))], labeler).tolist() == [[0, 0, 0]]
+
+
+def test_contradictions_are_counted_by_sentence_too() -> None:
+    sides = read_sides([Pair("a", "Left effusion. Right mass. Left nodule.", ("Right effusion. Right mass.",))])
+    assert (sides.comparable, sides.contradicted) == (1, 1)
+    assert (sides.comparable_sentences, sides.contradicted_sentences) == (2, 1)

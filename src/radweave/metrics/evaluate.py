@@ -47,6 +47,7 @@ from radweave.metrics.language import (
 from radweave.metrics.laterality import read_sides
 from radweave.metrics.long_tail import ClassFrequencies, long_tail_table
 from radweave.metrics.pairs import Pair, check_pairs
+from radweave.metrics.placement import place_labeler_of, placed_rows
 from radweave.metrics.prepare import (
     PreparedTexts,
     are_parted,
@@ -79,7 +80,15 @@ from radweave.metrics.records import (
 )
 from radweave.metrics.result import Evaluation, draft_edits, stated_target
 from radweave.metrics.statistics import RESAMPLES, Interval, Statistic, Unavailable, bootstrap, cluster_index
-from radweave.metrics.tables import POLICY_NAMES, clinical_table, interval_name, sided_interval_name, sided_table
+from radweave.metrics.tables import (
+    POLICY_NAMES,
+    clinical_table,
+    interval_name,
+    placed_interval_name,
+    placed_table,
+    sided_interval_name,
+    sided_table,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,10 +217,13 @@ def _evaluate(
             floor_scores[name] = {**floor_scores[name], **own_scores}
     sides = read_sides(checked)
     sided = pooled_statistics(sides.rows)
+    places = place_labeler_of(labeler) if labeler else None
+    placed = pooled_statistics(placed_rows(checked, places)) if places else {}
     patients = tuple(pair.patient_id for pair in checked)
     clusters = cluster_index(patients)
     named = {interval_name(key): statistic for key, statistic in clinical.items()}
     named.update({sided_interval_name(measure): statistic for measure, statistic in sided.items()})
+    named.update({placed_interval_name(measure): statistic for measure, statistic in placed.items()})
     on_abnormal = {} if of_abnormal is None else abnormal_statistics(statistics, of_abnormal)
     named.update({abnormal_interval_name(key): statistic for key, statistic in on_abnormal.items()})
     priors, of_priors = _prior_statistics(checked, labelled, labeler, copies=options.floors)
@@ -247,6 +259,7 @@ def _evaluate(
         honesty=honesty_rows(checked, prepared, labelled, sides),
         clinical=clinical_table(labelled, clinical, intervals, rules) if labelled else None,
         sided=sided_table(sided, intervals),
+        placed=placed_table(placed, intervals) if placed else None,
         priors=None if priors is None else prior_table(priors, of_priors, intervals),
         long_tail=long_tail,
         heads=heads,

@@ -106,10 +106,15 @@ class ComparisonRow(HonestyRow):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideRow(HonestyRow):
-    """Findings on the wrong side, among the reports where both texts give a finding a side."""
+    """Findings on the wrong side, among the reports where both texts give a finding a side.
+
+    ``per_100_sentences`` counts sentences with one on the wrong side, of 100 ``comparable_sentences``.
+    """
 
     reports: int
     comparable_reports: int
+    comparable_sentences: int
+    per_100_sentences: float | None
     by_finding: Mapping[str, int]
 
 
@@ -247,6 +252,10 @@ def _side_row(sides: Sides) -> SideRow:
         value=sides.contradicted / sides.comparable if sides.comparable else None,
         reports=sides.contradicted,
         comparable_reports=sides.comparable,
+        comparable_sentences=sides.comparable_sentences,
+        per_100_sentences=100 * sides.contradicted_sentences / sides.comparable_sentences
+        if sides.comparable_sentences
+        else None,
         by_finding=sides.findings,
         meaning="reports that put a finding on the other side than the reference / reports where both give it a side",
     )

@@ -7,7 +7,7 @@ list below, and its sides are read by ``radweave.labels.places``. A denied findi
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -35,13 +35,29 @@ def _labeler() -> PlaceLabeler:
     return PlaceLabeler(RuleLabeler(lexicon))
 
 
-def sided_findings(text: str) -> dict[str, frozenset[str]]:
-    """Finding stem -> sides ("L", "R") the text puts it on; findings without a side are left out."""
-    findings: dict[str, set[str]] = defaultdict(set)
+def sided_sentences(text: str) -> list[dict[str, frozenset[str]]]:
+    """Finding stem -> sides ("L", "R") of each sentence that puts a finding on a side."""
+    read = []
     for _, sentence in sentences(fold(text)):
+        findings: dict[str, set[str]] = defaultdict(set)
         for located in _labeler().located(sentence):
             findings[located.name] |= {side[0].upper() for side in located.sides}
-    return {finding: frozenset(sides) for finding, sides in findings.items() if sides}
+        read.append({finding: frozenset(sides) for finding, sides in findings.items() if sides})
+    return [findings for findings in read if findings]
+
+
+def sided_findings(text: str) -> dict[str, frozenset[str]]:
+    """Finding stem -> sides ("L", "R") the text puts it on; findings without a side are left out."""
+    return _together(sided_sentences(text))
+
+
+def _together(texts: Iterable[Mapping[str, frozenset[str]]]) -> dict[str, frozenset[str]]:
+    """The sides of each finding in several texts."""
+    written: dict[str, frozenset[str]] = {}
+    for sided in texts:
+        for finding, sides in sided.items():
+            written[finding] = written.get(finding, frozenset()) | sides
+    return written
 
 
 def contradictions(hyp: Mapping[str, frozenset[str]], ref: Mapping[str, frozenset[str]]) -> list[str]:
@@ -64,33 +80,39 @@ class Sides:
         rows: (N, 3) confusion rows over (finding, side); several references of a study are taken together.
         comparable: reports that side a finding which a reference sides too.
         contradicted: those of them that put one on the other side than each reference that sides it.
+        comparable_sentences: sentences of the reports that side a finding which a reference sides too.
+        contradicted_sentences: those of them that put one on the other side.
         findings: how often each finding is on the other side.
     """
 
     rows: Floats
     comparable: int
     contradicted: int
+    comparable_sentences: int
+    contradicted_sentences: int
     findings: Mapping[str, int]
 
 
 def read_sides(pairs: Sequence[Pair]) -> Sides:
     """Read every text once."""
     rows = np.zeros((len(pairs), 3))
-    comparable = contradicted = 0
+    comparable = contradicted = comparable_sentences = contradicted_sentences = 0
     findings: Counter[str] = Counter()
     for row, pair in zip(rows, pairs, strict=True):
-        hyp, refs = sided_findings(pair.hyp), [sided_findings(text) for text in pair.refs]
-        written: dict[str, frozenset[str]] = {}
-        for ref in refs:
-            for finding, sides in ref.items():
-                written[finding] = written.get(finding, frozenset()) | sides
+        stated, refs = sided_sentences(pair.hyp), [sided_findings(text) for text in pair.refs]
+        hyp, written = _together(stated), _together(refs)
+        for sentence in stated:
+            if sentence.keys() & written.keys():
+                comparable_sentences += 1
+                contradicted_sentences += bool(_contradicted(sentence, refs))
         row[:] = sided_confusion(hyp, written)
         if hyp.keys() & written.keys():
             wrong = _contradicted(hyp, refs)
             comparable += 1
             contradicted += bool(wrong)
             findings.update(wrong)
-    return Sides(rows, comparable, contradicted, dict(sorted(findings.items())))
+    of_sentences = (comparable_sentences, contradicted_sentences)
+    return Sides(rows, comparable, contradicted, *of_sentences, dict(sorted(findings.items())))
 
 
 def _contradicted(hyp: Mapping[str, frozenset[str]], refs: Sequence[Mapping[str, frozenset[str]]]) -> set[str]:

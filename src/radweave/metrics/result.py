@@ -168,6 +168,7 @@ class Evaluation:
     honesty: Honesty
     clinical: ClinicalTable | None
     sided: SidedTable
+    placed: SidedTable | None
     priors: PriorTable | None
     long_tail: LongTailTable | None
     heads: HeadTable | None
@@ -254,4 +255,5 @@ class Evaluation:
 
     def _clinical_json(self) -> Json:
         table = {"unavailable": "no labeler given"} if self.clinical is None else self.clinical.to_json()
-        return {**table, "sided_findings": self.sided.to_json()}
+        placed = {} if self.placed is None else {"placed_findings": self.placed.to_json()}
+        return {**table, "sided_findings": self.sided.to_json(), **placed}

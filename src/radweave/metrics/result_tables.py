@@ -347,6 +347,10 @@ def _clinical(result: Result, suffix: str) -> TextTable:
             rows.append(tuple(cells))
     sided = clinical["sided_findings"]
     rows.append(("findings with their side / micro", *(number(sided[m]["value"], 3) for m in _PRF), *(DASH,) * 3))
+    if placed := clinical.get("placed_findings"):
+        rows.append(
+            ("findings with side and zone / micro", *(number(placed[m]["value"], 3) for m in _PRF), *(DASH,) * 3)
+        )
     notes = [
         f"labels: {clinical['labeler']}; reference: {clinical['reference_labels']}",
         "left: uncertain counts as negative; right: uncertain counts as positive (u+)",

@@ -359,6 +359,18 @@ def sided_table(statistics: Mapping[Measure, Statistic], intervals: Mapping[str,
     return SidedTable(PrecisionRecall.of(lambda m: Estimate.of(statistics[m], intervals.get(sided_interval_name(m)))))
 
 
+def placed_table(statistics: Mapping[Measure, Statistic], intervals: Mapping[str, Interval]) -> SidedTable:
+    """The agreement on (finding, side, zone), likewise (``placed_interval_name``)."""
+    return SidedTable(
+        PrecisionRecall.of(lambda m: Estimate.of(statistics[m], intervals.get(placed_interval_name(m)))),
+        "findings with side and zone, as far as stated, pooled over studies: one elsewhere is a miss and an invention",
+    )
+
+
+def placed_interval_name(measure: Measure) -> str:
+    return f"CE/placed/{measure}"
+
+
 def sided_interval_name(measure: Measure) -> str:
     return f"CE/sided/{measure}"
 
