@@ -20,6 +20,7 @@ Implementation = Literal[
     "hf",
     "words",
     "labels",
+    "boxes",
     "radgraph",
     "chexbert",
     "bertscore",
@@ -250,6 +251,15 @@ METRICS: Mapping[str, Metric] = {
             "clinically relevant gain of VLM3D over all classes and studies: U / (2U - s), U = (X - A) / 2,"
             " r = (X - A) / (2A), s = r TP - r FN - FP, of X labels with A positive ones",
             computed_by=("labels",),
+        ),
+        *(
+            Metric(key, title, f"{rule}, boxes of one label", computed_by=("boxes",))
+            for key, title, rule in (
+                ("box_IoU", "box IoU", "largest IoU with a drafted box, mean over the reference's boxes, then studies"),
+                ("box_pointing", "pointing", "share of the reference's boxes that hold the middle of a drafted one"),
+                ("box_F1_30", "box F1 at .3", "F1 of boxes that match at an IoU of .3, pooled over studies"),
+                ("box_F1_50", "box F1 at .5", "F1 of boxes that match at an IoU of .5, pooled over studies"),
+            )
         ),
         Metric(
             "SembScore",

@@ -35,6 +35,7 @@ from radweave.metrics.clinical import (
 )
 from radweave.metrics.floors import FINDINGS, WORDING, Floor, best_candidate, build_floors, shuffled_pairing
 from radweave.metrics.further import FurtherScores, Models, further_scores, requested_metrics, without_language_models
+from radweave.metrics.grounding import NO_BOXES, box_statistics
 from radweave.metrics.heads import head_table
 from radweave.metrics.honesty import honesty_rows
 from radweave.metrics.judge import endpoint
@@ -215,6 +216,10 @@ def _evaluate(
         for name in floor_scores:
             own_scores = {key: statistic.corpus() for key, statistic in further.statistics[name].items()}
             floor_scores[name] = {**floor_scores[name], **own_scores}
+    of_boxes = box_statistics(checked)
+    statistics |= of_boxes
+    if not of_boxes:
+        unavailable |= {key: NO_BOXES for key in requested if "boxes" in METRICS[key].computed_by}
     sides = read_sides(checked)
     sided = pooled_statistics(sides.rows)
     places = place_labeler_of(labeler) if labeler else None
@@ -272,7 +277,7 @@ def _evaluate(
             resamples=options.resamples,
             seed=options.seed,
         ),
-        definitions=definitions(rules.metrics) | {key: METRICS[key].definition for key in requested},
+        definitions=definitions(rules.metrics) | {key: METRICS[key].definition for key in (*requested, *of_boxes)},
         left_out=dict(left_out),
         second_opinions=second_opinions(prepared, rules, statistics) if options.second_opinions else {},
     )

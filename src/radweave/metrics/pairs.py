@@ -7,8 +7,9 @@ patient's reports are resampled together), ``has_prior`` (false: the study has n
 ``labels`` (class -> state, set by hand for the reference), ``modality`` ("xray" or "ct"), ``dataset`` (whose studies
 they are, as ``dataset.json`` names it), ``target`` ("both": reports have findings and impression under headings, and
 are scored by section too), ``as_written`` (false: sentences may have been taken out of the draft), ``evidence`` (its
-lists ``comparisons_removed`` and ``marks_removed`` are counted, its ``class_probabilities`` are scored). Other keys are
-ignored. ``Fields`` has the other names of the first three in files.
+lists ``comparisons_removed`` and ``marks_removed`` are counted, its ``class_probabilities`` are scored), ``boxes`` with
+``ref_boxes`` (findings marked on one image by the draft and by the reference, as ``core.study.FindingBox``; read where
+a row has both). Other keys are ignored. ``Fields`` has the other names of the first three in files.
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
+from pydantic import ValidationError
+
+from radweave.core.config import first_problem
 from radweave.core.errors import InputError
-from radweave.core.study import LabelState, Modality, TargetText
+from radweave.core.study import FindingBox, LabelState, Modality, TargetText
 from radweave.data.tables import ID, read_rows
 
 # Names of the fields in the files of other programs.
@@ -40,7 +44,7 @@ HYP_FIELDS = (
 REF_FIELDS = ("ref", "refs", "reference", "references", "reference_report", "ground_truth", "gt")
 TEXT_FIELDS = ("report", "text", "hyp", "findings", "Report Impression", "Reports", "Report", "impression")
 # Characters that a cell of a CSV file cannot hold.
-_OBJECTS = ("floors", "labels", "evidence")
+_OBJECTS = ("floors", "labels", "evidence", "boxes", "ref_boxes")
 _TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
@@ -161,6 +165,8 @@ class Pair:
     marks_removed: int = 0
     probabilities: Probabilities | None = None
     target: TargetText | None = None
+    boxes: tuple[FindingBox, ...] | None = None
+    ref_boxes: tuple[FindingBox, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +313,7 @@ def _pair_of(row: Mapping[str, Any], place: dict[str, Any]) -> Pair:
     for name in ("patient_id", "dataset"):
         if row.get(name) is not None and not isinstance(row[name], str):
             raise InputError("not a text", field=name, got=type(row[name]).__name__, **place)
+    boxes, ref_boxes = _boxes_of(row, place)
     return Pair(
         study_id=study_id,
         hyp=check_text(row["hyp"], "hyp", **place),
@@ -324,7 +331,28 @@ def _pair_of(row: Mapping[str, Any], place: dict[str, Any]) -> Pair:
         probabilities=_probabilities_of(row.get("evidence"), place),
         # Files of others may have a field of this name with something else.
         target=next((target for target in get_args(TargetText) if target == row.get("target")), None),
+        boxes=boxes,
+        ref_boxes=ref_boxes,
     )
+
+
+def _boxes_of(
+    row: Mapping[str, Any], place: dict[str, Any]
+) -> tuple[tuple[FindingBox, ...] | None, tuple[FindingBox, ...] | None]:
+    """The boxes of draft and reference; None where a row has not both."""
+    if row.get("boxes") is None or row.get("ref_boxes") is None:
+        return None, None
+    sides = []
+    for name in ("boxes", "ref_boxes"):
+        if not isinstance(row[name], list):
+            raise InputError("not a list of boxes", field=name, got=type(row[name]).__name__, **place)
+        try:
+            sides.append(tuple(map(FindingBox.model_validate, row[name])))
+        except ValidationError as error:
+            raise InputError(first_problem(error), field=name, **place) from None
+    if len({len(each.box) for side in sides for each in side}) > 1:
+        raise InputError("boxes of an image and of a volume", field="boxes", expected="4 numbers each, or 6", **place)
+    return sides[0], sides[1]
 
 
 def _modality_of(value: Any, place: dict[str, Any]) -> Modality | None:

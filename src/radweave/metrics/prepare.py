@@ -144,7 +144,7 @@ def section_of(text: str, name: str) -> str:
 def of_section(pairs: Sequence[Pair], name: str) -> tuple[Pair, ...]:
     """The pairs in a section; a draft without it is empty there, and a study whose references lack it has no pair.
 
-    Hand-set labels and probabilities belong to the study as a whole and are left out.
+    Hand-set labels, probabilities and boxes belong to the study as a whole and are left out.
     """
     sections = (
         replace(
@@ -158,6 +158,8 @@ def of_section(pairs: Sequence[Pair], name: str) -> tuple[Pair, ...]:
             comparisons_removed=0,
             marks_removed=0,
             target=None,
+            boxes=None,
+            ref_boxes=None,
         )
         for pair in pairs
     )
