@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from radweave.core.study import ImageRef, Study, View
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter
 from radweave.data.loader import Example, collate
+from radweave.data.tokenizer import decode as decode_ids
 from radweave.data.tokenizer import encode, load_tokenizer
 from radweave.engine.checkpoint import load_weights, refuse_other_shapes, save_weights, without_quantization
 from radweave.engine.estimate import estimate, estimate_of
@@ -37,6 +39,7 @@ from radweave.methods.experiment import BuildContext
 from radweave.methods.generator.model import Forward, GeneratorModel
 from radweave.methods.generator.network import Checkpoint, Query
 from radweave.methods.generator.published import MEDGEMMA, QWEN, medgemma, qwen
+from radweave.methods.model import own_reports, writes_own
 from radweave.methods.stage import apply_finetune, build_optimizer, set_train_mode
 from radweave.nn.decoding import DecodingConfig
 from tests.checkpoints import write_language_model
@@ -250,6 +253,26 @@ def test_a_study_reads_and_writes_alone_as_in_a_batch(family: str, folders: dict
             alone = batch.only([row])
             torch.testing.assert_close(Forward(model, alone).logits()[0], together[row], **CLOSE)
             assert model.generate(alone, brief).token_ids == [written[row]]
+
+
+@pytest.mark.parametrize("family", SHORT)
+def test_its_own_reports_are_candidates_of_drafts_by_utility(family: str, folders: dict[str, Path]) -> None:
+    """The likeliest report first, then draws; the same for a study alone and in a batch."""
+    model, tokenizer = built(folders[family])
+    batch = collate(studies(tokenizer), pad_id=int(tokenizer.pad_token_id))
+    drawing = DecodingConfig.model_validate(
+        {"kind": "expected_utility", "max_new_tokens": 6, "expected_utility": {"samples": 3}}
+    )
+    decode = partial(decode_ids, tokenizer)
+    assert writes_own(model)
+    with torch.no_grad():
+        proposed = own_reports(model, batch, [], drawing, decode)
+        for row, own in enumerate(proposed):
+            alone = batch.only([row])
+            written = model.generate(alone, DecodingConfig(max_new_tokens=6)).token_ids
+            assert own.written[0] == decode(written[0])
+            assert len(own.written) == 4
+            assert own_reports(model, alone, [], drawing, decode) == [own]
 
 
 @pytest.mark.parametrize("beams", [1, 3])
