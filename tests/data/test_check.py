@@ -105,6 +105,7 @@ def test_a_sound_data_set_has_no_fault(dataset: Path) -> None:
         "images": 6,
         "views": {"PA": 6},
         "labels": {"chexpert14": {"Edema": {"blank": 1, "positive": 5}}},
+        "boxes": {},
         "report_words": {"test": {"10": 1}, "train": {"10": 4}, "val": {"10": 1}},
         "errors": [],
         "leaks": [],
@@ -353,6 +354,18 @@ def test_the_command_line_prints_json_and_exits_by_what_was_found(dataset: Path)
     assert "p0" not in leaking.stdout
     plant(dataset, lambda rows: rows[5].update(patient_id="p5", split="oops"))
     assert CliRunner().invoke(app, ["check", str(dataset)]).exit_code == 2
+
+
+def test_boxes_are_counted_by_label_and_a_bad_one_is_an_error(dataset: Path) -> None:
+    box = {"label": "nodule", "box": [0.1, 0.2, 0.3, 0.4]}
+    plant(dataset, lambda rows: rows[0]["images"][0].update(boxes=[box, box]))
+    assert json.loads(CliRunner().invoke(app, ["check", str(dataset), "--json"]).stdout)["boxes"] == {"nodule": 2}
+    assert "nodule" in CliRunner().invoke(app, ["check", str(dataset)]).stdout
+    box["box"] = [0.3, 0.2, 0.1, 0.4]
+    plant(dataset, lambda rows: rows[0]["images"][0].update(boxes=[box]))
+    refused = CliRunner().invoke(app, ["check", str(dataset)])
+    assert refused.exit_code == 2
+    assert "low to its high corner" in " ".join(refused.stdout.split())
 
 
 def test_the_shared_data_set_is_free_of_leaks(shared_data: Path, tmp_path: Path) -> None:

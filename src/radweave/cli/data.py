@@ -260,7 +260,9 @@ def _print(report: CheckReport) -> None:
         )
         for name, classes in sorted(report.labels.items())
     ]
-    print_tables([TextTable("Studies", ("report length in words", *splits), tuple(rows), (note,)), *labels])
+    marked = tuple((printable(label), str(count)) for label, count in sorted(report.boxes.items()))
+    boxes = [TextTable("Boxes", ("label", "number"), marked)] if marked else []
+    print_tables([TextTable("Studies", ("report length in words", *splits), tuple(rows), (note,)), *labels, *boxes])
     console = plain_console()
     for word, colour, faults in (
         ("leak", "red", report.leaks),

@@ -138,8 +138,8 @@ class Fault:
 class CheckReport:
     """Results: ``errors`` make the data set unusable, ``leaks`` its scores worthless, ``warnings`` are hints.
 
-    ``labels`` maps label set -> class -> state -> studies; ``lengths`` maps split -> first word count of a bin ->
-    studies.
+    ``labels`` maps label set -> class -> state -> studies; ``boxes`` maps label -> marked findings; ``lengths`` maps
+    split -> first word count of a bin -> studies.
     """
 
     studies: Counter[str] = field(default_factory=Counter)
@@ -147,6 +147,7 @@ class CheckReport:
     images: int = 0
     views: Counter[str] = field(default_factory=Counter)
     labels: dict[str, dict[str, Counter[str]]] = field(default_factory=dict)
+    boxes: Counter[str] = field(default_factory=Counter)
     lengths: dict[str, Counter[int]] = field(default_factory=dict)
     errors: list[Fault] = field(default_factory=list)
     leaks: list[Fault] = field(default_factory=list)
@@ -170,6 +171,7 @@ class CheckReport:
                 name: {finding: dict(sorted(states.items())) for finding, states in classes.items()}
                 for name, classes in sorted(self.labels.items())
             },
+            "boxes": dict(sorted(self.boxes.items())),
             "report_words": {
                 split: {str(start): bins[start] for start in LENGTH_BINS if bins[start]}
                 for split, bins in sorted(self.lengths.items())
@@ -280,6 +282,7 @@ class _Check:
         report.studies[split] += 1
         report.images += len(study.images)
         report.views.update(str(image.view) for image in study.images)
+        report.boxes.update(box.label for image in study.images for box in image.boxes)
         for name, states in study.labels.items():
             classes = report.labels.setdefault(name, {})
             for finding, state in states.items():
