@@ -191,7 +191,8 @@ def _part(study: str, name: str, part: str, user: User, station: Station, reques
     source = next((one for one in sources if one.name == name), None)
     if source is None:
         raise HTTPException(404, "no such image")
-    log.note_first(station.database, AHEAD if ahead else _LOOKED, user=user.id, study=study)
+    action = AHEAD if ahead else _LOOKED
+    log.note_first(station.database, action, user=user.id, study=study)
     packed = part != "volume" and _takes_gzip(request)
     tag = f'"{_key(source)}-{part}{"-gzip" if packed else ""}"'
     if tag in [known.strip() for known in request.headers.get("if-none-match", "").split(",")]:
