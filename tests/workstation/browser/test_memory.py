@@ -1,4 +1,4 @@
-"""Memory of one tab over many studies: what was shown once is let go. Set STUDIES for more than the tests' few."""
+"""Memory of one tab over many studies: what was shown once is let go. ``RADWEAVE_TEST_STUDIES`` sets how many."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ function changeable(part, [command, words], draw) {
 export function help() {
   const list = h("div", { class: "sheet" });
   const draw = (focus) => {
-    const listing = [...parts].map(([part, { title, commands }]) => h("section", {}, h("h3", {}, title),
+    const listing = [...parts].sort(([part]) => (part === PART ? -1 : 1)).map(([part, { title, commands }]) => h("section", {}, h("h3", {}, title),
       h("ul", { class: "keys" }, commands.map((one) => changeable(part, one, draw)), part === PART && [["?", "this sheet"], ...fixed].map(([name, words]) => row(h("kbd", {}, name), words)))));
     list.replaceChildren(...listing);
     if (focus) list.querySelector(`[data-focus="${CSS.escape(focus)}"]`)?.focus();
@@ -92,7 +92,7 @@ export function help() {
   const shown = dialog("Keys",
     h("p", { class: "soft" }, "A key is a button: choose it and press another key. Tab, Enter and Space reach everything too. Keys of the films hold while a film has the focus."), list,
     h("p", {}, h("label", {}, off, " Switch single keys off (except ?)")),
-    h("p", { class: "actions" }, button("Close", () => shown.close(), { class: "main" }), button("All keys as at first", () => { resetKeys(); draw(null); })));
+    h("p", { class: "actions" }, button("Close", () => shown.close(), { class: "main", autofocus: true }), button("All keys as at first", () => { resetKeys(); draw(null); })));
   shown.classList.add("wide");
 }
 

@@ -66,21 +66,23 @@ function read(lines) {
 
 /** The macros, to be changed: one's own, and for admins the site's. */
 export function showMacros() {
-  const told = h("p", { role: "alert", class: "bad" });
+  const told = h("p", { role: "alert" });
   const part = (whose, title, mayChange) => {
-    const area = h("textarea", { id: `macros-${whose}`, rows: "8", readonly: !mayChange, spellcheck: "false" });
+    const area = h("textarea", { id: `macros-${whose}`, rows: "6", readonly: !mayChange, spellcheck: "false" });
     area.value = written(known[whose]);
     return [h("p", {}, h("label", { for: area.id }, title)), area,
       mayChange && h("p", { class: "actions" }, button("Save", () => save(whose, area), { class: whose === "own" ? "main" : "", "aria-label": `Save ${title}` }))];
   };
   const save = async (whose, area) => {
     told.textContent = "";
+    told.className = "";
     try {
       const macros = read(area.value);
       await ask("PUT", `/macros/${whose}`, { macros });
       known = { ...known, [whose]: macros };
       told.textContent = "Saved.";
     } catch (problem) {
+      told.className = "bad";
       told.textContent = problem.message;
     }
   };
