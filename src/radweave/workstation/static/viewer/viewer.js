@@ -17,6 +17,8 @@ export async function mountViewer(element, { study, source: given }) {
   element.replaceChildren(made("p", { class: "rv-empty", role: "status" }, "The images are loading."));
   const list = await source.list();
   source.stopped.signal.throwIfAborted(); // another study took the element meanwhile
+  const first = list.images.find((one) => one.kind === "radiograph" && !one.problem && one.view !== "LATERAL");
+  if (first) source.words(first.name).catch(() => {}); // on its way while the films are made; they tell of a failure
   const shown = await open(element, source, list);
   const focus = (event) => event.target === element && shown?.focus();
   element.addEventListener("focus", focus);
