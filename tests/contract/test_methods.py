@@ -137,6 +137,7 @@ def test_the_method_is_described_and_has_all_presets(experiment: Experiment) -> 
     assert any(page.is_file() for page in pages), "every method has its page"
 
 
+@pytest.mark.long
 def test_every_ablation_row_validates_and_builds(experiment: Experiment, context: BuildContext) -> None:
     ablations = load_method(experiment.method).ABLATIONS
     assert ablations["full"] == []
@@ -690,6 +691,7 @@ def test_it_trains_remembers_and_writes_on_a_device_of_its_own(
         assert model.to("cpu").generate(batch, brief).token_ids == written[0]
 
 
+@pytest.mark.long
 def test_every_field_of_the_models_records_is_read(experiment: Experiment, context: BuildContext, reads: Read) -> None:
     """By class and field: a search for the field's name would pass a dead one that another record has too."""
     known: set[type[Config]] = set()
@@ -703,6 +705,7 @@ def test_every_field_of_the_models_records_is_read(experiment: Experiment, conte
     assert left == set()
 
 
+@pytest.mark.long
 def test_every_field_of_the_other_records_is_read_by_a_run(
     toy_dataset: Dataset, toy_ct_dataset: Dataset, tmp_path: Path, reads: Read
 ) -> None:

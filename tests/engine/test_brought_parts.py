@@ -32,6 +32,7 @@ def brought(encoder: Path, words: Path, *more: str) -> list[str]:
     ]  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("encoder", "words"), PAIRS)
 def test_a_pair_trains_restores_without_its_checkpoints_and_reports(
     encoder: str, words: str, toy_dataset: Dataset, tmp_path: Path

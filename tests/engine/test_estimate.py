@@ -51,6 +51,7 @@ def test_lora_parameters_by_formula_and_by_peft() -> None:
     assert by_peft == lora_parameters(8, ([(4096, 4096)] * 4 + [(4096, 11008)] * 2 + [(11008, 4096)]) * 32)
 
 
+@pytest.mark.long
 def test_the_paper_preset_of_vdgen_is_llama_with_adapters() -> None:
     result = estimate("vdgen", "paper")
     part = result.parts["language_model"]
@@ -77,6 +78,7 @@ def test_tokens_before_the_report_follow_from_the_configuration() -> None:
     assert estimate("am_mrg", "paper", prompt_tokens=128).tokens == 228
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", method_names())
 @pytest.mark.parametrize("preset", ["tiny", "small", "paper"])
 def test_every_preset_can_be_estimated(method: str, preset: str) -> None:

@@ -58,6 +58,9 @@ FAMILIES: dict[str, Callable[[int], PreTrainedModel]] = {
 }
 
 
+pytestmark = pytest.mark.long
+
+
 def write_checkpoint(folder: Path, family: str) -> Path:
     """A tiny random checkpoint with tokenizer, in several shards as large ones are."""
     torch.manual_seed(0)

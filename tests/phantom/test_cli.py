@@ -39,6 +39,7 @@ def test_writes_a_dataset_with_masks_and_twins(app: typer.Typer, tmp_path: Path)
     assert any(study.truth for study in studies)
 
 
+@pytest.mark.long
 def test_the_turnover_reaches_the_data_set(app: typer.Typer, tmp_path: Path) -> None:
     inputs = ["--studies", "40", "--image-size", "32", "--prevalence", "balanced", "--jobs", "1"]
     trends = {}
