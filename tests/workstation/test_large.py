@@ -68,8 +68,15 @@ def test_ten_thousand_files_of_a_form(started: tuple[TestClient, Station]) -> No
     assert left_behind(station.settings) == []
 
 
-def test_no_patient_leaves_the_image(settings: Settings, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A readable file and damaged ones through the real process: log, figures, file names, refusals, answers."""
+@pytest.mark.parametrize("hidden", [True, False])
+def test_no_patient_leaves_the_image(
+    settings: Settings, tmp_path: Path, capfd: pytest.CaptureFixture[str], hidden: bool
+) -> None:
+    """A readable file and damaged ones through the real process: log, figures, file names, refusals, answers.
+
+    Where patients are not hidden, readers see their headers in the study and in the work list, and nowhere else.
+    """
+    settings = settings.model_copy(update={"hide_patients": hidden})
     good = write_dicom(tmp_path / "good.dcm", **CANARIES).read_bytes()
     cut = good[: len(good) // 2]
     strange = write_dicom(tmp_path / "strange.dcm", **CANARIES, Modality="Kanarien", BodyPartExamined="KANARIENHAND")
@@ -79,7 +86,7 @@ def test_no_patient_leaves_the_image(settings: Settings, tmp_path: Path, capfd: 
         ids = [study for one in sent for study in upload(client, one).json().get("studies", [])]
         result = [wait_for(client, study, "drafted", "refused", seconds=240) for study in ids]
         assert result[-1]["state"] == "refused"
-        as_text = [json.dumps(one) for one in result]
+        as_text = [json.dumps(one if hidden else {**one, "headers": None}) for one in result]
         for study in ids:
             for place in ("evidence", "log", "images"):
                 as_text.append(client.get(f"/api/v1/studies/{study}/{place}").text)

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 
 import sqlalchemy as sa
 
+from radweave.io.dicom_fields import BODY_PARTS, MODALITIES
 from radweave.workstation import locks, store
 from radweave.workstation.database import PRIORITIES, ROUTINE, files, patients, studies
 from radweave.workstation.database import locks as locks_table
@@ -28,6 +29,8 @@ HEADERS: Final = (
 )  # fmt: skip
 IDENTIFYING: Final = ("patient_name", "patient_id", "accession_number", "study_date", "study_description")
 """Headers that are not shown where patients are hidden; ages of 90 years and more are shown as 90."""
+KNOWN_TERMS: Final = {"modality": MODALITIES, "body_part_examined": BODY_PARTS}
+"""Terms of the standard in headers that are free text; others are not shown where patients are hidden."""
 Sort = Literal[
     "created", "changed", "name", "state", "priority", "holder", "patient_name", "patient_id", "patient_sex",
     "patient_age", "accession_number", "modality", "body_part_examined", "study_date", "study_description",
@@ -160,6 +163,7 @@ def _described(
             row = {**row, **_hidden(row, [file.name for file in its])}
             headers |= dict.fromkeys(IDENTIFYING, "") | {"patient_id": _pseudonym(people.get(row["id"]))}
             headers["patient_age"] = _hidden_age(headers["patient_age"])
+            headers |= {name: headers[name] if headers[name] in known else "" for name, known in KNOWN_TERMS.items()}
         described.append({**row, "headers": headers, "holder": held.get(row["id"])})
     return described
 
