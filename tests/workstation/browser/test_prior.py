@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,10 +35,13 @@ def _choose_prior(page: Page, name: str) -> None:
 
 
 def _same(page: Page, *facts: str) -> None:
-    """Both films come to say the same of themselves."""
+    """Both films come to say the same of themselves; each may be drawn later than the other."""
     one, other = page.locator(".rv-film[data-center]").all()
+    end = time.monotonic() + 20
     for name in facts:
-        expect(other).to_have_attribute(f"data-{name}", one.get_attribute(f"data-{name}") or "")
+        while (value := one.get_attribute(f"data-{name}")) != (seen := other.get_attribute(f"data-{name}")):
+            assert time.monotonic() < end, f"{name}: {value} beside {seen}"
+            page.wait_for_timeout(50)
 
 
 def test_a_chosen_prior_is_shown_beside_the_study(page: Page) -> None:
@@ -54,6 +58,7 @@ def test_a_chosen_prior_is_shown_beside_the_study(page: Page) -> None:
     page.keyboard.press("Shift+ArrowRight")
     page.keyboard.press("+")
     page.keyboard.press("r")
+    expect(films.first).to_have_attribute("data-rotation", "90")
     _same(page, "center", "width", "rotation")
     expect(films.last).not_to_have_attribute("data-scale", before or "")
     page.reload()
@@ -77,9 +82,14 @@ def test_a_scan_and_the_one_before_it_are_scrolled_together(
         before = page.locator(".rv-film[data-image=prior-0][data-slice]")
         before.wait_for(timeout=60_000)
         main = page.locator(".rv-film[data-image='0'][data-slice]")
+        for film in (main, before):  # hung as lungs; keys that come earlier move one film alone
+            expect(film).to_have_attribute("data-center", "-600")
+        _same(page, "slice")
         main.focus()
+        first = main.get_attribute("data-slice") or ""
         page.keyboard.press("ArrowUp")
         page.keyboard.press("n")
+        expect(main).not_to_have_attribute("data-slice", first)
         _same(page, "slice", "center", "width", "plane")
         at = int(main.get_attribute("data-slice") or 0)
         page.get_by_role("button", name="Linked").click()
