@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NotRequired, TypedDict
 
 CalibrationEvidence = TypedDict(  # noqa: UP013
@@ -26,13 +26,56 @@ class SentenceSource(TypedDict):
     study_id: str | None
 
 
+class PlaceBox(TypedDict):
+    """A box of a finding on one image: ``view`` is the index of the image in the order in which the model reads them,
+    that of ``DraftEvidence.views``. ``box`` is in shares of that image, as ``core.study.FindingBox`` has it.
+    """
+
+    view: int
+    box: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class FindingPlace:
+    """Place of one finding of a study by its images, if the finding is there.
+
+    ``sides`` and ``zones`` map those that are known to calibrated probabilities. Several may be likely together: an
+    effusion of both sides has two likely sides. ``boxes`` mark the finding, the likeliest first.
+    """
+
+    sides: Mapping[str, float] = field(default_factory=dict)
+    zones: Mapping[str, float] = field(default_factory=dict)
+    boxes: tuple[PlaceBox, ...] = ()
+
+
+class SentencePlace(TypedDict):
+    """Place of one finding that a sentence states, as far as the sentence says it, checked against the images.
+
+    ``sides`` ("left", "right") and ``zones`` are those of the sentence (``radweave.labels.places``), empty where it
+    names none. ``probability`` is the calibrated probability that the finding, if it is there, lies where the sentence
+    says; None where the sentence names no place or the images were not asked: its place is not checked.
+    ``probabilities`` maps sides and zones to what the images say. ``boxes`` mark the finding on the images; there are
+    none of a finding that the images do not locate.
+    """
+
+    finding: str
+    sides: list[str]
+    zones: list[str]
+    probability: float | None
+    probabilities: dict[str, float]
+    boxes: list[PlaceBox]
+
+
 class SentenceEvidence(TypedDict):
-    """A sentence of the draft; ``confidence`` is that of decoders with token probabilities."""
+    """A sentence of the draft; ``confidence`` is that of decoders with token probabilities. ``places`` has a row for
+    each finding that the sentence states; without the key the run checks no places.
+    """
 
     text: str
     source: NotRequired[SentenceSource]
     section: NotRequired[str]
     confidence: NotRequired[float | None]
+    places: NotRequired[list[SentencePlace]]
 
 
 class SentenceFit(TypedDict):
