@@ -477,6 +477,9 @@ def test_without_epochs_a_configuration_is_the_one_of_before() -> None:
         ("baseline", ["stages.report.select=reward"], "stage that rewards drafts"),
         ("baseline", ["stages.reward.finetune={vision_encoder: full}"], "must be frozen as in the stage before"),
         ("baseline", ["stages.reward.losses={diagnosis: 1}"], "no such loss"),
+        ("baseline", ["stages.reward.losses={report: -1}"], "greater than or equal to 0"),
+        ("baseline", ["stages.report.losses.report=inf"], "less than or equal to 1000000"),
+        ("baseline", ["stages.report.losses.report=nan"], "stages.report.losses.report"),
         ("kernels", [], "no language model whose reports"),
     ],
 )

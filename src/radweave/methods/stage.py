@@ -22,6 +22,8 @@ Precision = Literal["float32", "bfloat16", "auto"]
 Compiled = Literal["nothing", "encoder", "networks"]
 """Nothing, the vision encoder, or that and the language model."""
 Selection = Literal["report", "loss", "BLEU_4", "CIDEr", "reward", "last"]
+Weight = Annotated[float, Field(ge=0, le=1e6)]
+"""Weight of a loss or a reward; 0 leaves it out."""
 REPORT = "report"
 """The term of the reports, by which every method chooses its epoch."""
 REWARD = "reward"
@@ -68,8 +70,8 @@ class StageConfig(Config):
     """
 
     finetune: Annotated[dict[str, Trainability], Open()]
-    losses: Annotated[dict[str, float], Open()]
-    mixture: Annotated[dict[str, Annotated[float, Field(gt=0)]], Open()] = Field(default_factory=dict)
+    losses: Annotated[dict[str, Weight], Open()]
+    mixture: Annotated[dict[str, Annotated[float, Field(gt=0, le=1e6)]], Open()] = Field(default_factory=dict)
     withheld: Annotated[dict[str, Annotated[float, Field(ge=0, lt=1)]], Open()] = Field(default_factory=dict)
     single_input: float = Field(default=0.0, ge=0, lt=1)
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -146,7 +148,7 @@ class RewardStageConfig(StageConfig):
     """
 
     finetune: Annotated[dict[str, Trainability], Open()] = Field(default_factory=dict)
-    losses: Annotated[dict[str, float], Open()] = Field(default_factory=dict)
+    losses: Annotated[dict[str, Weight], Open()] = Field(default_factory=dict)
     optimizer: OptimizerConfig = OptimizerConfig(learning_rate=1e-4, weight_decay=0.0, warmup_steps=20)
     epochs: int = Field(default=0, ge=0, le=1_000_000)
     augment: bool = False
@@ -156,7 +158,7 @@ class RewardStageConfig(StageConfig):
     kl: float = Field(default=0.05, ge=0, le=1e6)
     temperature: float = Field(default=1.0, ge=0.01, le=100)
     edited: float = Field(default=0.25, ge=0, lt=1)
-    rewards: Annotated[dict[str, Annotated[float, Field(ge=0, le=1e6)]], Open()] = Field(
+    rewards: Annotated[dict[str, Weight], Open()] = Field(
         default_factory=lambda: {"findings": 1.0, "cider": 0.5, "repetition": 0.1, "contradictions": 0.1}
     )
     radgraph: str | None = None
