@@ -53,6 +53,22 @@ def test_a_lengthened_run_has_the_bits_of_one_that_was_as_long_from_the_start(
     assert not aside_of(run).exists()
 
 
+def test_a_stage_that_made_no_update_is_added_with_any_options(
+    short: Path, toy_dataset: Dataset, tmp_path: Path
+) -> None:
+    run = copied(short, tmp_path)
+    more = (CONSTANT, "stages.report.epochs=2", "stages.reward.epochs=1", "stages.reward.samples=2")
+    trained(toy_dataset, run, *more, resume=True)
+    whole = trained(toy_dataset, tmp_path / "whole", *more)
+    assert [sha256_file(run / name) for name in MODEL] == [sha256_file(whole / name) for name in MODEL]
+    assert sha256_file(run / MODEL[0]) != sha256_file(short / MODEL[0])
+    card = read_card(run)
+    assert card.trained_steps == read_card(whole).trained_steps
+    assert card.trained_steps["report"] == 6
+    assert card.trained_steps["reward"] >= 1
+    assert card.lengthened == ()
+
+
 @pytest.mark.long
 def test_a_falling_rate_is_stated_on_the_card_also_after_a_kill(toy_dataset: Dataset, tmp_path: Path) -> None:
     """The process dies once the longer training has begun; the older run stays whole, and --resume RUN goes on."""
@@ -95,6 +111,8 @@ def test_what_no_lengthening_is_stays_refused(short: Path, toy_dataset: Dataset,
     shutil.rmtree(run / "checkpoints")
     with pytest.raises(InputError, match=r"no checkpoint of update 6 .*--from RUN"):
         trained(toy_dataset, run, CONSTANT, "stages.report.epochs=4", resume=True)
+    with pytest.raises(InputError, match=r"stages\.reward.*no checkpoint of update 6 of stage 'report'.*--from RUN"):
+        trained(toy_dataset, run, CONSTANT, "stages.report.epochs=2", "stages.reward.epochs=1", resume=True)
     assert read_card(run) == read_card(short)
     assert not aside_of(run).exists()
 

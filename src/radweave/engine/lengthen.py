@@ -1,8 +1,9 @@
 """A finished run that goes on: ``radweave train --resume RUN stages.report.epochs=20``.
 
-One stage gets more epochs or updates, or more patience. It goes on from the run's last checkpoint, in a folder aside
-that replaces the run when it is finished. The weights are the bits of a run that was as long from the start where no
-update of the first run depends on the length; else sentences on the card say what differs.
+One stage gets more epochs or updates, or more patience; a stage that has made no update, such as that of rewards, any
+options. It goes on from the run's last checkpoint, in a folder aside that replaces the run when it is finished. The
+weights are the bits of a run that was as long from the start where no update of the first run depends on the length;
+else sentences on the card say what differs.
 """
 
 from __future__ import annotations
@@ -70,22 +71,28 @@ def _link(path: Path, target: Path) -> None:
 
 
 def lengthening(run: Path, card: RunCard, before: Experiment, experiment: Experiment) -> Lengthening | None:
-    """The lengthening of a finished run to another experiment; None if they differ in more than one stage's length.
+    """The lengthening of a finished run to another experiment; None if they differ in more than one stage's length, or
+    in more than the options of one stage that has made no update.
 
     Raises:
         InputError: for a stage that later ones were trained on, that would end at once, or without its last checkpoint.
     """
     own, wanted = (dict(leaves(one.model_dump(mode="json"), "")) for one in (before, experiment))
     differing = {name for name in {**own, **wanted} if own.get(name) != wanted.get(name)}
-    names = [name for name in experiment.named_stages() if differing <= {f"stages.{name}.{field}" for field in LENGTHS}]
+    steps = {name: card.trained_steps.get(name, 0) for name in experiment.named_stages()}
+    names = [
+        name
+        for name, done in steps.items()
+        if all(one.startswith(f"stages.{name}.") and (not done or one.split(".")[2] in LENGTHS) for one in differing)
+    ]
     if len(names) != 1 or not differing:
         return None
     (name,) = names
-    old, new, field = before.named_stages()[name], experiment.named_stages()[name], f"stages.{name}"
-    if new.epochs < old.epochs or _steps(new) < _steps(old):
+    old, new, field = before.named_stages().get(name), experiment.named_stages()[name], f"stages.{name}"
+    if old is not None and (new.epochs < old.epochs or _steps(new) < _steps(old)):
         raise InputError("a finished stage cannot be shortened", file=run, field=field, expected=WEIGHTS_ALONE)
-    stages = list(card.trained_steps)
-    later = [other for other in stages[stages.index(name) + 1 :] if card.trained_steps[other]]
+    stages = list(steps)
+    later = [other for other in stages[stages.index(name) + 1 :] if steps[other]]
     if later:
         raise InputError(
             "a later stage was trained on what this one left behind",
@@ -94,15 +101,18 @@ def lengthening(run: Path, card: RunCard, before: Experiment, experiment: Experi
             got=", ".join(later),
             expected=f"the last stage that was trained, or {WEIGHTS_ALONE}",
         )
-    done = card.trained_steps[name]
-    if done:
-        last = run / "checkpoints" / name / f"step-{done:08d}"
-        if not last.is_dir():
+    trained = [other for other in stages[: stages.index(name) + 1] if steps[other]]
+    if trained:
+        last, done = trained[-1], steps[trained[-1]]
+        if not (run / "checkpoints" / last / f"step-{done:08d}").is_dir():
             raise InputError(
-                f"has no checkpoint of update {done} to go on from", file=run, field=field, expected=WEIGHTS_ALONE
-            )
-        _refuse_end(run, field, old, new, done, card.validation[name])
-    return Lengthening(run, name, tuple(_differences(name, old, new, done, card.validation[name])) if done else ())
+                f"has no checkpoint of update {done} of stage '{last}' to go on from", file=run, field=field,
+                expected=WEIGHTS_ALONE,
+            )  # fmt: skip
+    if old is None or not steps[name]:
+        return Lengthening(run, name, ())
+    _refuse_end(run, field, old, new, steps[name], card.validation[name])
+    return Lengthening(run, name, tuple(_differences(name, old, new, steps[name], card.validation[name])))
 
 
 def _steps(stage: StageConfig) -> float:
