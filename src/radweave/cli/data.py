@@ -111,8 +111,8 @@ def import_verb(
     kind: Annotated[
         str,
         typer.Argument(
-            help="iu-xray, mimic-cxr, chexpert-plus, rexrank, rexgradient, padchest-gr, ms-cxr, ct-rate, "
-            "radgenome-chestct, ctrg-chest, folder or corrections."
+            help="iu-xray, mimic-cxr, chexpert-plus, rexrank, rexgradient, padchest-gr, ms-cxr, chest-imagenome, "
+            "vindr-cxr, ct-rate, radgenome-chestct, ctrg-chest, folder or corrections."
         ),
     ],
     source: Annotated[Path, typer.Argument(help="What you downloaded, or a workstation's folder: RUN.workstation.")],

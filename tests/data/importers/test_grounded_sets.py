@@ -1,8 +1,9 @@
-"""ReXGradient-160K, PadChest-GR and MS-CXR in the layouts they are published in, as small made-up copies."""
+"""ReXGradient-160K and sets with boxes in the layouts they are published in, as small made-up copies."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from radweave.data.check import check_dataset
 from radweave.data.dataset import Dataset
 from radweave.data.importers import ImportOptions, import_dataset
 from radweave.data.mixing import mix_datasets
+from tests.image_files import write_dicom
 
 
 def write_image(path: Path) -> None:
@@ -282,6 +284,168 @@ def test_the_first_version_of_ms_cxr_has_no_split(ms_cxr: Path, tmp_path: Path) 
     assert {study.split for study in cut.studies()} == {"train", "test"}
 
 
+REGIONS = {"right lung": (2, 2, 8, 12), "right lower lung zone": (2, 8, 8, 12), "left lung": (9, 2, 17, 12)}
+
+
+def scene_graph(*attributes: tuple[str, str, int, list[str]]) -> dict[str, Any]:
+    """A graph with one sentence per attribute: region, sentence, number, labels."""
+    corners = [dict(zip(("x1", "y1", "x2", "y2"), box, strict=True)) for box in REGIONS.values()]
+    return {
+        "objects": [
+            {"bbox_name": name, **{f"original_{key}": value for key, value in box.items()}, "x1": 0, "x2": 224}
+            for name, box in zip(REGIONS, corners, strict=True)
+        ],
+        "attributes": [
+            {"bbox_name": region, "phrases": [phrase], "phrase_IDs": [f"50|{number}"], "attributes": [labels]}
+            for region, phrase, number, labels in attributes
+        ],
+    }
+
+
+OPACITY = ["anatomicalfinding|yes|lung opacity", "severity|mild", "nlp|yes|abnormal"]
+GRAPHS = {
+    "d-1": scene_graph(
+        ("left lung", "No effusion.", 9, ["anatomicalfinding|no|pleural effusion"]),
+        ("right lung", "Opacity at the  right base.", 2, OPACITY),
+        ("right lower lung zone", "Opacity at the  right base.", 2, OPACITY),
+        ("mediastinum", "Wide mediastinum.", 3, ["anatomicalfinding|yes|enlarged mediastinum"]),
+    ),
+    "d-2": scene_graph(("left lung", "Clear.", 1, ["anatomicalfinding|no|lung opacity"])),
+    "d-3": scene_graph(("left lung", "Hazy.", 1, OPACITY)),
+    "d-4": {"attributes": [{"bbox_name": "left lung", "phrases": ["One."], "phrase_IDs": [], "attributes": []}]},
+}
+
+
+@pytest.fixture
+def chest_imagenome(tmp_path: Path) -> Path:
+    root = tmp_path / "chest-imagenome"
+    splits = root / "silver_dataset" / "splits"
+    splits.mkdir(parents=True)
+    rows = {
+        "train": ["10,51,d-1", "10,51,d-2", "11,61,d-3", "12,71,d-5"],
+        "valid": ["13,81,d-3"],
+        "test": ["14,91,d-4"],
+    }
+    for part, lines in rows.items():
+        numbered = (f"{number},{line}" for number, line in enumerate(lines))
+        (splits / f"{part}.csv").write_text("\n".join([",subject_id,study_id,dicom_id", *numbered]))
+        for line in lines:
+            patient, study, image = line.split(",")
+            write_image(root / "files" / f"p{patient[:2]}" / f"p{patient}" / f"s{study}" / f"{image}.jpg")
+    (splits / "images_to_avoid.csv").write_text("subject_id,study_id,dicom_id\n11,61,d-3\n")
+    graphs = root / "silver_dataset" / "scene_graph"
+    graphs.mkdir()
+    for name, graph in GRAPHS.items():
+        (graphs / f"{name}_SceneGraph.json").write_text(json.dumps(graph))
+    return root
+
+
+@pytest.mark.parametrize("form", ["folder", "archive"])
+def test_chest_imagenome_sentences_states_and_innermost_regions(
+    chest_imagenome: Path, tmp_path: Path, form: str
+) -> None:
+    if form == "archive":
+        silver = chest_imagenome / "silver_dataset"
+        shutil.make_archive(str(silver / "scene_graph"), "zip", silver, "scene_graph")
+        shutil.rmtree(silver / "scene_graph")
+    dataset = imported("chest-imagenome", chest_imagenome, tmp_path / "out")
+    studies = {study.study_id: study for study in dataset.studies()}
+    assert {name: study.split for name, study in studies.items()} == {"s51": "train", "s81": "val"}
+    study = studies["s51"]
+    assert study.patient_id == "p10"
+    assert study.report == "Clear. Opacity at the right base. Wide mediastinum. No effusion."
+    assert study.labels["chest-imagenome"] == {
+        "lung opacity": LabelState.POSITIVE,
+        "pleural effusion": LabelState.NEGATIVE,
+        "enlarged mediastinum": LabelState.POSITIVE,
+    }
+    boxes = {image.path[-7:]: image.boxes for image in study.images}
+    assert boxes["d-2.jpg"] == ()
+    assert [(each.label, each.box, each.sentence) for each in boxes["d-1.jpg"]] == [
+        ("lung opacity", (2 / 16, 8 / 16, 8 / 16, 12 / 16), "Opacity at the right base.")
+    ], "the lung around the zone gives no box, nor does a region that was not detected"
+    (last,) = studies["s81"].images[0].boxes
+    assert last.box[2] == 1, "a pixel that is counted from one is at the edge"
+    reasons = left_out(dataset)
+    assert reasons["s61"] == "a training study of the gold set"
+    assert {"s71", "s91"} <= reasons.keys()
+    assert dataset.card.left_out["image: its scene graph cannot be read"] == 2
+    assert not check_dataset(dataset.path).leaks
+
+
+def test_chest_imagenome_takes_sizes_from_the_metadata(chest_imagenome: Path, tmp_path: Path) -> None:
+    (chest_imagenome / "mimic-cxr-2.0.0-metadata.csv").write_text("dicom_id,Rows,Columns\nd-1,24,32\nd-3,8,8\n")
+    dataset = imported("chest-imagenome", chest_imagenome, tmp_path / "out")
+    studies = {study.study_id: study for study in dataset.studies()}
+    (box,) = (box for image in studies["s51"].images for box in image.boxes)
+    assert box.box == (2 / 32, 8 / 24, 8 / 32, 12 / 24)
+    assert dataset.card.left_out["box: a box is in shares of the image, 0 to 1"] == 1
+
+
+def vindr_table(path: Path, head: str, *rows: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join([head, *rows]))
+
+
+@pytest.fixture
+def vindr_cxr(tmp_path: Path) -> Path:
+    root = tmp_path / "vindr-cxr"
+    notes, classes = root / "annotations", "Nodule/Mass,Pleural effusion,No finding"
+    votes = ["a,R1,1,1,0", "a,R2,1,0,0", "a,R3,0,0,0", "b,R1,0,0,1", "b,R2,0,0,1", "b,R3,0,0,1"]
+    vindr_table(notes / "image_labels_train.csv", f"image_id,rad_id,{classes}", *votes)
+    vindr_table(notes / "image_labels_test.csv", f"image_id,{classes}", "c,0,1,0")
+    corners = "x_min,y_min,x_max,y_max"
+    vindr_table(
+        notes / "annotations_train.csv",
+        f"image_id,rad_id,class_name,{corners}",
+        "a,R1,Nodule/Mass,10,10,30,30",
+        "a,R2,Nodule/Mass,14,10,34,30",
+        "a,R2,Nodule/Mass,60,60,70,70",
+        "a,R2,Nodule/Mass,5,5,5,9",
+        "a,R1,Pleural effusion,1,1,9,9",
+        "b,R1,No finding,,,,",
+    )
+    vindr_table(notes / "annotations_test.csv", f"image_id,class_name,{corners}", "c,Pleural effusion,0,32,32,64.5")
+    for name in ("train/a", "train/b", "test/c"):
+        path = root / f"{name}.dicom"
+        path.parent.mkdir(exist_ok=True)
+        write_dicom(path, np.random.default_rng(list(name.encode())).random((64, 128)))
+    return root
+
+
+def test_vindr_cxr_votes_and_boxes_of_several_readers(vindr_cxr: Path, tmp_path: Path) -> None:
+    dataset = imported("vindr-cxr", vindr_cxr, tmp_path / "out", keep="image-only")
+    studies = {study.study_id: study for study in dataset.studies()}
+    assert {name: study.split for name, study in studies.items()} == {"a": "train", "b": "train", "c": "test"}
+    assert studies["a"].labels["vindr-cxr"] == {
+        "Nodule/Mass": LabelState.POSITIVE,
+        "Pleural effusion": LabelState.UNCERTAIN,
+        "No finding": LabelState.NEGATIVE,
+    }
+    assert [(each.label, each.box) for each in studies["a"].images[0].boxes] == [
+        ("Nodule/Mass", (12 / 128, 10 / 64, 32 / 128, 30 / 64))
+    ], "boxes that overlap are one"
+    assert studies["b"].images[0].boxes == ()
+    assert [each.box for each in studies["c"].images[0].boxes] == [(0.0, 0.5, 0.25, 1.0)]
+    left = dataset.card.left_out
+    assert left["box: a finding that most readers do not state"] == 1
+    assert left["box: a box is not empty"] == 1
+    assert left["box: a box is in shares of the image, 0 to 1"] == 1
+    assert dataset.card.counts["boxes"] == 2
+
+
+def test_vindr_cxr_without_images_or_with_other_labels(vindr_cxr: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no findings text"):
+        imported("vindr-cxr", vindr_cxr, tmp_path / "complete")
+    (vindr_cxr / "train" / "a.dicom").write_bytes(b"none")
+    dataset = imported("vindr-cxr", vindr_cxr, tmp_path / "out", keep="image-only")
+    assert dataset.card.left_out["box: the size of the image is not known"] == 1
+    table = vindr_cxr / "annotations" / "image_labels_test.csv"
+    table.write_text(table.read_text().replace("c,0,1,0", "c,0,maybe,0"))
+    with pytest.raises(InputError, match=r"not a label.*maybe"):
+        imported("vindr-cxr", vindr_cxr, tmp_path / "other")
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "content", "message"),
     [
@@ -291,6 +455,9 @@ def test_the_first_version_of_ms_cxr_has_no_split(ms_cxr: Path, tmp_path: Path) 
         ("padchest-gr", "master_table.csv", "StudyID,PatientID,split\n", "expected grounded_reports"),
         ("ms-cxr", "other.csv", "a,b\n", "no MS-CXR table here"),
         ("ms-cxr", "MS_CXR_Local_Alignment_v1.1.0.csv", "path,split\nx,y\n", "category_name"),
+        ("chest-imagenome", "other.csv", "a,b\n", "no Chest ImaGenome here"),
+        ("vindr-cxr", "other.csv", "a,b\n", "no VinDr-CXR here"),
+        ("vindr-cxr", "image_labels_train.csv", "rad_id\nR1\n", "image_id"),
     ],
 )
 def test_what_is_not_the_set_is_refused_and_nothing_is_written(

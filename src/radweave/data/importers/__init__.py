@@ -36,6 +36,8 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "rexgradient": "rexgradient",
         "padchest-gr": "padchest_gr",
         "ms-cxr": "ms_cxr",
+        "chest-imagenome": "chest_imagenome",
+        "vindr-cxr": "vindr_cxr",
         "ct-rate": "ct_rate",
         "radgenome-chestct": "ct_rate",
         "ctrg-chest": "ctrg",

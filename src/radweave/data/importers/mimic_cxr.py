@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 
 from radweave.core.errors import InputError
-from radweave.core.study import LabelState, Split, View
+from radweave.core.study import FindingBox, LabelState, Split, View
 from radweave.data.importers.source import (
     ImportOptions,
     Problems,
@@ -73,7 +73,7 @@ def open_source(source: Path, options: ImportOptions) -> Source:
     def studies(problems: Problems) -> Iterator[RawStudy]:
         for study in order:
             try:
-                text = read_report(f"{_folder(rows[study].patient, study)}.txt")
+                text = read_report(f"files/{mimic_folder(rows[study].patient, study)}.txt")
             except _UNREADABLE as error:
                 problems.leave_out_study(f"s{study}", f"report cannot be read ({type(error).__name__})")
                 continue
@@ -140,8 +140,9 @@ def _read_labels(folder: Path, first: str) -> tuple[dict[str, dict[str, dict[str
     return labels, files
 
 
-def _folder(patient: str, study: str) -> str:
-    return f"files/p{patient[:2]}/p{patient}/s{study}"
+def mimic_folder(patient: str, study: str) -> str:
+    """The folder of a study's images below ``files``."""
+    return f"p{patient[:2]}/p{patient}/s{study}"
 
 
 def _report_reader(folder: Path) -> tuple[ReadReport, Path | None]:
@@ -189,19 +190,22 @@ def _read_member(reports: zipfile.ZipFile, name: str) -> str | None:
 def _raw_study(
     study: str, rows: _StudyRows, text: str | None, labels: dict[str, dict[str, LabelState]], images: Path
 ) -> RawStudy:
-    folder = _folder(rows.patient, study)
+    folder = mimic_folder(rows.patient, study)
     return RawStudy(
         study_id=f"s{study}",
         patient_id=f"p{rows.patient}",
         split=next(iter(rows.splits)) if len(rows.splits) == 1 else None,
-        images=tuple(_image(images, folder, dicom_id, view) for dicom_id, view in rows.images),
+        images=tuple(mimic_image(images, folder, dicom_id, view) for dicom_id, view in rows.images),
         sections=parse_sections(text or ""),
         study_time=rows.time,
         labels=labels,
     )
 
 
-def _image(images: Path, folder: str, dicom_id: str, view: View) -> RawImage:
-    names = [f"{folder}/{dicom_id}{suffix}" for suffix in IMAGE_SUFFIXES]
-    name = next((name for name in names if (images / name).is_file()), names[0])
-    return RawImage(images / name, f"images/{name.removeprefix('files/')}", view)
+def mimic_image(
+    root: Path, folder: str, name: str, view: View = View.UNKNOWN, boxes: tuple[FindingBox, ...] = ()
+) -> RawImage:
+    """An image of MIMIC-CXR-JPG in ``root/files`` or ``root``, with the name that an import gives it."""
+    names = [f"{top}{folder}/{name}{suffix}" for top in ("files/", "") for suffix in IMAGE_SUFFIXES]
+    path = next((each for each in names if (root / each).is_file()), names[0])
+    return RawImage(root / path, f"images/{path.removeprefix('files/')}", view, boxes=boxes)

@@ -21,14 +21,14 @@ from pathlib import Path
 
 from radweave.core.errors import InputError
 from radweave.core.study import FindingBox, LabelState, Split
-from radweave.data.importers.mimic_cxr import IMAGE_SUFFIXES
+from radweave.data.importers.mimic_cxr import mimic_image
 from radweave.data.importers.source import (
     OTHER_SPLIT,
     ImportOptions,
     Problems,
-    RawImage,
     RawStudy,
     Source,
+    box_of_pixels,
     split_of,
     splits_by_patient,
 )
@@ -76,7 +76,7 @@ def open_source(source: Path, options: ImportOptions) -> Source:
                 patient_id=own.patient,
                 split=next(iter(own.splits)) if len(own.splits) == 1 else None,
                 images=tuple(
-                    _image(root, own.folder, name, tuple(_boxes(study, rows, problems)))
+                    mimic_image(root, own.folder, name, boxes=tuple(_boxes(study, rows, problems)))
                     for name, rows in own.images.items()
                 ),
                 sections=Sections(findings=" ".join(map(_sentence, own.phrases))),
@@ -141,9 +141,7 @@ def _boxes(study: str, rows: Sequence[Mapping[str, str]], problems: Problems) ->
         if min(width, height) <= 0:
             problems.leave_out_box(study, "the image has no size")
             continue
-        # A last pixel that is counted from one is not outside.
-        right, bottom = (min(end, size) if end <= size + 1 else end for end, size in ((x + w, width), (y + h, height)))
-        box = (x / width, y / height, right / width, bottom / height)
+        box = box_of_pixels((x, y, x + w, y + h), (width, height))
         phrase, category = row["label_text"].strip(), row["category_name"].strip() or "finding"
         if (box, phrase, category) not in known:
             known.add((box, phrase, category))
@@ -151,9 +149,3 @@ def _boxes(study: str, rows: Sequence[Mapping[str, str]], problems: Problems) ->
 
 
 _PIXELS = ("x", "y", "w", "h", "image_width", "image_height")
-
-
-def _image(root: Path, folder: str, name: str, boxes: tuple[FindingBox, ...]) -> RawImage:
-    names = [f"{top}{folder}/{name}{suffix}" for top in ("files/", "") for suffix in IMAGE_SUFFIXES]
-    path = next((each for each in names if (root / each).is_file()), names[0])
-    return RawImage(root / path, f"images/{path.removeprefix('files/')}", boxes=boxes)

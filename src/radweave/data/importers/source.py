@@ -138,6 +138,13 @@ class Problems:
             self.leave_out_box(study_id, reason.removeprefix("Value error, ").partition(":")[0])
 
 
+def box_of_pixels(corners: Sequence[float], size: tuple[float, float]) -> tuple[float, ...]:
+    """Corners x0, y0, x1, y1 in pixels as shares of an image of ``size`` (width, height)."""
+    # A last pixel that is counted from one is not outside.
+    ends = (min(end, side) if end <= side + 1 else end for end, side in zip(corners[2:], size, strict=True))
+    return tuple(value / side for value, side in zip((*corners[:2], *ends), (*size, *size), strict=True))
+
+
 def _printable(text: str) -> str:
     """Text that can be written to a file: half of a surrogate pair becomes its escape."""
     return text.encode("utf-8", "backslashreplace").decode()
