@@ -6,7 +6,18 @@ import numpy as np
 import torch
 
 from radweave.core.batch import Batch
-from radweave.methods.descriptors import DIM, STYLE, Described, DescriptorsConfig, Placement, describe, style, views_of
+from radweave.methods.descriptors import (
+    DIM,
+    NUM_PLANES,
+    STYLE,
+    Described,
+    DescriptorsConfig,
+    Placement,
+    describe,
+    planes_of,
+    style,
+    views_of,
+)
 
 
 def test_the_first_frontal_and_the_first_lateral_view_count() -> None:
@@ -39,3 +50,18 @@ def test_descriptors_are_standardised_and_missing_ones_are_0() -> None:
     assert np.abs(known.std(axis=0) - 1).max() < 1e-3
     assert not descriptions.vectors[6:].any()
     assert not descriptions.vectors[:, 1].any()
+
+
+def test_planes_of_a_scan_have_the_head_up_and_the_feet_first() -> None:
+    volume = np.zeros((8, 4, 6), dtype=np.float32)
+    volume[7, 1, 2] = 1.0  # at the head
+    planes = planes_of(volume)
+    assert len(planes) == NUM_PLANES
+    front, side, brightest, *slabs = planes.values()
+    assert front.shape == brightest.shape == (8, 6)
+    assert side.shape == (8, 4)
+    assert front[0, 2] == 1 / 4
+    assert side[0, 1] == 1 / 6
+    assert brightest[0, 2] == 1
+    assert [float(slab.sum()) for slab in slabs] == [0, 0, 0, 1 / 2], "the last slab is at the head"
+    assert [slab.shape for slab in slabs] == [(4, 6)] * 4

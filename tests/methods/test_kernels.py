@@ -16,7 +16,16 @@ from radweave.data.loader import Example, collate
 from radweave.engine.prepare import prepare
 from radweave.engine.restore import Run, restore
 from radweave.engine.train import train
-from radweave.methods.descriptors import Described, DescriptorExtractor, DescriptorsConfig, among, distances, together
+from radweave.inference.predictor import Predictor
+from radweave.methods.descriptors import (
+    NUM_PLANES,
+    Described,
+    DescriptorExtractor,
+    DescriptorsConfig,
+    among,
+    distances,
+    together,
+)
 from radweave.methods.kernels import tiny
 from tests.toys import TOY_OVERRIDES, TOY_SIZES
 
@@ -126,3 +135,19 @@ def replace_context(run: Run):  # type: ignore[no-untyped-def]
 def test_a_run_without_a_lateral_view_anywhere_trains(tmp_path: Path, toy_dataset: Dataset, run: Run) -> None:
     """Its scales stay as they began, and nothing is divided by zero."""
     assert torch.isfinite(run.model.descriptors.typical).all()  # type: ignore[union-attr]
+
+
+def test_scans_draft_by_their_planes_alone_as_in_a_batch(toy_ct_dataset: Dataset, tmp_path: Path) -> None:
+    overrides = ["data.ct.size=[8,16,16]", "data.max_tokens=40", "data.tokenizer.vocab_size=300"]
+    out = train("kernels", toy_ct_dataset.path, tmp_path / "run", preset="tiny-ct", overrides=overrides)
+    scans = restore(out)
+    cache = build_cache(toy_ct_dataset, size=scans.experiment.data.image_size, ct=scans.experiment.data.ct)
+    prepared = prepare(toy_ct_dataset, "test", scans.experiment, scans.tokenizer, cache, need_text=False).examples
+    assert scans.model.descriptors.mean.shape[0] == NUM_PLANES  # type: ignore[union-attr]
+    together_said = scans.model.evidence_for(collate(prepared[:3], pad_id=0))  # type: ignore[operator]
+    for example, statement in zip(prepared[:3], together_said, strict=True):
+        (alone,) = scans.model.evidence_for(collate([example], pad_id=0))  # type: ignore[operator]
+        assert np.array_equal(alone.scores, statement.scores)
+    assert not np.array_equal(together_said[0].scores, together_said[1].scores)
+    image = toy_ct_dataset.image_path(next(iter(toy_ct_dataset.studies("test"))).images[0].path)
+    assert Predictor.of(scans).report([image]).text

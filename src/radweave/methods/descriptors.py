@@ -1,4 +1,4 @@
-"""Image descriptors: those of their frontal and their lateral view, and distances between them."""
+"""Descriptors of a radiograph's frontal and lateral view, or of planes of a scan, and distances between studies."""
 
 from __future__ import annotations
 
@@ -157,6 +157,10 @@ Singles = NDArray[np.float32]
 
 NUM_VIEWS = 2
 """Frontal and lateral. A view of unknown kind counts as frontal, which most are."""
+NUM_SLABS = 4
+"""Slabs of equal height that a scan is cut into, from the feet to the head."""
+NUM_PLANES = 3 + NUM_SLABS
+"""Views of a scan: its mean from the front and from the side, its maximum from the front, and the mean of each slab."""
 UNSEEN = 0.5
 """Contribution of a missing view to a squared distance. A view that is there lies about as far from the mean, so
 that two studies of which one lacks it are about 1 apart, which is typical.
@@ -185,7 +189,21 @@ class DescriptorsConfig(Config):
     """
 
     reads: ClassVar[Modality] = "xray"
+    num_views: ClassVar[int] = NUM_VIEWS
     kind: Literal["descriptors"] = "descriptors"
+    aligned: bool = True
+    style: float = Field(default=2.0, ge=0)
+
+    def build(self) -> DescriptorExtractor:
+        return DescriptorExtractor(self)
+
+
+class ScanDescriptorsConfig(Config):
+    """Settings of the descriptors of a scan's planes; the fields are those of ``DescriptorsConfig``."""
+
+    reads: ClassVar[Modality] = "ct"
+    num_views: ClassVar[int] = NUM_PLANES
+    kind: Literal["scan_descriptors"] = "scan_descriptors"
     aligned: bool = True
     style: float = Field(default=2.0, ge=0)
 
@@ -195,20 +213,21 @@ class DescriptorsConfig(Config):
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """Vectors (B, 2, DIM) of the views of studies, and which of them are there (B, 2)."""
+    """Vectors (B, V, DIM) of the views of studies, and which of them are there (B, V)."""
 
     vectors: Singles
     present: NDArray[np.bool_]
 
     @classmethod
-    def empty(cls, count: int) -> Described:
+    def empty(cls, count: int, num_views: int = NUM_VIEWS) -> Described:
         """Of so many studies, without a view."""
-        return cls(np.zeros((count, NUM_VIEWS, DIM), dtype=np.float32), np.zeros((count, NUM_VIEWS), dtype=bool))
+        return cls(np.zeros((count, num_views, DIM), dtype=np.float32), np.zeros((count, num_views), dtype=bool))
 
 
 class DescriptorExtractor(nn.Module):
-    """Descriptors of radiographs. What it takes from the training split stands in buffers: the mean image of each view,
-    centre and deviation of the style, the mean of the descriptors, and how far apart two studies typically are by each.
+    """Descriptors of radiographs or scans. What it takes from the training split stands in buffers: the mean image of
+    each view, centre and deviation of the style, the mean of the descriptors, and how far apart two studies typically
+    are by each.
     """
 
     mean: Tensor
@@ -217,20 +236,26 @@ class DescriptorExtractor(nn.Module):
     middle: Tensor
     typical: Tensor
 
-    def __init__(self, config: DescriptorsConfig) -> None:
+    def __init__(self, config: DescriptorsConfig | ScanDescriptorsConfig) -> None:
         super().__init__()
         self.config, self.dim, self.channels = config, DIM, 1
-        self.register_buffer("mean", torch.zeros(NUM_VIEWS, CELLS, CELLS))
-        self.register_buffer("centre", torch.zeros(NUM_VIEWS, STYLE))
-        self.register_buffer("deviation", torch.ones(NUM_VIEWS, STYLE))
-        self.register_buffer("middle", torch.zeros(NUM_VIEWS, DIM))
-        self.register_buffer("typical", torch.ones(NUM_VIEWS, len(NAMES)))
+        self.num_views = config.num_views
+        self.register_buffer("mean", torch.zeros(self.num_views, CELLS, CELLS))
+        self.register_buffer("centre", torch.zeros(self.num_views, STYLE))
+        self.register_buffer("deviation", torch.ones(self.num_views, STYLE))
+        self.register_buffer("middle", torch.zeros(self.num_views, DIM))
+        self.register_buffer("typical", torch.ones(self.num_views, len(NAMES)))
 
     def forward(self, pixel_values: Tensor) -> VisionFeatures:
-        """One token (N, 1, DIM) for each image (N, 1, H, W), which counts as frontal."""
-        rows = [self.vector(image[0].cpu().numpy(), 0) for image in pixel_values]
-        tokens = torch.from_numpy(np.stack(rows)).to(pixel_values.device)
-        return VisionFeatures(tokens[:, None], (1, 1))
+        """Tokens: one (N, 1, DIM) for each image (N, 1, H, W), which counts as frontal, or (N, V, DIM) for a scan
+        (N, 1, D, H, W).
+        """
+        if pixel_values.ndim == 5:
+            views = [planes_of(volume[0].float().cpu().numpy()) for volume in pixel_values]
+        else:
+            views = [{0: image[0].cpu().numpy()} for image in pixel_values]
+        rows = [[self.vector(image, view) for view, image in own.items()] for own in views]
+        return VisionFeatures(torch.from_numpy(np.stack(rows)).to(pixel_values.device), (1, len(rows[0])))
 
     def vector(self, image: Singles, view: int) -> Singles:
         """The descriptors (DIM,) of an image (H, W), values 0 to 1; the style as it is."""
@@ -239,8 +264,8 @@ class DescriptorExtractor(nn.Module):
         return np.concatenate([described[name] for name in NAMES])
 
     def describe(self, batch: Batch) -> Described:
-        """Descriptors of the first frontal and the first lateral view of each study."""
-        described = Described.empty(len(batch))
+        """Descriptors of the first frontal and the first lateral view of each study, or of a scan's planes."""
+        described = Described.empty(len(batch), self.num_views)
         self.read(batch, described, 0)
         self.standardise(described)
         return described
@@ -264,20 +289,20 @@ class DescriptorExtractor(nn.Module):
         if not self.config.aligned:
             return
         studies = [views for batch in batches for views in views_of(batch)]
-        for view in range(NUM_VIEWS):
+        for view in range(self.num_views):
             images = [views[view] for views in studies if view in views]
             if images:
                 self.mean[view] = torch.from_numpy(fit_mean(images))
 
     def fit_scales(self, described: Described) -> None:
         """Take the scales from training studies as they were read, and standardise them."""
-        for view in range(NUM_VIEWS):
+        for view in range(self.num_views):
             style = described.vectors[described.present[:, view], view, -STYLE:]
             if len(style):
                 self.centre[view] = torch.from_numpy(style.mean(axis=0))
                 self.deviation[view] = torch.from_numpy(style.std(axis=0) + 1e-6)
         self.standardise(described)
-        for view in range(NUM_VIEWS):
+        for view in range(self.num_views):
             vectors = described.vectors[described.present[:, view], view]
             if len(vectors):
                 self.middle[view] = torch.from_numpy(vectors.mean(axis=0))
@@ -286,7 +311,9 @@ class DescriptorExtractor(nn.Module):
 
 
 def views_of(batch: Batch) -> list[dict[int, Singles]]:
-    """Per study its first frontal (0) and its first lateral (1) image (H, W)."""
+    """Per study its first frontal (0) and its first lateral (1) image (H, W), or a scan's planes."""
+    if batch.volume is not None:
+        return [planes_of(volume) for volume in batch.volume[:, 0].float().cpu().numpy()]
     assert batch.pixel_values is not None
     assert batch.view_mask is not None
     assert batch.view_ids is not None
@@ -299,6 +326,14 @@ def views_of(batch: Batch) -> list[dict[int, Singles]]:
                 views.setdefault(1 if kind == 2 else 0, pixels[row, place])
         studies.append(views)
     return studies
+
+
+def planes_of(volume: Singles) -> dict[int, Singles]:
+    """Views of a scan (D, H, W) by their number, each an image: from the front and from the side with the head up."""
+    upright = volume[::-1]
+    slabs = np.array_split(volume, NUM_SLABS)
+    planes = (upright.mean(axis=1), upright.mean(axis=2), upright.max(axis=1), *(slab.mean(axis=0) for slab in slabs))
+    return dict(enumerate(planes))
 
 
 def parts() -> list[slice]:

@@ -74,11 +74,11 @@ FOR_MEANS = 1000
 """Studies that the mean images are made from."""
 
 
-def neighbour_columns(num_classes: int) -> Mapping[str, Column]:
+def neighbour_columns(num_classes: int, num_views: int = NUM_VIEWS) -> Mapping[str, Column]:
     """Columns of a bank for each study: its descriptors, its findings, and its row of the smoothers' inverses."""
     return {
-        "descriptors": Column("float", (NUM_VIEWS, DIM)),
-        "present": Column("flag", (NUM_VIEWS,)),
+        "descriptors": Column("float", (num_views, DIM)),
+        "present": Column("flag", (num_views,)),
         "labels": Column("flag", (num_classes,)),
         "inverses": Column("float", (len(FINDINGS) + 1, ROWS)),
     }
@@ -136,7 +136,7 @@ class FittedNeighbours:
 def fit_neighbours(extractor: DescriptorExtractor, training: TrainingView) -> FittedNeighbours:
     """Describe the training studies, whose scales ``extractor`` takes, and fit the smoothers to them."""
     extractor.fit_means(training.spread(FOR_MEANS).batches(pixels=True))
-    described = Described.empty(len(training))
+    described = Described.empty(len(training), extractor.num_views)
     rows: list[dict[str, Any]] = []
     bags_of_batches: list[NDArray[np.float32]] = []
     for batch in training.batches(pixels=True):

@@ -6,8 +6,8 @@ See docs/methods/kernels.md.
 from __future__ import annotations
 
 from radweave.data.augmentation import NoAugmentation
-from radweave.methods.descriptors import SIZE
-from radweave.methods.experiment import TINY_XRAY, DataConfig, as_written
+from radweave.methods.descriptors import SIZE, ScanDescriptorsConfig
+from radweave.methods.experiment import MANY_FINDINGS, TINY_CT, TINY_XRAY, DataConfig, as_written
 from radweave.methods.kernels.model import KernelsExperiment, KernelsModelConfig
 from radweave.methods.tables import Table, parts_table
 from radweave.nn.decoding import DecodingConfig
@@ -24,6 +24,15 @@ def tiny() -> KernelsExperiment:
     return KernelsExperiment(data=data, model=KernelsModelConfig(), decoding=decoding)
 
 
+def tiny_ct() -> KernelsExperiment:
+    """``tiny`` for scans."""
+    decoding = DecodingConfig(kind="expected_utility", max_new_tokens=160, expected_utility=MANY_FINDINGS)
+    data: DataConfig = TINY_CT.model_copy(update={"augmentation": NoAugmentation()})
+    return KernelsExperiment(
+        data=data, model=KernelsModelConfig(descriptors=ScanDescriptorsConfig()), decoding=decoding
+    )
+
+
 def small() -> KernelsExperiment:
     """``tiny`` with more of the training studies, of sets that have more."""
     return tiny().model_copy(update={"model": KernelsModelConfig(max_studies=8192)})
@@ -35,7 +44,7 @@ def paper() -> KernelsExperiment:
     return experiment.model_copy(update={"decoding": as_written(experiment.decoding)})
 
 
-PRESETS = {"tiny": tiny, "small": small, "paper": paper}
+PRESETS = {"tiny": tiny, "tiny-ct": tiny_ct, "small": small, "paper": paper}
 
 WITH_INDICATION = "told the indication"
 ABLATIONS: dict[str, list[str]] = {

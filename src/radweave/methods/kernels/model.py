@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from radweave.core.batch import Batch, Generation
@@ -17,7 +18,7 @@ from radweave.core.errors import InputError
 from radweave.core.evidence import DraftEvidence, RecalledEvidence
 from radweave.data.tokenizer import encode
 from radweave.drafting.smoothers import Evidence
-from radweave.methods.descriptors import DescriptorExtractor, DescriptorsConfig
+from radweave.methods.descriptors import DescriptorExtractor, DescriptorsConfig, ScanDescriptorsConfig
 from radweave.methods.experiment import BuildContext, Experiment, ModelConfig, Stages, Without
 from radweave.methods.model import ReportModel, Term, losses
 from radweave.methods.neighbours import DescribedStudies, fit_neighbours, neighbour_columns
@@ -101,7 +102,7 @@ class KernelsModel(ReportModel):
 
     def memory_layouts(self) -> Mapping[str, BankLayout]:
         """The training studies, without which the method is nothing."""
-        return {STUDIES: BankLayout(neighbour_columns(len(self.classes)), texts=True)}
+        return {STUDIES: BankLayout(neighbour_columns(len(self.classes), self.descriptors.num_views), texts=True)}
 
     def set_memories(self, banks: Mapping[str, Bank]) -> None:
         """Take the training studies."""
@@ -126,11 +127,11 @@ class KernelsModelConfig(ModelConfig):
     time grow with their square.
     """
 
-    descriptors: DescriptorsConfig = DescriptorsConfig()
+    descriptors: DescriptorsConfig | ScanDescriptorsConfig = Field(default=DescriptorsConfig(), discriminator="kind")
     max_studies: Count = 4096
 
     @property
-    def encoder(self) -> DescriptorsConfig:
+    def encoder(self) -> DescriptorsConfig | ScanDescriptorsConfig:
         """Record of the part that reads the images."""
         return self.descriptors
 
