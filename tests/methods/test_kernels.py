@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -118,6 +119,16 @@ def test_nothing_is_trained_and_the_run_is_finished(run: Run) -> None:
     assert not list(run.model.parameters())
     assert run.card.is_trained
     assert set(run.card.trained_steps.values()) == {0}
+
+
+def test_a_run_without_shapes_to_keep_can_be_replaced(run: Run, toy_dataset: Dataset, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(run.folder, folder)
+    assert not list((folder / "parts").iterdir())
+    train(
+        "kernels", toy_dataset.path, folder, overrides=[*TOY_OVERRIDES, *TOY_SIZES["kernels"], "seed=1"], overwrite=True
+    )
+    assert restore(folder).experiment.seed == 1
 
 
 def test_a_model_without_its_memory_says_so(run: Run, examples: list[Example]) -> None:

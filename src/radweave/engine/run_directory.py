@@ -116,6 +116,7 @@ def claimed(out: Path, *, overwrite: bool, resume: bool) -> Iterator[RunPlace]:
 _MADE = (
     *("config.yaml", "started.json", "weights.safetensors", "metrics.jsonl", "reward.html"),
     *("checkpoints/*", "tensorboard/*", "wandb/*", _MARK),
+    "parts/",  # without shapes to keep
 )
 _MODEL = ("calibration.json", "tokenizer/*", "parts/*", "memories/*", "familiarity/*", "drafting/*", "licences/*")
 _ABLATION = ("predictions.jsonl", "scores.json", "training.json", "task.json", "reused.json", "failure.txt", "log.txt")
