@@ -36,9 +36,6 @@ class AllEvidence:
     def loss(self, batch: Batch, terms: Any) -> dict[str, torch.Tensor]:
         raise AssertionError("nothing is trained here")
 
-    def asks_priors(self) -> bool:
-        return True
-
     def parameters(self) -> Iterator[torch.Tensor]:
         return iter([torch.zeros(1)])
 

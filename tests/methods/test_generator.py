@@ -27,7 +27,7 @@ from radweave.data.loader import Example, collate
 from radweave.data.tokenizer import decode as decode_ids
 from radweave.data.tokenizer import encode, load_tokenizer
 from radweave.engine.checkpoint import load_weights, refuse_other_shapes, save_weights, without_quantization
-from radweave.engine.estimate import estimate, estimate_of
+from radweave.engine.estimate import build_on_meta, estimate, estimate_of
 from radweave.engine.plan import plan_training
 from radweave.engine.prepare import prepare
 from radweave.engine.restore import Run, restore
@@ -86,6 +86,14 @@ def built(folder: Path) -> tuple[GeneratorModel, Any]:
     model = experiment.model.build(BuildContext(tokenizer, SIZE))
     assert isinstance(model, GeneratorModel)
     return model.eval(), tokenizer
+
+
+def test_a_prior_is_no_input_where_studies_come_without() -> None:
+    with_priors, without = (
+        build_on_meta(resolve("generator", "tiny", [f"data.priors={told}"])) for told in ("true", "false")
+    )
+    assert with_priors.absent_inputs == frozenset()
+    assert without.absent_inputs == {"prior"}
 
 
 def example(tokenizer: Any, number: int, *, views: int = 1, told: str = "", prior: Example | None = None) -> Example:

@@ -343,7 +343,14 @@ def build_on_meta(experiment: Experiment, tokenizer: PreTrainedTokenizerBase | N
         experiment.model.write_shapes(Path(folder))
         classes = CLASSES[experiment.data.label_set]
         data = experiment.data
-        context = BuildContext(words, data.image_size, classes, parts=Path(folder), volume_size=data.ct.size)
+        context = BuildContext(
+            words,
+            data.image_size,
+            classes,
+            parts=Path(folder),
+            volume_size=data.ct.size,
+            priors=data.priors,
+        )
         with torch.device("meta"):
             return experiment.build(context)
 

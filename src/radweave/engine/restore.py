@@ -82,7 +82,14 @@ def restore(folder: Path, *, device: torch.device | None = None) -> Run:
         raise InputError("the modality is not that of config.yaml", file=folder / "run.json", field="dataset.modality")
     tokenizer = load_tokenizer(folder / "tokenizer")
     data, parts = experiment.data, folder / "parts"
-    context = BuildContext(tokenizer, data.image_size, card.classes, parts=parts, volume_size=data.ct.size)
+    context = BuildContext(
+        tokenizer,
+        data.image_size,
+        card.classes,
+        parts=parts,
+        volume_size=data.ct.size,
+        priors=data.priors,
+    )
     weights = folder / "weights.safetensors"
     with torch.device("meta"):
         refuse_other_shapes(experiment.model.build(context), weights)

@@ -236,7 +236,14 @@ def _prepare(
         write_text(config_path, to_yaml(experiment))
     refuse_checkpoints_of_others(out / "checkpoints", fingerprint)
     data, classes = experiment.data, CLASSES[experiment.data.label_set]
-    context = BuildContext(tokenizer, data.image_size, classes, seed=experiment.seed, volume_size=data.ct.size)
+    context = BuildContext(
+        tokenizer,
+        data.image_size,
+        classes,
+        seed=experiment.seed,
+        volume_size=data.ct.size,
+        priors=data.priors,
+    )
     torch.manual_seed(experiment.seed)
     model = experiment.build(context)
     warm_start = None if start is None else start.take(model, experiment, tokenizer)

@@ -122,7 +122,8 @@ class BuildContext:
     """Input to build a model from outside its configuration to be built.
 
     ``parts`` is set when a run is restored: the folder with the shapes of its pretrained parts. ``seed`` decides how
-    parts start that are made from nothing. ``volume_size`` (D, H, W) is set where the model reads scans.
+    parts start that are made from nothing. ``volume_size`` (D, H, W) is set where the model reads scans. ``priors``:
+    studies come with their prior study, where there is one.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -131,6 +132,7 @@ class BuildContext:
     parts: Path | None = None
     seed: int = 0
     volume_size: tuple[int, int, int] | None = None
+    priors: bool = True
 
     def part(self, name: str, build: Callable[[], Part]) -> Part:
         """Build a part of the model; how it starts does not depend on the other parts."""

@@ -195,12 +195,8 @@ class ReadsPrior(ReportModel):
 
     @property
     def absent_inputs(self) -> frozenset[str]:
-        """The prior, where the configuration leaves it out."""
+        """The prior, where the configuration leaves it out or studies come without."""
         return frozenset({"prior"} if self.prior == "none" else ())
-
-    def asks_priors(self) -> bool:
-        """True if the model is told of a study's prior."""
-        return self.prior != "none"
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -493,7 +489,7 @@ class GeneratorModelConfig(ModelConfig):
             language_model=Writer(words, network, bos_id=ids["bos"], eos_id=int(ids["eos"]), pad_id=int(ids["pad"])),
             word_head=context.word_head(self.word_head, tower.dim),
             network=network,
-            prior=self.prior,
+            prior=self.prior if context.priors else "none",
             margins=self.margins,
             maps=self.maps,
             image_size=context.image_size,
@@ -510,7 +506,7 @@ class GeneratorModelConfig(ModelConfig):
         return ServedModel(
             vision_encoder=NoTower(),
             language_model=writer,
-            prior=self.prior,
+            prior=self.prior if context.priors else "none",
             margins=self.margins,
             report_heading=tuple(encode(tokenizer, "Report of the previous study: ")),
             break_ids=tuple(encode(tokenizer, "\n")),
