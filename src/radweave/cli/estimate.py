@@ -76,7 +76,7 @@ def show_dry_run(started: Started, to: Path | None, *, overwrite: bool, resume: 
     if to is not None:
         resumed = state_to_resume(to, experiment, dataset, overwrite=overwrite) if resume else ResumedRun("other")
         if resumed.state != "finished":
-            replaces = overwrite or resumed.longer is not None
+            replaces = overwrite or resumed.longer is not None or resumed.state == "placed"
             refuse_place(to, overwrite=replaces, resume=resumed.state == "unfinished")
     if started.start is not None:
         StartRun.open(started.start).refuse_leak(dataset)
@@ -96,6 +96,9 @@ def show_dry_run(started: Started, to: Path | None, *, overwrite: bool, resume: 
         typer.echo(f"  losses {_weighed(config.losses)}")
         if isinstance(config, RewardStageConfig):
             typer.echo(f"  rewards {_weighed(config.rewards)}; {config.algorithm}, {config.samples} samples a study")
+    place = experiment.stages.place
+    if place.is_on:
+        typer.echo(f"stage place: {place.epochs} epochs of {place.batch_size} studies, on the frozen encoder")
     typer.echo("")
     print_memory(plan.memory())
     typer.echo("\nnothing was read but the manifest, and nothing was written")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from radweave.core.evidence import DraftEvidence
+from radweave.core.evidence import DraftEvidence, FindingPlace
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,7 +26,7 @@ class Batch:
     the features of a frozen encoder are cached. ``priors`` holds the earlier studies of those patients that have
     one, with their reports, and ``prior_of`` the row of this batch that each belongs to. ``context_ids`` (B, I)
     holds the clinical context of each study as tokens, where ``context_mask`` (B, I) is True; None for a model
-    without context.
+    without context. ``places`` has the place of each class in each study, where a part of the run gives it.
     """
 
     study_ids: list[str]
@@ -47,6 +47,7 @@ class Batch:
     prior_of: tuple[int, ...] = ()
     context_ids: Tensor | None = None
     context_mask: Tensor | None = None
+    places: list[Mapping[str, FindingPlace]] | None = None
 
     def __len__(self) -> int:
         return len(self.study_ids)

@@ -111,6 +111,7 @@ class UtilityEvidence(TypedDict):
     findings: float
     asserted: list[str]
     changes: NotRequired[float]
+    places: NotRequired[float]
     compared: NotRequired[list[list[str]]]
 
 

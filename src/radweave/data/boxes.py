@@ -17,14 +17,14 @@ Box = tuple[float, ...]
 Window = Sequence[tuple[float, float]]
 
 
-def _corners(box: Sequence[float]) -> tuple[list[float], list[float]]:
+def corners(box: Sequence[float]) -> tuple[list[float], list[float]]:
     """Low and high corner in array order; a radiograph's box has x before y."""
     half = len(box) // 2
     low, high = list(box[:half]), list(box[half:])
     return (low[::-1], high[::-1]) if half == 2 else (low, high)
 
 
-def _box(low: Sequence[float], high: Sequence[float]) -> Box:
+def box_of_corners(low: Sequence[float], high: Sequence[float]) -> Box:
     """The box of two corners in array order."""
     return (*low[::-1], *high[::-1]) if len(low) == 2 else (*low, *high)
 
@@ -38,15 +38,15 @@ def box_of_mask(mask: NDArray[np.bool_]) -> Box | None:
             return None
         low.append(float(hits[0]) / size)
         high.append((float(hits[-1]) + 1) / size)
-    return _box(low, high)
+    return box_of_corners(low, high)
 
 
 def box_in_window(box: Sequence[float], window: Window) -> Box | None:
     """A box of an image in shares of a window of it, cut at the window; None where nothing of it is inside."""
-    low, high = _corners(box)
+    low, high = corners(box)
     starts = [max(0.0, (value - start) / extent) for value, (start, extent) in zip(low, window, strict=True)]
     ends = [min(1.0, (value - start) / extent) for value, (start, extent) in zip(high, window, strict=True)]
-    return _box(starts, ends) if all(a < b for a, b in zip(starts, ends, strict=True)) else None
+    return box_of_corners(starts, ends) if all(a < b for a, b in zip(starts, ends, strict=True)) else None
 
 
 def box_from_window(box: Sequence[float], window: Window) -> Box | None:
@@ -54,10 +54,10 @@ def box_from_window(box: Sequence[float], window: Window) -> Box | None:
 
     The inverse of ``box_in_window`` for boxes that both contain.
     """
-    low, high = _corners(box)
+    low, high = corners(box)
     starts = [max(0.0, start + value * extent) for value, (start, extent) in zip(low, window, strict=True)]
     ends = [min(1.0, start + value * extent) for value, (start, extent) in zip(high, window, strict=True)]
-    return _box(starts, ends) if all(a < b for a, b in zip(starts, ends, strict=True)) else None
+    return box_of_corners(starts, ends) if all(a < b for a, b in zip(starts, ends, strict=True)) else None
 
 
 def overlap(box: Sequence[float], other: Sequence[float]) -> float:
@@ -68,7 +68,7 @@ def overlap(box: Sequence[float], other: Sequence[float]) -> float:
     """
     if len(box) != len(other):
         raise ValueError(f"boxes of {len(box)} and {len(other)} numbers")
-    (low, high), (low2, high2) = _corners(box), _corners(other)
+    (low, high), (low2, high2) = corners(box), corners(other)
     shared = np.prod([max(0.0, min(b, d) - max(a, c)) for a, b, c, d in zip(low, high, low2, high2, strict=True)])
     sizes = [np.prod([b - a for a, b in zip(*corners, strict=True)]) for corners in ((low, high), (low2, high2))]
     return float(shared / (sum(sizes) - shared))
@@ -76,5 +76,5 @@ def overlap(box: Sequence[float], other: Sequence[float]) -> float:
 
 def contains_middle(box: Sequence[float], other: Sequence[float]) -> bool:
     """True if the middle of ``other`` lies in ``box``: the pointing game of boxes."""
-    (low, high), (low2, high2) = _corners(box), _corners(other)
+    (low, high), (low2, high2) = corners(box), corners(other)
     return all(a <= (c + d) / 2 <= b for a, b, c, d in zip(low, high, low2, high2, strict=True))

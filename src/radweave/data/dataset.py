@@ -236,7 +236,7 @@ class DatasetWriter:
             destination.parent.mkdir(parents=True, exist_ok=True)
             if not destination.exists():
                 self._place(source, destination)
-        self._manifest.write(study.model_dump_json(exclude_defaults=True) + "\n")
+        self._manifest.write(_line(study))
         self._counts["studies"] += 1
         self._counts["images"] += len(study.images)
         if boxes := sum(len(image.boxes) for image in study.images):
@@ -277,6 +277,11 @@ class DatasetWriter:
             self._stack.__exit__(type(failure), failure, failure.__traceback__)
             raise
         self._stack.__exit__(kind, error, trace)
+
+
+def _line(study: Study) -> str:
+    """The line of a study in a manifest."""
+    return study.model_dump_json(exclude_defaults=True) + "\n"
 
 
 class Dataset:
@@ -334,6 +339,15 @@ class Dataset:
     def fingerprint(self) -> str:
         """SHA-256 of the manifest on disk, and of the limit if there is one."""
         whole = self._manifest.fingerprint()
+        return whole if self.limit is None else sha256_json([whole, self.limit])
+
+    def unmarked_fingerprint(self) -> str:
+        """The fingerprint that the data set would have without its boxes."""
+        digest = hashlib.sha256()
+        for study in self._manifest.studies():
+            images = tuple(image.model_copy(update={"boxes": ()}) for image in study.images)
+            digest.update(_line(study.model_copy(update={"images": images})).encode())
+        whole = digest.hexdigest()
         return whole if self.limit is None else sha256_json([whole, self.limit])
 
     def studies(self, split: Split | None = None) -> Iterator[Study]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
 from radweave.core.errors import InputError
 from radweave.core.study import ImageRef, LabelState, Split, Study
+from radweave.data.boxes import Window
 from radweave.data.cache.arrays import checksum
 from radweave.data.cache.images import PixelCache
 from radweave.data.dataset import Dataset
@@ -61,6 +63,7 @@ def prepare_split(
     context: Callable[[Study], str | None] = lambda study: None,
     max_context_tokens: int = 0,
     mark: Callable[[Sequence[str]], Iterable[Sequence[bool]]] | None = None,
+    window: Callable[[ImageRef], Window] | None = None,
 ) -> PreparedSplit:
     """Tokenise reports and find each study's images in the cache.
 
@@ -70,7 +73,7 @@ def prepare_split(
     example carries the patient's previous study, if it is in the split and has a report. ``context``
     gives the text that a model reads beside a study's images, or None for a model without context; it is cut after
     ``max_context_tokens``. ``mark`` gives for each used report which of its tokens stand in a sentence that states a
-    finding.
+    finding. ``window`` gives the part of an image that its row of the cache covers.
     """
     prepared = PreparedSplit()
     prior_ids: dict[str, str] = {}
@@ -99,6 +102,7 @@ def prepare_split(
                 # The end token is in no sentence.
                 abnormal=(*next(marks)[: max_tokens - 1], False) if text and mark is not None else None,
                 context_ids=None if context_text is None else tuple(next(context_ids)[:max_context_tokens]),
+                window=None if window is None else partial(_window_of, window, tuple(chosen)),
             )
         )
         if study.prior is not None:
@@ -110,6 +114,10 @@ def prepare_split(
     if priors:
         prepared.examples = prepared.examples_with_priors
     return prepared
+
+
+def _window_of(window: Callable[[ImageRef], Window], views: Sequence[ImageRef], number: int) -> Window:
+    return window(views[number])
 
 
 def _usable(

@@ -22,6 +22,7 @@ from radweave.core.batch import Batch, Slice
 from radweave.core.config import Config, Count
 from radweave.core.study import ImageRef, LabelState, View
 from radweave.data.augmentation import AugmentationConfig, NoAugmentation
+from radweave.data.boxes import Window
 
 if TYPE_CHECKING:
     from radweave.data.cache.ct import ScanRows
@@ -265,7 +266,8 @@ class Example:
     label states (K); ``report`` the target as text. ``prior`` is the patient's previous study with a report, if
     the experiment uses priors. ``origin`` is its data set in a mixture. ``context_ids`` are the tokens of the context
     (``radweave.data.targets``); None for a model without context. ``abnormal`` marks the tokens of sentences that state
-    a finding; None where nothing asks for them.
+    a finding; None where nothing asks for them. ``window`` gives the part of the image that a view of the model's input
+    covers (``radweave.data.boxes``), by the view's index.
     """
 
     study_id: str
@@ -280,6 +282,7 @@ class Example:
     origin: str | None = None
     context_ids: tuple[int, ...] | None = None
     abnormal: tuple[bool, ...] | None = None
+    window: Callable[[int], Window] | None = None
 
     @property
     def pixels(self) -> NDArray[np.uint8]:

@@ -32,7 +32,8 @@ Floats = NDArray[np.float32]
 class Choice:
     """A draft with the terms of its choice. ``wording`` and ``findings`` are the two terms of its expected utility.
 
-    ``compared`` are the changes since the prior that it states, which are worth ``changes``.
+    ``compared`` are the changes since the prior that it states, which are worth ``changes``; ``places`` is what the
+    places of its findings are worth.
     """
 
     candidate: Candidate
@@ -41,6 +42,7 @@ class Choice:
     findings: float
     compared: tuple[tuple[str, str], ...] = ()
     changes: float = 0.0
+    places: float = 0.0
 
 
 class ExpectedUtility:

@@ -8,13 +8,14 @@ the others are scaled to sum to 1 again. For one row that is the exact leave-one
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from radweave.core.evidence import DraftEvidence
+from radweave.core.evidence import DraftEvidence, FindingPlace
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -69,12 +70,14 @@ class Evidence:
 
     ``scores`` (K,) of the classes are higher for likelier ones; ``weights`` (J,) over the training reports sum to 1.
     ``shown`` joins the evidence of the draft. ``prior`` is the prior study (K,), where the draft is told of one.
+    ``places`` has the place of each class, if it is there; it is empty where the run has no part for it.
     """
 
     scores: Floats
     weights: Floats
     shown: DraftEvidence = field(default_factory=DraftEvidence)
     prior: PriorEvidence | None = None
+    places: Mapping[str, FindingPlace] = field(default_factory=dict)
 
 
 def weights_of(kernel: Kernel, inverse: Floats, distance: Floats) -> Floats:

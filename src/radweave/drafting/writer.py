@@ -50,12 +50,14 @@ from radweave.drafting.choice import (
     prepared,
     shares,
 )
+from radweave.drafting.places import PlacedSentences, PlaceUtility
 from radweave.drafting.prior import UpdatedStudy
 from radweave.drafting.smoothers import Changes, Evidence, Floats
 from radweave.drafting.store import DraftingStore
 from radweave.labels import NO_FINDING, Labeler, get_labeler
 from radweave.labels.comparisons import MARK
 from radweave.labels.contradictions import DEVICES
+from radweave.labels.places import get_place_labeler
 from radweave.labels.text import split_sentences
 from radweave.metrics.ngrams import ReportStatistics
 from radweave.metrics.pairwise import MAX_ORDER, BleuPoint, PairwiseWording, WordingWeights
@@ -217,10 +219,12 @@ class Proposals:
         *,
         further: bool = False,
         wording: OwnWording | None = None,
+        place: PlaceUtility | None = None,
     ) -> Choice:
         """The best of a draft and of other candidates; the draft where none is better.
 
-        ``further``: they state findings beside those of the draft, which count ``FURTHER``.
+        ``further``: they state findings beside those of the draft, which count ``FURTHER``. ``place``: what the places
+        that they state are worth.
         """
         if self.consistent:
             others = [candidate for candidate in map(without_contradictions, others) if candidate.sentences]
@@ -241,7 +245,8 @@ class Proposals:
             change = self.beta * utility(compared)
         counted = FURTHER * np.minimum(asserts, 1) if further else asserts
         paid = self.beta * (counted @ (probabilities - self.thresholds))
-        best = int((words + paid + change).argmax())
+        placed = np.zeros(len(texts)) if place is None else place(texts)
+        best = int((words + paid + change + placed).argmax())
         if best == 0:
             return draft
         return Choice(
@@ -251,6 +256,7 @@ class Proposals:
             float(gains[best]),
             compared[best],
             float(change[best]),
+            float(placed[best]),
         )
 
     def candidates(self, own: OwnReports, *, compares: bool) -> list[Candidate]:
@@ -388,7 +394,7 @@ class UtilityWriter:
         self.devices = [k for k, name in enumerate(facts.classes) if name in DEVICES]
         named = np.array([config.consistent and names_device(candidate) for candidate in pool.candidates], dtype=bool)
         self.naming_device = named if named.any() else None
-        self.labeler = get_labeler(facts.label_set)
+        self.labeler, self.place_reader = get_labeler(facts.label_set), get_place_labeler(facts.label_set)
         self.config, self.marks, self.point, self.weights = config, marks, facts.bleu_point, weights
         self.texts, self.candidates = store.texts, pool.candidates
 
@@ -413,6 +419,10 @@ class UtilityWriter:
     def comparisons(self) -> ComparisonPool:
         places = keeps_places(self.config)
         return ComparisonPool(self.texts, self.labeler, marks=self.marks, consistent=self.consistent, places=places)
+
+    @cached_property
+    def placed_sentences(self) -> PlacedSentences:
+        return PlacedSentences(self.texts, self.labeler, self.place_reader, marks=self.marks)
 
     @cached_property
     def finding_sentences(self) -> FindingSentences:
@@ -506,7 +516,7 @@ class UtilityWriter:
                 wording=study.wording,
             )
             choice = choice if better is choice else self._add_findings(better, study)
-        choice = self._add_changes(choice, study)
+        choice = self._add_places(self._add_changes(choice, study), study)
         unused = evidence.prior is not None and self.prior_input != "none" and self.prior is None
         evidence_shown: DraftEvidence = {**shown, **self._of(choice)}
         return UtilityDraft(choice.candidate.text, evidence_shown, (PRIOR_UNUSED,) if unused else ())
@@ -575,6 +585,29 @@ class UtilityWriter:
 
         return _improved(choice, better, len(classes))
 
+    def _add_places(self, choice: Choice, study: StudyEvidence) -> Choice:
+        """The draft with the places of its findings, sentence after sentence while that makes it better."""
+        evidence, barred, weight = study.evidence, study.barred, self.config.place * self.config.findings
+        if not evidence.places or not weight:
+            return choice
+        likely = dict(zip(self.calibration.classes, study.probabilities.tolist(), strict=True))
+        utility = PlaceUtility(evidence.places, likely, self.place_reader, weight)
+
+        def better(choice: Choice) -> Choice:
+            variants = list(self.placed_sentences.variants(choice.candidate, utility, barred))
+            return self.proposals.best(
+                choice,
+                variants,
+                study.probabilities,
+                evidence.weights,
+                barred,
+                study.changes,
+                wording=study.wording,
+                place=utility,
+            )
+
+        return _improved(choice, better, len(choice.candidate.sentences))
+
     def _of(self, choice: Choice) -> DraftEvidence:
         sentences: list[SentenceEvidence] = [
             cast(
@@ -590,6 +623,8 @@ class UtilityWriter:
         terms: dict[str, Any] = {"wording": choice.wording, "findings": choice.findings}
         if choice.compared:
             terms |= {"changes": choice.changes, "compared": [list(change) for change in choice.compared]}
+        if choice.places:
+            terms |= {"places": choice.places}
         utility = cast(UtilityEvidence, {**terms, "asserted": list(choice.asserted)})
         return {"sentences": sentences, "expected_utility": utility}
 

@@ -6,13 +6,14 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import torch
 
 from radweave.core.batch import Batch, Generation
-from radweave.core.evidence import Contradiction, DraftEvidence, EditedSentence, SentenceEvidence
+from radweave.core.evidence import Contradiction, DraftEvidence, EditedSentence, FindingPlace, SentenceEvidence
 from radweave.core.ontology import NO_FINDING
 from radweave.core.study import (
     NO_SECTION,
@@ -26,11 +27,14 @@ from radweave.core.study import (
 )
 from radweave.data.loader import Example, collate
 from radweave.data.tokenizer import decode
+from radweave.drafting.places import sentence_places
 from radweave.drafting.writer import UtilityDraft
+from radweave.engine.place import PlacePart, boxes_on_images
 from radweave.labels import LABELER_OF, get_labeler
 from radweave.labels.comparisons import Edit, remove_comparisons, without_marks
 from radweave.labels.contradictions import contradictions_of
 from radweave.labels.labeler import Labeler, Mention
+from radweave.labels.text import split_sentences
 from radweave.methods.model import ReportModel, device_of, generations
 from radweave.nn.decoding import DecodingConfig
 
@@ -178,6 +182,7 @@ class Drafter:
     modality: Modality
     drafting: Drafting | None = None
     target: str = "findings"
+    place: PlacePart | None = None
 
     def drafts(
         self, examples: Iterable[Example], *, batch_size: int = 16, progress: Callable[[int], None] | None = None
@@ -203,8 +208,9 @@ class Drafter:
             done += len(chunk)
             if progress is not None:
                 progress(done)
-            for example, raw in zip(chunk, written, strict=True):
-                draft = self._edited(raw, example)
+            places = batch.places or [{}] * len(chunk)
+            for example, raw, own in zip(chunk, written, places, strict=True):
+                draft = self._placed(self._edited(raw, example), example, own)
                 yield Draft(example, draft.text, draft.evidence, draft.warnings)
 
     def _batches(
@@ -213,8 +219,11 @@ class Drafter:
         """Batches in order, each appended to ``begun``."""
         stream, device, pad_id = iter(examples), device_of(self.model), int(self.tokenizer.pad_token_id)
         while chunk := list(islice(stream, batch_size)):
-            begun.append((chunk, collate(chunk, pad_id=pad_id).to(device)))
-            yield begun[-1][1]
+            batch = collate(chunk, pad_id=pad_id).to(device)
+            if self.place is not None:
+                batch.places = self.place(self.model.encoder, batch)
+            begun.append((chunk, batch))
+            yield batch
 
     def _decoded(self, generation: Generation, batch: Batch) -> list[UtilityDraft]:
         """Drafts of the method's own decoder, with calibrated classes once the run has a calibration."""
@@ -245,6 +254,20 @@ class Drafter:
         draft = with_contradictions(draft)
         # A raw draft with warnings states itself why it is empty.
         return draft if draft.text or raw.warnings else replace(draft, warnings=(*draft.warnings, EMPTY))
+
+    def _placed(self, draft: UtilityDraft, example: Example, own: Mapping[str, FindingPlace]) -> UtilityDraft:
+        """The draft with the places of the findings that each sentence states, where the run has a part for it."""
+        if self.place is None:
+            return draft
+        window = None if example.window is None else cache(example.window)
+        rows = draft.evidence.get("sentences") or [{"text": text} for text in split_sentences(draft.text)]
+        placed: list[SentenceEvidence] = []
+        for row in rows:
+            places = sentence_places(row["text"], self.place.reader, own)
+            for one in places:
+                one["boxes"] = [] if window is None else list(boxes_on_images(one["boxes"], window))
+            placed.append(cast(SentenceEvidence, {**row, "places": places}))
+        return replace(draft, evidence={**draft.evidence, "sentences": placed})
 
     def _in_sections(self, draft: UtilityDraft) -> UtilityDraft:
         """A draft of two parts with our headings in the text, and sentences by section in the evidence."""

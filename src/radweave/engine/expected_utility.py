@@ -134,6 +134,8 @@ class Drafting:
         own = self._own(read, evidence, decoding)
         if decoding.asks_prior and batch.priors is not None:
             evidence = self._opened.add_priors(evidence, batch, batch.priors, config.prior)
+        if batch.places is not None:
+            evidence = [replace(one, places=places) for one, places in zip(evidence, batch.places, strict=True)]
         for row, barred, texts in zip(evidence, self._opened.barred(batch), own, strict=True):
             yield writer.write(row, barred, texts)
 

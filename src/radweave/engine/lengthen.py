@@ -62,8 +62,17 @@ class Lengthening:
             shutil.copyfile(self.run / "metrics.jsonl", folder / "metrics.jsonl")
 
 
+def link_files(run: Path, folder: Path) -> None:
+    """Put the files of a run into the folder that is to replace it, as hard links where possible; but its own stay."""
+    for path in sorted(path for path in run.rglob("*") if path.is_file()):
+        target = folder / path.relative_to(run)
+        if not target.exists() and path.name != ".lock":
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _link(path, target)
+
+
 def _link(path: Path, target: Path) -> None:
-    # Checkpoints are written aside and renamed, never in place, so that both names may share the bytes.
+    # Files of runs are written aside and renamed, never in place, so that both names may share the bytes.
     try:
         os.link(path, target)
     except OSError:

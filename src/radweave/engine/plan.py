@@ -31,7 +31,7 @@ from radweave.engine.reinforcement import refuse_wordless
 from radweave.engine.rewards import CHANGE, refuse_unusable_rewards
 from radweave.methods.descriptors import DescriptorExtractor
 from radweave.methods.experiment import Experiment
-from radweave.methods.model import ReportModel, Writes, device_of, named_parts, refuse_unknown
+from radweave.methods.model import ReportModel, Served, Writes, device_of, named_parts, refuse_unknown
 from radweave.methods.stage import RewardStageConfig, StageConfig, apply_finetune
 from radweave.metrics.priors import prior_reports
 from radweave.nn.decoding import DecodingConfig, refuse_too_long, refuse_uncompilable
@@ -290,6 +290,9 @@ def refuse_impossible_stages(experiment: Experiment, model: ReportModel) -> None
         InputError: naming the field of the stage or of the decoding.
     """
     refuse_uncompiled_decoding(experiment.decoding, model)
+    if experiment.stages.place.is_on and isinstance(model, Served):
+        reason = "places are read from the tokens of an encoder, and an endpoint shows none"
+        raise InputError(reason, field="stages.place.epochs", expected="0")
     trained = {parameter: parameter.requires_grad for parameter in model.parameters()}
     for name, stage in experiment.named_stages().items():
         if is_skipped(experiment, name, stage):

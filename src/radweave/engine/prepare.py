@@ -10,7 +10,7 @@ from radweave.core.errors import InputError
 from radweave.core.ontology import LABEL_SETS
 from radweave.core.provenance import code_hash
 from radweave.core.study import LabelState, Split
-from radweave.data.cache.images import PixelCache
+from radweave.data.cache.images import PixelCache, image_window
 from radweave.data.dataset import Dataset
 from radweave.data.examples import PreparedSplit, prepare_split
 from radweave.data.targets import ContextSections
@@ -58,6 +58,7 @@ def prepare(
         context=ContextSections(data.input_sections).of,
         max_context_tokens=data.input_tokens,
         mark=partial(abnormal_tokens, tokenizer=tokenizer, labeler=labeler) if weighed else None,
+        window=partial(image_window, dataset, size=data.image_size, ct=data.ct),
     )
 
 

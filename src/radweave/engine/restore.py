@@ -25,6 +25,8 @@ from radweave.data.tokenizer import decode, load_tokenizer
 from radweave.drafting.calibration import load_calibration
 from radweave.engine.checkpoint import load_weights, refuse_other_classes, refuse_other_shapes
 from radweave.engine.expected_utility import FOLDER, Drafting
+from radweave.engine.place import FOLDER as PLACE
+from radweave.engine.place import PlacePart, load_place
 from radweave.engine.prepare import prepare, split_view
 from radweave.engine.run_folder import RunCard, read_card
 from radweave.methods import load_method
@@ -48,6 +50,7 @@ class Run:
     model: ReportModel
     ood: OutOfDistribution | None = None
     drafting: Drafting | None = None
+    place: PlacePart | None = None
 
 
 def restore(folder: Path, *, device: torch.device | None = None) -> Run:
@@ -103,7 +106,8 @@ def restore(folder: Path, *, device: torch.device | None = None) -> Run:
     calibration = load_calibration(folder, card.classes)
     drafting = Drafting(folder / FOLDER, model, calibration, partial(decode, tokenizer), experiment.data.priors)
     ood = load_ood(folder / "familiarity")
-    return Run(folder, card, experiment, tokenizer, model, ood, drafting)
+    place = load_place(folder / PLACE, card.classes)
+    return Run(folder, card, experiment, tokenizer, model, ood, drafting, None if place is None else place.to(model))
 
 
 def set_memories(model: ReportModel, folder: Path, *, named: Mapping[str, int] | None = None) -> None:

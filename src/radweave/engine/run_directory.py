@@ -27,7 +27,7 @@ from radweave.core.replacing import FolderKind
 from radweave.core.storage import refuse_existing, remove_leftovers
 from radweave.data.dataset import Dataset
 from radweave.engine.lengthen import Lengthening, lengthening
-from radweave.engine.run_folder import FORMAT, leaves, locked, read_card
+from radweave.engine.run_folder import FORMAT, RunCard, leaves, locked, read_card
 from radweave.methods.experiment import Experiment
 
 _MARK = ".aside"
@@ -118,7 +118,16 @@ _MADE = (
     *("checkpoints/*", "tensorboard/*", "wandb/*", _MARK),
     "parts/",  # without shapes to keep
 )
-_MODEL = ("calibration.json", "tokenizer/*", "parts/*", "memories/*", "familiarity/*", "drafting/*", "licences/*")
+_MODEL = (
+    "calibration.json",
+    "tokenizer/*",
+    "parts/*",
+    "memories/*",
+    "familiarity/*",
+    "drafting/*",
+    "place/*",
+    "licences/*",
+)
 _ABLATION = ("predictions.jsonl", "scores.json", "training.json", "task.json", "reused.json", "failure.txt", "log.txt")
 _BEGUN = ("tokenizer", "checkpoints", _LOCK)
 """Signs of a started training: a configuration alone is a user's own file."""
@@ -326,8 +335,9 @@ def read_started(run: Path) -> Started:
     return Started(out=run, **{name: getattr(record, name) for name in _Record.model_fields})
 
 
-Resumed = Literal["finished", "other", "unfinished"]
-"""The requested run, finished; a finished one of other options, to be replaced; an unfinished one, or none."""
+Resumed = Literal["finished", "other", "unfinished", "placed"]
+"""The requested run, finished; a finished one of other options, to be replaced; an unfinished one, or none; a finished
+one that is given the part ``place``, or another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,7 +353,8 @@ def state_to_resume(out: Path, experiment: Experiment, dataset: Dataset, *, over
     """The state of ``out`` for a training that resumes.
 
     Raises:
-        InputError: for a run of other options or data without ``overwrite``, unless its last stage gets longer.
+        InputError: for a run of other options or data without ``overwrite``, unless its last stage gets longer or its
+            part ``place`` alone is trained.
     """
     started = training_folder(out) / "config.yaml"
     if not is_finished(out) and (started.is_file() or not (out / "run.json").is_file()):
@@ -357,12 +368,25 @@ def state_to_resume(out: Path, experiment: Experiment, dataset: Dataset, *, over
         return ResumedRun("finished")
     if overwrite:
         return ResumedRun("other")
+    if _adds_place(out, card, experiment, dataset):
+        return ResumedRun("placed")
     longer = None if before is None else lengthening(out, card, before, experiment)
     if longer is None:
         raise InputError(
             "--resume: holds a finished run of other options or data; give --overwrite to replace it", file=out
         )
     return ResumedRun("other", longer, before)
+
+
+def _adds_place(out: Path, card: RunCard, experiment: Experiment, dataset: Dataset) -> bool:
+    """True for a finished run that only differs in the stage ``place``, on data that may have got boxes since."""
+    if card.method != experiment.method or not experiment.stages.place.is_on:
+        return False
+    if card.dataset.fingerprint not in (dataset.fingerprint(), dataset.unmarked_fingerprint()):
+        return False
+    before = from_yaml(type(experiment), out / "config.yaml")
+    stages = experiment.stages.model_copy(update={"place": before.stages.place})
+    return before == experiment.model_copy(update={"stages": stages})
 
 
 def refuse_other_options(experiment: Experiment, started: Path) -> None:

@@ -6,6 +6,7 @@ weights.safetensors  tokenizer/  parts/  memories/  licences/
 familiarity/         out-of-distribution test of images
 calibration.json     calibration of class scores to probabilities
 drafting/            training reports, to draft by expected utility
+place/               the part that says where findings lie, where there is one
 metrics.jsonl
 reward.html          course of the stage that rewards drafts, where there is one
 checkpoints/         for resuming; not part of the restored model
@@ -36,7 +37,7 @@ from radweave.methods.experiment import Experiment
 
 FORMAT = "radweave-run"
 FORMAT_VERSION = 3
-PLACES = ("tokenizer", "parts", "memories", "familiarity", "drafting", "licences")
+PLACES = ("tokenizer", "parts", "memories", "familiarity", "drafting", "place", "licences")
 HASHED = ("config.yaml", "weights.safetensors", "calibration.json", *PLACES)
 NEEDED = ("config.yaml", "weights.safetensors", "calibration.json", "tokenizer/", "familiarity/")
 """Required files of a run."""

@@ -419,6 +419,11 @@ def _features(training: Training, stage: StageConfig) -> Features | None:
     terms = training.model.terms
     if any(terms[term].images for term in stage.validated if term in terms):
         return None
+    return frozen_features(training)
+
+
+def frozen_features(training: Training) -> Features:
+    """Tokens of training and validation images by the encoder as it is, from the data set's cache or made now."""
     examples = [example for split in training.splits.values() for example in split.examples]
     identity = {
         "encoder": training.experiment.model.encoder.model_dump(mode="json"),

@@ -26,11 +26,13 @@ from radweave.data.square import PREPROCESSING_VERSION
 from radweave.data.tokenizer import save_tokenizer, tokenizer_fingerprint
 from radweave.engine.checkpoint import refuse_checkpoints_of_others, save_weights, without_quantization
 from radweave.engine.distributed import Parallel, Ranks, joined_ranks
-from radweave.engine.lengthen import Lengthening
+from radweave.engine.lengthen import Lengthening, link_files
 from radweave.engine.loop import use_deterministic_kernels
+from radweave.engine.place import FOLDER as PLACE
+from radweave.engine.place import save_place, train_place
 from radweave.engine.plan import plan_training, refuse_misfit
 from radweave.engine.prepare import _reasons, prepare
-from radweave.engine.restore import rows_of_memories
+from radweave.engine.restore import restore, rows_of_memories
 from radweave.engine.run_directory import FILE as STARTED
 from radweave.engine.run_directory import (
     ResumedRun,
@@ -52,7 +54,7 @@ from radweave.engine.run_folder import (
     write_card,
 )
 from radweave.engine.save_drafting import save_for_drafting
-from radweave.engine.stages import Training, TrainingWatch, run_stages, training_view
+from radweave.engine.stages import Training, TrainingWatch, frozen_features, run_stages, training_view
 from radweave.engine.warm_start import StartRun
 from radweave.methods import resolve
 from radweave.methods.experiment import BuildContext, Experiment
@@ -119,7 +121,8 @@ def train(
     """Train a method on a dataset folder and write a run folder.
 
     With ``resume`` an interrupted run of the same configuration and data goes on from its last checkpoint. A finished
-    one is unchanged, or goes on where the configuration makes its last stage longer (``radweave.engine.lengthen``).
+    one is unchanged, goes on where the configuration makes its last stage longer (``radweave.engine.lengthen``), or is
+    given the part ``place`` where nothing else differs.
     ``start`` is a run whose weights the parts that fit start from (``radweave.engine.warm_start``). Under torchrun
     every process calls this; ``parallel`` replicates or shards the model, and the first process writes. ``config`` is a
     YAML file of differences from the preset; overrides come after it. With ``overwrite`` an older run stays until the
@@ -138,6 +141,9 @@ def train(
         if start_run is not None:
             start_run.refuse_other(out)
         return out
+    if resumed.state == "placed":
+        started = Started(method, dataset_path, out, preset, tuple(overrides), config, start)
+        return _add_place(experiment, dataset, started, watch or TrainingWatch())
     resume, longer = resumed.state == "unfinished", resumed.longer
     with joined_ranks() as ranks, ExitStack() as held:
         use_deterministic_kernels()
@@ -171,6 +177,36 @@ def train(
     return out
 
 
+def _add_place(experiment: Experiment, dataset: Dataset, started: Started, watch: TrainingWatch) -> Path:
+    """Train the part ``place`` for a finished run, in a copy that replaces the run when it is whole.
+
+    Other files of the copy are hard links where possible.
+    """
+    out = started.out
+    with joined_ranks() as ranks:
+        if ranks.is_first:
+            use_deterministic_kernels()
+            with claimed(out, overwrite=True, resume=False) as place:
+                run = restore(out)
+                data = experiment.data
+                cache = build_cache(dataset, size=data.image_size, ct=data.ct, progress=watch.images, note=watch.note)
+                facts = (cache, run.tokenizer, run.card.classes, run.model, "", watch)
+                training = Training(experiment, dataset, out, *facts)
+                for split in ("train", "val"):
+                    training.splits[split] = _prepared(training, split)
+                part = train_place(training, frozen_features(training))
+                link_files(out.resolve(), place.folder)
+                save_place(part, place.folder / PLACE)
+                write_started(place.folder, started)
+                write_text(place.folder / "config.yaml", to_yaml(experiment))
+                files, overrides = hash_files(place.folder), started.overrides
+                write_card(place.folder, run.card.model_copy(update={"files": files, "overrides": overrides}))
+                place.began = True
+                place.finish()
+        ranks.wait()
+    return out
+
+
 def _lengthened(out: Path, folder: Path, longer: Lengthening | None) -> tuple[str, ...]:
     """Sentences on a lengthened run, with those of its earlier lengthenings."""
     if longer is not None:
@@ -185,6 +221,8 @@ def _save_parts(training: Training, folder: Path) -> None:
     _save_shapes(training.model, folder / "parts")
     _save_ood(training, folder / "familiarity")
     save_for_drafting(training, training_view(training))
+    if training.experiment.stages.place.is_on:
+        save_place(train_place(training, frozen_features(training)), folder / PLACE)
     keep_licences(training.experiment, folder / "licences")
 
 

@@ -27,6 +27,7 @@ from radweave.data.targets import NO_CONTEXT
 from radweave.engine.distributed import Ranks
 from radweave.engine.drafts import COMPARISONS_REMOVED as COMPARISONS
 from radweave.engine.expected_utility import training_reports_of
+from radweave.engine.place import drafted_boxes, reference_boxes
 from radweave.engine.prepare import prepare
 from radweave.engine.restore import Run, restore, vary
 from radweave.inference.pictures import Picture, read_pictures, views_for
@@ -42,6 +43,7 @@ from radweave.inference.shards import (
 )
 from radweave.io.dicom import read_header
 from radweave.io.images import sniff
+from radweave.labels import get_labeler
 from radweave.methods.experiment import DataConfig
 from radweave.methods.model import Served
 from radweave.metrics.priors import prior_reports
@@ -321,7 +323,9 @@ def generate_split(
 ) -> BulkResult:
     """Write ``predictions.jsonl``: per study its id, ``hyp``, ``ref`` (null where there is none), evidence, floors.
 
-    ``prior_report`` is the report of the patient's prior study, null where there is none. ``floors`` holds what systems
+    ``prior_report`` is the report of the patient's prior study, null where there is none. ``boxes`` and ``ref_boxes``
+    mark findings on the first image, where the run has the part ``place`` and the data set boxes. ``floors`` holds
+    what systems
     that look at nothing, or only at pixels, would have said (training split only).
     Shards (``radweave.inference.shards``) lie in ``OUT.shards`` until all are there, so that a stopped job goes
     on where it was; they are shared out among ``ranks``, or over ``ray_workers`` workers of Ray. Images unlike those
@@ -386,6 +390,10 @@ def generate_split(
                 "prior_report": prior_reports(dataset.studies(split)),
                 "floors": floor_reports(dataset, cache, prepared.examples, partial(training_reports_of, run.folder)),
             }
+            if predictor.place is not None:
+                labeler = get_labeler(data.label_set)
+                marked = reference_boxes(dataset.studies(split), prepared, cache, labeler)
+                by_study |= {"ref_boxes": marked} if marked else {}
             facts = _facts(data, dataset, predictor.decoding)
             write_jsonl(out, _counted(_merged(plan, facts, by_study, failed), counts))
             shutil.rmtree(plan.folder)
@@ -491,6 +499,8 @@ def _merged(
             extra["floors"] = extra["floors"] or {}
             order = ("study_id", *facts, "hyp", *by_study, "evidence", "warnings")
             whole = {**row, **extra}
+            if extra.get("ref_boxes") is not None:
+                whole, order = {**whole, "boxes": drafted_boxes(row["evidence"])}, (*order, "boxes")
             yield {key: whole[key] for key in order}
 
 

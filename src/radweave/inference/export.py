@@ -163,7 +163,7 @@ def _page(template: str, **values: Any) -> str:
     return environment.get_template(template).render(**values).strip() + "\n"
 
 
-AS_THEY_ARE = ("weights.safetensors", "calibration.json", "tokenizer/", "parts/", "familiarity/", "licences/")
+AS_THEY_ARE = ("weights.safetensors", "calibration.json", "tokenizer/", "parts/", "familiarity/", "place/", "licences/")
 
 
 def _files_of_export(folder: Path) -> list[str] | None:

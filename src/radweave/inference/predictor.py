@@ -23,9 +23,11 @@ from radweave.data.targets import NO_CONTEXT, ContextSections
 from radweave.data.tokenizer import encode
 from radweave.engine.drafts import Drafter
 from radweave.engine.expected_utility import Drafting
+from radweave.engine.place import PlacePart
 from radweave.inference.pictures import (
     Picture,
     UnlikeError,
+    covered_by_map,
     model_input,
     read_pictures,
     refuse_doubtful,
@@ -194,8 +196,8 @@ class Predictor:
     run that must not report (its weights were never trained): asking it raises. ``ood`` tells whether images
     look like those the run was trained on. ``known_views`` are the kinds of views (see ``Batch.view_ids``) that the
     training split stated; only those are guessed for files that state none. ``drafting`` is what drafts by expected
-    utility. ``target`` is the text that the run learned to write; ``context_sections`` are those that its model reads,
-    in at most ``max_context_tokens`` tokens.
+    utility, ``place`` what says where findings lie. ``target`` is the text that the run learned to write;
+    ``context_sections`` are those that its model reads, in at most ``max_context_tokens`` tokens.
     """
 
     model: ReportModel
@@ -212,6 +214,7 @@ class Predictor:
     target: str = "findings"
     context_sections: ContextSections = field(default_factory=ContextSections)
     max_context_tokens: int = 0
+    place: PlacePart | None = None
 
     @classmethod
     def of(cls, run: Run, *, untrained: bool = False, decoding: Sequence[str] = ()) -> Predictor:
@@ -243,6 +246,7 @@ class Predictor:
             refusal=None if run.card.is_trained or untrained else UNTRAINED,
             ood=run.ood,
             drafting=run.drafting,
+            place=run.place,
             target=run.card.dataset.target,
             context_sections=ContextSections(data.input_sections),
             max_context_tokens=data.input_tokens,
@@ -427,6 +431,7 @@ class Predictor:
             rows=tuple(range(len(views))),
             view_ids=tuple(view_id(view_of(picture)) for _, picture in views),
             context_ids=None if text is None else tuple(encode(self.tokenizer, text)[: self.max_context_tokens]),
+            window=lambda view: covered_by_map(views[view][1], image_size=self.image_size, ct=self.ct),
         )
 
     def reports(
@@ -446,7 +451,9 @@ class Predictor:
         """
         if self.refusal is not None:
             raise InputError(self.refusal)
-        drafter = Drafter(self.model, self.tokenizer, self.decoding, self.modality, self.drafting, self.target)
+        drafter = Drafter(
+            self.model, self.tokenizer, self.decoding, self.modality, self.drafting, self.target, self.place
+        )
         for draft in drafter.drafts(examples, batch_size=batch_size, progress=progress):
             example, evidence = draft.example, draft.evidence
             judgements = judge(self.ood, example)

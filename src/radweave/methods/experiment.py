@@ -25,7 +25,15 @@ from radweave.methods.model import ReportModel
 from radweave.methods.outside import code_of, load_loss, outside_losses, outside_rewards
 from radweave.methods.registry import load_method, outside_entry
 from radweave.methods.renamed import rename_keys
-from radweave.methods.stage import REWARD, OptimizerConfig, RewardStageConfig, StageConfig, Trainability, full
+from radweave.methods.stage import (
+    REWARD,
+    OptimizerConfig,
+    PlaceStageConfig,
+    RewardStageConfig,
+    StageConfig,
+    Trainability,
+    full,
+)
 from radweave.nn.decoding import DecodingConfig, ExpectedUtilityConfig
 from radweave.nn.heads import WordHeadConfig, WordPart
 from radweave.nn.prompt import PromptFormat, PromptTemplate
@@ -230,19 +238,25 @@ class ModelConfig(Config, ABC):
         """Compose the model; each part starts from its own random numbers."""
 
 
+LATER: Mapping[str, Callable[[], Config]] = {REWARD: RewardStageConfig, "place": PlaceStageConfig}
+"""Stages that every method has after its own, off by default."""
+
+
 class Stages(Config):
     """The stages of a method: each field is one, and they run in the order of the fields.
 
-    ``reward`` comes last, and only where it has epochs: a configuration is dumped without it where nothing of it is
-    set, so that a run without rewards is the same as before there were any.
+    ``reward`` comes last, and only where it has epochs; ``place`` trains no part of the model and comes when all is
+    done (``radweave.engine.place``). A configuration is dumped without either where nothing of it is set, so that a run
+    without it is the same as before there were any.
     """
 
     reward: RewardStageConfig = RewardStageConfig()
+    place: PlaceStageConfig = PlaceStageConfig()
 
     def named(self) -> dict[str, StageConfig]:
         """The stages by name."""
         stages: dict[str, StageConfig] = {
-            name: getattr(self, name) for name in type(self).model_fields if name != REWARD
+            name: getattr(self, name) for name in type(self).model_fields if name not in LATER
         }
         if not self.reward.is_on:
             return stages
@@ -251,7 +265,7 @@ class Stages(Config):
 
     @model_validator(mode="after")
     def _as_remembered(self) -> Stages:
-        before = [getattr(self, name) for name in type(self).model_fields if name != REWARD][-1:]
+        before = [getattr(self, name) for name in type(self).model_fields if name not in LATER][-1:]
         if any("vision_encoder" in self.reward.trained and "vision_encoder" not in stage.trained for stage in before):
             raise ValueError(
                 "stages.reward.finetune.vision_encoder must be frozen as in the stage before: memories hold its tokens"
@@ -259,9 +273,10 @@ class Stages(Config):
         return self
 
     @model_serializer(mode="wrap")
-    def _without_default_reward(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _without_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         values: dict[str, Any] = dump(self)
-        return {name: value for name, value in values.items() if name != REWARD or self.reward != RewardStageConfig()}
+        unset = {name for name, record in LATER.items() if getattr(self, name) == record()}
+        return {name: value for name, value in values.items() if name not in unset}
 
 
 class Experiment(Config):

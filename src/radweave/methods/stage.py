@@ -207,6 +207,24 @@ class RewardStageConfig(StageConfig):
         return round(self.edited * self.samples)
 
 
+class PlaceStageConfig(Config):
+    """The stage after all others that trains the part ``place`` on the frozen encoder; off with 0 epochs.
+
+    The part says where each finding lies: its side and zone, and its box (``radweave.nn.place``). ``hidden`` is the
+    width of its layers. No other part changes, so that a finished run can be given it.
+    """
+
+    epochs: int = Field(default=0, ge=0, le=1_000_000)
+    batch_size: int = Field(default=32, ge=1, le=65_536)
+    hidden: int = Field(default=64, ge=1, le=4096)
+    optimizer: OptimizerConfig = OptimizerConfig(learning_rate=3e-3, weight_decay=0.05, warmup_steps=30)
+
+    @property
+    def is_on(self) -> bool:
+        """True for a stage that makes an update."""
+        return self.epochs > 0
+
+
 def full(*parts: str) -> dict[str, Trainability]:
     """These parts train as a whole."""
     return dict.fromkeys(parts, "full")

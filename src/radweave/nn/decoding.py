@@ -51,6 +51,8 @@ class ExpectedUtilityConfig(Config):
     ``prior`` says what a draft is told of the patient's prior study, whatever the method: what its report affirms, what
     the method's own evidence says of its image, or both (``radweave.drafting.prior``). A study without a prior is
     drafted as with ``none``.
+    ``place`` is what the side and the zone of a stated finding count, each by how far its probability is above one
+    half, in a run that has the part ``place`` (``radweave.drafting.places``); with 0 no draft is given a place.
     """
 
     findings: float = Field(default=6.0, ge=0)
@@ -66,6 +68,7 @@ class ExpectedUtilityConfig(Config):
     further_findings: int = Field(default=0, ge=0, le=64)
     written: bool = True
     prior: Literal["none", "report", "image", "both"] = "none"
+    place: float = Field(default=1.0, ge=0)
     own: bool = True
     samples: int = Field(default=8, ge=0, le=256)
     own_wording: float | None = Field(default=None, ge=0, lt=1)

@@ -25,14 +25,16 @@ from radweave.core.errors import CannotWriteError, InputError
 from radweave.core.json_files import write_json
 from radweave.core.storage import one_at_a_time, sha256_json, temporary_folder
 from radweave.core.study import ImageRef, Modality
+from radweave.data.boxes import Window
 from radweave.data.cache import ct as prepared_scans
 from radweave.data.cache import squares
 from radweave.data.cache.arrays import TRIES
 from radweave.data.cache.ct import ScanRows, fill_scans, find_scans
 from radweave.data.cache.parts import Part, remove_parts
 from radweave.data.cache.squares import CacheState, fill_squares, find_squares, made_by
-from radweave.data.ct import CtPreprocessing
+from radweave.data.ct import CtPreprocessing, covered
 from radweave.data.dataset import Dataset
+from radweave.data.square import covered_by_square
 
 Progress = Callable[[int, int], None]
 NAMES: Final[dict[Modality, str]] = {"xray": "radiographs", "ct": "CT volumes"}
@@ -104,6 +106,27 @@ def build_cache(
         raise InputError("image files change while they are read", file=dataset.path)
     remove_parts(folder)
     return PixelCache(state.pixels, state.index.rows, state.index.unreadable, state.index.digest, state.index.sums)
+
+
+def image_window(dataset: Dataset, ref: ImageRef, *, size: int, ct: CtPreprocessing | None = None) -> Window:
+    """The part of an image that its row of the cache covers, for ``radweave.data.boxes``.
+
+    A scan that is resized as a whole is not read for it; any other image is.
+
+    Raises:
+        InputError: if the file is missing, broken or of the other modality.
+    """
+    from radweave.io.images import read_radiograph
+    from radweave.io.volumes import read_volume
+
+    path = dataset.image_path(ref.path)
+    if ct is None or ct.size is None:
+        radiograph = read_radiograph(path, original_size_wh=ref.original_size_wh, doubts=False)
+        height, width = radiograph.pixels.shape
+        return covered_by_square(height, width, size)
+    if ct.crop == "none" and ct.fit == "resize":
+        return ((0.0, 1.0),) * 3
+    return covered(read_volume(path), ct)
 
 
 def build_part(
