@@ -158,6 +158,10 @@ def test_comparison_without_prior_is_visible() -> None:
     assert scored(hyps).honesty.comparison_without_prior_share.value == 7 / 8
     assert scored(hyps, has_prior=False).honesty.comparison_without_prior_share.value == 1.0
     assert scored(hyps, has_prior=True).honesty.comparison_without_prior_share.value == 0.0
+    # A study that comes with the report of its prior has one, whatever its reference compares with.
+    told = scored(hyps, prior_report="The lungs are clear.").honesty.comparison_without_prior_share
+    assert told.value == 0.0
+    assert "known for 8 of 8" in told.rule
 
 
 @pytest.mark.parametrize(

@@ -231,7 +231,7 @@ def _finding_rows(labelled: LabelledPairs | None) -> tuple[InventedRow | Unlabel
 def _comparison_row(pairs: Sequence[Pair]) -> ComparisonRow:
     hyp = np.array([compares_with_prior(pair.hyp) for pair in pairs])
     ref = np.array([any(compares_with_prior(text) for text in pair.refs) for pair in pairs])
-    is_known = np.array([pair.has_prior is not None for pair in pairs])
+    is_known = np.array([pair.has_prior is not None or pair.prior_report is not None for pair in pairs])
     no_prior = np.array([pair.has_prior is False for pair in pairs]) | (~is_known & ~ref)
     unsupported = hyp & no_prior
     return ComparisonRow(
