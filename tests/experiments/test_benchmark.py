@@ -25,10 +25,19 @@ from scipy.stats import ttest_ind
 from radweave.core.errors import InputError
 from radweave.core.json_files import read_json, write_json
 from radweave.data.dataset import Dataset
+from radweave.drafting.writer import PRIOR_UNUSED
 from radweave.engine.restore import restore
 from radweave.experiments.ablate import make_plan
 from radweave.experiments.bench import BenchRequest, BenchResult, run_bench
-from radweave.experiments.bench_pages import PANELS, cost_plot, draw_again, publish, score_plot, write_pages
+from radweave.experiments.bench_pages import (
+    PANELS,
+    _common_cost,
+    cost_plot,
+    draw_again,
+    publish,
+    score_plot,
+    write_pages,
+)
 from radweave.experiments.bench_results import (
     BEST_ELSE_PRIOR,
     DRAWS,
@@ -36,16 +45,21 @@ from radweave.experiments.bench_results import (
     Scoring,
     SystemScores,
     best_untold,
+    choice_table,
     compare,
     difference,
+    duration,
     joined_rows,
     read_run,
+    read_terms,
     score_system,
     set_results,
 )
+from radweave.experiments.bench_results import count as counted
 from radweave.experiments.bench_suite import (
     UNTOLD,
     UPDATES,
+    UTILITY,
     check_sets,
     checked_methods,
     lacks_pace,
@@ -56,8 +70,19 @@ from radweave.experiments.bench_suite import (
     printed,
     settings_of,
 )
-from radweave.experiments.bench_tables import comparison_tables, probe_table, score_tables, short_table, trust_table
-from radweave.experiments.bench_terms import terms_of, unequal_terms
+from radweave.experiments.bench_tables import (
+    comparison_tables,
+    evidence_table,
+    honesty_table,
+    prior_tables,
+    probe_table,
+    provenance,
+    score_tables,
+    short_table,
+    training_time,
+    trust_table,
+)
+from radweave.experiments.bench_terms import UNLEARNED, terms_of, unequal_terms
 from radweave.experiments.one_run import (
     REUSED,
     Task,
@@ -256,7 +281,7 @@ def test_every_run_also_drafts_by_expected_utility(finished: tuple[BenchRequest,
     results = result.sets["xray"]
     assert list(results.full) == ["baseline", "baseline, by utility"]
     assert list(results.costs) == ["baseline"]
-    assert results.cost_of("baseline, by utility") is results.costs["baseline"]
+    assert results.costs_of("baseline, by utility") == (results.costs["baseline"],)
     place = request.out / "xray" / "runs" / "baseline-by-utility" / "seed-0"
     assert not (place / "weights.safetensors").exists()
     rows = [json.loads(line) for line in (place / "predictions.jsonl").read_text().splitlines()]
@@ -277,6 +302,22 @@ def test_methods_that_fail_are_named_and_counted(finished: tuple[BenchRequest, B
     assert "failed: dast, seed 1" in page
     assert "NOT COMPLETE: 4 of 8 runs, 4 failed, 0 to come" in page
     assert sum("FAILED" in line for line in messages) == 4
+
+
+def test_a_row_whose_run_has_no_scores_of_its_own_stands_without_costs(
+    finished: tuple[BenchRequest, BenchResult, list[str]], tmp_path: Path
+) -> None:
+    """The run is trained, and its own drafts failed; those by utility did not."""
+    _, result, _ = finished
+    record = json.loads(json.dumps(result.sets["xray"].record))
+    next(row for row in record["rows"] if row["label"] == "baseline")["seeds"]["finished"] = []
+    results = set_results(result.sets["xray"].suite, record)
+    assert list(results.full) == ["baseline, by utility"]
+    assert results.costs_of("baseline, by utility") == ()
+    assert results.terms["baseline, by utility"]["encoders"] == "1"
+    assert short_table(results).rows[0][-2:] == (DASH, DASH)
+    page = write_pages({"xray": results}, tmp_path / "pages", {"machine": "m", "sessions": 1, "wall_s": 1.0})
+    assert "| baseline, by utility |" in page.read_text()
 
 
 def test_texts_of_real_data_stay_beside_the_runs(finished: tuple[BenchRequest, BenchResult, list[str]]) -> None:
@@ -425,7 +466,8 @@ def test_tables_name_what_is_unequal(finished: tuple[BenchRequest, BenchResult, 
     for table in (short_table(results), *score_tables(results)[:2]):
         (note,) = [note for note in table.notes if note.startswith("CIDEr depends on the share of normal studies")]
         assert re.search(r"CIDEr on these: baseline \d\.\d{3}, baseline, by utility \d\.\d{3}", note)
-    for table in (short_table(results), *score_tables(with_meteor), *differences):
+    others = (honesty_table(results), trust_table(results), evidence_table(results), choice_table(results))
+    for table in (short_table(results), *score_tables(with_meteor), *differences, *others):
         assert sentence in table.notes, table.title
         assert not any("encoders" in note for note in table.notes)
     record = read_json(finished[0].out / "results" / "benchmark.json")["sets"]["xray"]
@@ -479,12 +521,40 @@ def test_terms_are_those_of_the_row() -> None:
     assert (own["encoders"], utility["encoders"]) == ("5", "1")
     assert own["thresholds"] == utility["thresholds"]
     assert utility["candidates"].startswith("3 drawn")
+    alone = terms_of(baseline, (UTILITY,), evidence={"calibration": {"split": "val", "studies": 7}}, weighed=True)
+    assert (alone["candidates"], alone["its own reports"]) == ("training reports alone", DASH)
+    assert alone["calibrated on"] == "7 val studies"
+    heard = {"own_reports": {"reports": 9}}
+    assert terms_of(baseline, (UTILITY,), evidence=heard, weighed=True)["its own reports"] == "evidence of findings"
+    both = terms_of(baseline, (UTILITY,), (baseline,), heard, weighed=True)
+    assert both["its own reports"] == "no evidence of findings"
+    assert terms_of(baseline, evidence=heard)["calibrated on"] == DASH
+    assert terms_of(weave, unused=True)["earlier study"] == UNLEARNED
     untold = terms_of(weave, ("expected_utility.prior=none",))
     assert (own["earlier study"], untold["earlier study"]) == ("report and image", "no")
     unequal = unequal_terms({"weave": own, "baseline": utility, "again": utility}, ("weave", "baseline", "again"))
     assert "NOT equal, encoders: 5: weave; 1: baseline, again" in unequal
     assert not any("consistent" in sentence or "beams" in sentence for sentence in unequal)
     assert unequal_terms({"a": utility, "b": utility}, ("a", "b")) == ()
+
+
+def test_rows_that_learned_nothing_of_priors_are_named(
+    finished: tuple[BenchRequest, BenchResult, list[str]], tmp_path: Path
+) -> None:
+    """Their drafts warn of it, and are those of the row that is told none."""
+    _, result, _ = finished
+    results, label = result.sets["xray"], "baseline, by utility"
+    (first, *others) = results.folders[label]
+    shutil.copytree(first, tmp_path / "seed-0")
+    path = tmp_path / "seed-0" / "predictions.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows[-1]["warnings"] = [PRIOR_UNUSED]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    terms = read_terms(results.suite, results.record, {label: (tmp_path / "seed-0", *others)})
+    assert terms[label]["earlier study"] == UNLEARNED
+    note = f"too few studies with a prior to learn from, drafts are as without: {label}"
+    assert note in provenance(replace(results, terms=terms))
+    assert note not in provenance(results)
 
 
 def test_rows_with_the_same_drafts_are_printed_as_one(
@@ -667,6 +737,33 @@ def test_finished_runs_are_averaged_as_rows_of_their_own(toy_dataset: Dataset, t
     }  # fmt: skip
     assert [results.terms[label]["encoders"] for label in ("baseline", several, both)] == ["1", "2", "2"]
     assert any("NOT equal, encoders" in note for note in short_table(results).notes)
+    one, other = results.costs["baseline"], results.costs["kernels"]
+    assert (one.cpu_s or 0) > 0
+    assert results.costs_of(several) == (one, one)
+    assert results.costs_of(both) == (one, other)
+    apart = replace(results, printed={label: label for label in results.full})
+    cells = {row[0]: row[-2:] for row in short_table(apart).rows}
+    assert cells[several] == (counted(2 * one.parameters), training_time((one, one)))
+    assert cells[several][1] == duration(2 * (one.cpu_s or 0))
+    assert cells[both][0] == counted(one.parameters + other.parameters)
+    record = read_json(request.out / "results" / "benchmark.json")["sets"]["xray"]
+    assert record["runs_behind"][several] == ["baseline", "baseline"]
+    titled = _common_cost(record, ("baseline", several))
+    assert titled is not None
+    assert titled[1][several] == pytest.approx(2 * titled[1]["baseline"])
+    spent = [read_json(run / "scores.json") for runs in results.folders.values() for run in runs]
+    assert len(spent) == 6
+    everything = sum((scores["train_s"] or 0) + scores["generate_s"] for scores in spent)
+    assert record["made"]["runs_s"] == pytest.approx(everything)
+    terms = results.terms
+    assert [terms[label]["candidates"] for label in ("baseline, by utility", "kernels")] == [
+        "1 drawn by the method, and what it recalls", "training reports alone"
+    ]  # fmt: skip
+    assert terms["kernels"]["its own reports"] == DASH
+    assert terms[several]["its own reports"] == "no evidence of findings"
+    assert [terms[label]["calibrated on"].split()[1] for label in ("kernels", both)] == ["train", "val"]
+    (note,) = {note for table in comparison_tables(results) for note in table.notes if note.startswith("no test betw")}
+    assert note.endswith(f": baseline, by utility, kernels, {several}, {both}")
     shown = [json.loads(line) for line in (results.folders[both][0] / "predictions.jsonl").read_text().splitlines()]
     assert all(row["evidence"]["calibration"]["split"] == "val" for row in shown)
     with pytest.raises(InputError, match="several members"):
@@ -676,7 +773,7 @@ def test_finished_runs_are_averaged_as_rows_of_their_own(toy_dataset: Dataset, t
 def test_priors_make_floors_and_tables_of_change(tmp_path: Path) -> None:
     """Of four test studies two have a prior, whose reports are copied in place of the method's drafts."""
     followed = write_followed_dataset(tmp_path / "followed")
-    request = request_for(followed, tmp_path / "out", methods=(), seeds=1, jobs=1, utility=False, pace=False)
+    request = request_for(followed, tmp_path / "out", methods=(), seeds=2, jobs=2, utility=False, pace=False)
     results = run_bench(replace(request, methods=("baseline",))).sets["xray"]
     folder = results.folders["baseline"][0]
     rows = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
@@ -687,18 +784,29 @@ def test_priors_make_floors_and_tables_of_change(tmp_path: Path) -> None:
     assert results.best_else_prior == "baseline"
     copied = results.floors[BEST_ELSE_PRIOR]
     # Of an opacity that stays and one that is new, the copy names one.
-    assert copied.values["CE_with_prior_F1"] == (pytest.approx(2 / 3),)
-    assert copied.values["new_R"] == copied.values["changed_F1"] == (0.0,)
+    assert copied.values["CE_with_prior_F1"] == (pytest.approx(2 / 3),) * 2
+    assert copied.values["new_R"] == copied.values["changed_F1"] == (0.0, 0.0)
     own = results.full["baseline"]
     assert copied.values["CE_without_prior_F1"] == own.values["CE_without_prior_F1"]
     assert own.study_ids == copied.study_ids
+    # Each table says who is told of priors and who is not.
+    twice = replace(results, terms={"baseline": results.terms["baseline"], "told": {"earlier study": "its report"}},
+                    printed={"baseline": "baseline", "told": "told"}, full={"baseline": own, "told": own})  # fmt: skip
+    for table in prior_tables(twice):
+        assert "NOT equal, earlier study: no: baseline; its report: told" in table.notes, table.title
+    (note,) = [note for note in prior_tables(results)[0].notes if note.startswith(BEST_ELSE_PRIOR)]
+    assert note.endswith("on these very studies, so that the floor is high rather than low")
     assert results.to_floors[BEST_ELSE_PRIOR]["baseline", "new_R"].difference == own.mean("new_R")
     assert ("baseline", "changed_F1") in results.to_floors["nearest training image"]
+    values = [system.values["ROUGE_L"] for system in (own, copied)]
+    tested = results.to_floors[BEST_ELSE_PRIOR]["baseline", "ROUGE_L"]
+    assert tested.p_seeds == pytest.approx(ttest_ind(*values, equal_var=False).pvalue), "it has the method's seeds"
+    assert results.to_floors["nearest training image"]["baseline", "ROUGE_L"].p_seeds is None
     page = (request.out / "results" / "benchmark_xray.md").read_text()
     for text in ("With and without a prior", "Change from the prior", "floor: baseline, else the prior's report"):
         assert text in page
     record = read_json(request.out / "results" / "benchmark.json")["sets"]["xray"]
-    assert record["else_prior"]["baseline"]["new_R"]["values"] == [0.0]
+    assert record["else_prior"]["baseline"]["new_R"]["values"] == [0.0, 0.0]
     assert best_untold(results.else_prior, {"baseline": {"earlier study": "yes"}}) is None
     # An older run without the prior's reports takes them from the data.
     (folder / "predictions.jsonl").write_text(

@@ -19,7 +19,7 @@ from radweave.core.json_files import read_json, read_jsonl, write_json
 from radweave.core.storage import write_aside, write_text
 from radweave.core.study import RESEARCH_ONLY, Study
 from radweave.data.dataset import Dataset
-from radweave.experiments.bench_results import SetResults, SystemScores, choice_table, duration, trained_rows
+from radweave.experiments.bench_results import SetResults, SystemScores, choice_table, duration, runs_behind
 from radweave.experiments.bench_tables import (
     budget_tables,
     comparison_tables,
@@ -283,11 +283,15 @@ def _best(floors: Mapping[str, Scores], metric: str) -> tuple[str, float, Sequen
 
 def _common_cost(record: Mapping[str, Any], methods: Sequence[str]) -> tuple[str, dict[str, float]] | None:
     """The first measure of training time that all methods have, in minutes."""
-    trained = record.get("trained", {})
-    costs = {method: record["costs"].get(trained.get(method, method), {}) for method in methods}
+    behind = record.get("runs_behind", {})
+    costs = {method: [record["costs"].get(name, {}) for name in behind.get(method, ())] for method in methods}
     measures = {"CPU time of training": "cpu_s", "time of training": "train_s", "time of the updates": "updates_s"}
     for title, key in measures.items():
-        known = {method: cost[key] / 60 for method, cost in costs.items() if cost.get(key) is not None}
+        known = {
+            method: sum(cost[key] for cost in each) / 60
+            for method, each in costs.items()
+            if each and all(cost.get(key) is not None for cost in each)
+        }
         if len(known) == len(methods) and len(known) > 1:
             return title, known
     return None
@@ -484,6 +488,11 @@ def _scores(systems: Mapping[str, SystemScores]) -> dict[str, Scores]:
     }
 
 
+def _seconds(record: Mapping[str, Any]) -> float:
+    """Time of training and drafting of all rows, of those that only report again too."""
+    return sum(seconds or 0.0 for row in record["rows"] for part in ("train_s", "generate_s") for seconds in row[part])
+
+
 def _set_record(results: SetResults, facts: Mapping[str, Any]) -> dict[str, Any]:
     systems = {
         protocol: _scores(scored)
@@ -494,7 +503,7 @@ def _set_record(results: SetResults, facts: Mapping[str, Any]) -> dict[str, Any]
     }
     return {
         "title": results.suite.kind.title,
-        "made": {**facts, "runs_s": sum(cost.seconds for cost in results.costs.values())},
+        "made": {**facts, "runs_s": _seconds(results.record)},
         "page": {
             "short": markdown_tables([short_table(results)]),
             "choice": markdown_tables([choice_table(results)]),
@@ -535,7 +544,7 @@ def _set_record(results: SetResults, facts: Mapping[str, Any]) -> dict[str, Any]
         },
         "probes": {row["label"]: row["probe"] for row in results.record["rows"] if row["probe"]},
         "terms": {label: dict(terms) for label, terms in results.terms.items()},
-        "trained": trained_rows(results.suite),
+        "runs_behind": {label: list(names) for label, names in runs_behind(results.suite).items()},
         "costs": {method: cost.to_json() for method, cost in results.costs.items()},
         "failures": {
             row["label"]: {"refused": row["refused"], "failed": row["seeds"]["failed"]}

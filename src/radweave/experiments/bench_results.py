@@ -15,9 +15,12 @@ from numpy.typing import NDArray
 from radweave.core.errors import InputError
 from radweave.core.json_files import read_json, read_jsonl
 from radweave.data.dataset import Dataset
+from radweave.drafting.calibration import FILE
+from radweave.drafting.writer import PRIOR_UNUSED
+from radweave.engine.expected_utility import FOLDER
 from radweave.experiments.bench_drafts import foreign_pairs
 from radweave.experiments.bench_suite import JOINING, MethodCost, SuiteSet, method_cost, pace_folder
-from radweave.experiments.bench_terms import FOREIGN, Terms, read_experiment, terms_of
+from radweave.experiments.bench_terms import FOREIGN, Terms, read_experiment, terms_of, unequal_terms
 from radweave.experiments.one_run import named_statistics, same_scores, summary
 from radweave.labels import LABELER_OF, Labeler, get_labeler
 from radweave.metrics import Evaluation, Options, evaluate_pairs, read_pairs
@@ -270,14 +273,24 @@ class SetResults:
     def reference(self) -> str:
         return self.suite.table.reference
 
-    def cost_of(self, label: str) -> MethodCost | None:
-        """Cost of training the model behind a row; None for drafts of another program."""
-        return None if label in self.suite.drafts else self.costs[trained_rows(self.suite)[label]]
+    def costs_of(self, label: str) -> tuple[MethodCost, ...]:
+        """Costs of training each of the runs behind a draft of a row: of several where it averages them.
+
+        None for drafts of another program, and where a run has no scores of its own.
+        """
+        behind = runs_behind(self.suite).get(label, ())
+        return tuple(self.costs[name] for name in behind) if all(name in self.costs for name in behind) else ()
 
 
-def trained_rows(suite: SuiteSet) -> dict[str, str]:
-    """Label of a row -> label of the row whose runs it reports with, often its own."""
-    return {row.label: suite.table.trained(row).label for row in suite.table.rows}
+def runs_behind(suite: SuiteSet) -> dict[str, tuple[str, ...]]:
+    """Label of a row -> labels of the trained rows whose runs write a draft of it, each as often as it has runs there.
+
+    The first is the row whose runs it reports with, often its own.
+    """
+    table = suite.table
+    return {
+        row.label: (*[table.trained(row).label] * max(1, row.average_seeds), *row.average_with) for row in table.rows
+    }
 
 
 def set_results(suite: SuiteSet, record: Mapping[str, Any]) -> SetResults:
@@ -311,7 +324,8 @@ def set_results(suite: SuiteSet, record: Mapping[str, Any]) -> SetResults:
                     file=folder,
                 )
     floors, compatible_floors = (_floors(pairs, full, scoring) for scoring in scorings)
-    costs, terms = read_costs(suite, folders), read_terms(suite, folders) | dict.fromkeys(suite.drafts, FOREIGN)
+    costs = read_costs(suite, folders)
+    terms = read_terms(suite, record, folders) | dict.fromkeys(suite.drafts, FOREIGN)
     copied = {method: else_prior_system(runs, scorings[0]) for method, runs in pairs.items()}
     else_prior_systems = {method: system for method, system in copied.items() if system is not None}
     best = best_untold(else_prior_systems, terms)
@@ -328,7 +342,11 @@ def set_results(suite: SuiteSet, record: Mapping[str, Any]) -> SetResults:
         compatible_floors=compatible_floors,
         to_reference=_against(full, suite.table.reference),
         to_joining=_against(full, JOINING),
-        to_floors={name: compare(full, floors[name], tested_metrics(full)) for name in TESTED_FLOORS if name in floors},
+        to_floors={
+            name: compare(full, floors[name], tested_metrics(full), _between_trainings(full, floors[name]))
+            for name in TESTED_FLOORS
+            if name in floors
+        },
         evidence={method: _evidence(runs, dataset) for method, runs in folders.items()},
         costs=costs,
         printed=joined_rows(pairs),
@@ -353,25 +371,35 @@ def joined_rows(pairs: Mapping[str, Sequence[Sequence[Pair]]]) -> dict[str, str]
     return {labels[0]: " = ".join(labels) for labels in labels_of.values()}
 
 
-def read_terms(suite: SuiteSet, folders: Mapping[str, tuple[Path, ...]]) -> dict[str, Terms]:
-    """The terms of every row, from the configuration of its runs and what the row changes for its drafts."""
-    rows, trained = {row.label: row for row in suite.table.rows}, trained_rows(suite)
+def read_terms(suite: SuiteSet, record: Mapping[str, Any], folders: Mapping[str, tuple[Path, ...]]) -> dict[str, Terms]:
+    """The terms of every row: by the configuration of its runs, what the row changes for its drafts, and a draft."""
+    rows, behind = {row.label: row for row in suite.table.rows}, runs_behind(suite)
+    out = suite.request.out
+    # A run may be finished whose own drafts failed.
+    runs = {row["label"]: [out / run for run in row["folders"] if (out / run / "run.json").is_file()]
+            for row in record["rows"]}  # fmt: skip
     terms = {}
-    for label in folders:
-        own, row = read_experiment(folders[trained[label]][0]), rows[label]
-        others = [own] * (row.average_seeds - 1)
-        others += [read_experiment(folders[name][0]) for name in row.average_with]
-        terms[label] = terms_of(own, row.decoding, others)
+    for label, drafts in folders.items():
+        own, *others = (read_experiment(runs[name][0]) for name in behind[label])
+        written = [row for _, row in read_jsonl(drafts[0] / "predictions.jsonl")]
+        terms[label] = terms_of(
+            own,
+            rows[label].decoding,
+            others,
+            written[0]["evidence"],
+            weighed=(runs[behind[label][0]][0] / FOLDER / FILE).is_file(),
+            unused=any(PRIOR_UNUSED in row["warnings"] for row in written),
+        )
     return terms
 
 
 def read_costs(suite: SuiteSet, folders: Mapping[str, tuple[Path, ...]]) -> dict[str, MethodCost]:
     """The costs of every row that is trained, from its finished runs."""
-    trained = trained_rows(suite)
+    trained = {row.label for row in suite.table.rows if row.run_of is None}
     return {
         label: method_cost(runs, [read_json(folder / "scores.json") for folder in runs], pace_folder(suite, label))
         for label, runs in folders.items()
-        if trained[label] == label
+        if label in trained
     }
 
 
@@ -522,6 +550,7 @@ def choice_table(results: SetResults) -> TextTable:
     notes = (
         f"not told apart: methods whose difference to the best has p >= {ALPHA} over studies, not corrected: the best"
         " is picked after the fact, so read this as a hint and the tests on the set's page as the answer",
+        *unequal_terms(results.terms, results.full),
     )
     head = ("need", "best here", "figure", "not told apart from it")
     return TextTable(f"Which for what: {results.suite.kind.title}", head, tuple(rows), notes)

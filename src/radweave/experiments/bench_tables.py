@@ -23,7 +23,7 @@ from radweave.experiments.bench_results import (
 )
 from radweave.experiments.bench_results import count as counted
 from radweave.experiments.bench_suite import JOINING, MethodCost
-from radweave.experiments.bench_terms import unequal_terms
+from radweave.experiments.bench_terms import UNLEARNED, unequal_terms
 from radweave.metrics import Evaluation
 from radweave.metrics.catalogue import METRICS, TABLE_METRICS
 from radweave.metrics.honesty import InventedRow, MissedRow
@@ -35,11 +35,13 @@ _COLUMNS = [metric for metric in METRICS.values() if metric.in_benchmark]
 LANGUAGE = tuple(metric.key for metric in _COLUMNS if metric.clinical is None and metric.key != "METEOR")
 CLINICAL = {metric.key: metric.column for metric in _COLUMNS if metric.clinical is not None}
 FLOORS = {
-    TESTED_FLOORS[0]: "the report of the training study whose image is nearest in raw pixels",
-    TESTED_FLOORS[1]: "the one training report that has the best micro F1 on the training split, for every study",
-    TESTED_FLOORS[2]: "the one training report that is nearest in wording to all others, for every study",
-    BEST_ELSE_PRIOR: "where the patient has an earlier study, its report takes the place of the draft; compared over"
-    " studies only",
+    TESTED_FLOORS[0]: "a floor has no seeds; the report of the training study whose image is nearest in raw pixels",
+    TESTED_FLOORS[1]: "a floor has no seeds; the one training report that has the best micro F1 on the training split,"
+    " for every study",
+    TESTED_FLOORS[2]: "a floor has no seeds; the one training report that is nearest in wording to all others, for"
+    " every study",
+    BEST_ELSE_PRIOR: "where the patient has an earlier study, its report takes the place of the draft; p seeds: Welch's"
+    " between trainings",
 }
 HONESTY = {
     "distinct_reports_share": "distinct reports",
@@ -58,11 +60,11 @@ def short_table(results: SetResults) -> TextTable:
     shown = ("CE_F1", "CE_F1_macro", "CIDEr", "BLEU_4")
     rows = []
     for method, name in results.printed.items():
-        system, cost = results.full[method], results.cost_of(method)
+        system, costs = results.full[method], results.costs_of(method)
         cells = [with_interval(system, "CE_F1"), *(mean_std(system, name) for name in shown[1:])]
-        trained = (DASH, DASH) if cost is None else (counted(cost.parameters), training_time(cost))
+        parameters = counted(sum(cost.parameters for cost in costs)) if costs else DASH
         distinct = percent(_honest(system, "distinct_reports_share"))
-        rows.append((name, str(len(system.evaluations)), *cells, distinct, *trained))
+        rows.append((name, str(len(system.evaluations)), *cells, distinct, parameters, training_time(costs)))
     for name, system in results.floors.items():
         cells = [with_interval(system, "CE_F1"), *(mean_std(system, metric) for metric in shown[1:])]
         rows.append((f"floor: {name}", DASH, *cells, percent(_honest(system, "distinct_reports_share")), DASH, DASH))
@@ -71,7 +73,8 @@ def short_table(results: SetResults) -> TextTable:
         *provenance(results),
         "mean ± standard deviation over training seeds; [95 % over test studies, by patient]; protocol full",
         "findings F1: micro, uncertain is negative, No Finding left out; training: CPU time of all stages, one seed"
-        " (wall: where that was not noted; updates: where no run trained all its stages in one go)",
+        " (wall: where that was not noted; updates: where no run trained all its stages in one go); of a row that"
+        " averages several runs, all of these together",
     )
     notes += (
         *_cider_on_abnormal(results.rows(results.full), results.floors),
@@ -96,13 +99,13 @@ def _cider_on_abnormal(*systems: Mapping[str, SystemScores]) -> tuple[str, ...]:
     return (f"{abnormal.note}; CIDEr on these: {scores}",)
 
 
-def training_time(cost: MethodCost) -> str:
-    """CPU time of one seed, all stages; the wall time where that was not noted, or the updates alone."""
-    if cost.cpu_s is not None:
-        return duration(cost.cpu_s)
-    if cost.train_s is not None:
-        return f"{duration(cost.train_s)} wall"
-    return DASH if cost.updates_s is None else f"{duration(cost.updates_s)} updates"
+def training_time(costs: Sequence[MethodCost]) -> str:
+    """CPU time of the runs behind a draft, all stages; the wall time where that was not noted, or the updates alone."""
+    for measure, kind in (("cpu_s", ""), ("train_s", " wall"), ("updates_s", " updates")):
+        known = [seconds for cost in costs if (seconds := getattr(cost, measure)) is not None]
+        if known and len(known) == len(costs):
+            return duration(sum(known)) + kind
+    return DASH
 
 
 def provenance(results: SetResults) -> tuple[str, ...]:
@@ -116,6 +119,9 @@ def provenance(results: SetResults) -> tuple[str, ...]:
         notes += [f"failed: {row['label']}, seed {one['seed']}: {one['reason']}" for one in row["seeds"]["failed"]]
     notes += [f"not here: {method}: {reason}" for method, reason in results.suite.unable.items()]
     notes += [f"the same drafts, one row: {name}" for label, name in results.printed.items() if name != label]
+    unlearned = [label for label, terms in results.terms.items() if terms["earlier study"].endswith(UNLEARNED)]
+    if unlearned:
+        notes.append(f"too few studies with a prior to learn from, drafts are as without: {', '.join(unlearned)}")
     for name, files in results.suite.drafts.items():
         notes += [f"{name}: drafts of another program: {file.stated()}" for file in files]
     return tuple(notes)
@@ -187,6 +193,8 @@ def comparison_tables(results: SetResults) -> list[TextTable]:
     metrics = tested_metrics(results.full)
     methods = [name for name in results.full if name != results.reference]
     unequal = unequal_terms(results.terms, results.full)
+    alone = [name for name, system in results.full.items() if len(system.evaluations) == 1]
+    single = (f"no test between trainings, a star is by Holm alone: {', '.join(alone)}",) if alone else ()
     tables = []
     if results.to_reference:
         rows = [
@@ -197,7 +205,7 @@ def comparison_tables(results: SetResults) -> list[TextTable]:
             f" Holm: over all {len(results.to_reference)} cells; p seeds: Welch's test between trainings",
             "* a difference is taken to hold where Holm and seeds are both below 0.05",
         )
-        notes += (*_untested(results), *unequal)
+        notes += (*_untested(results), *single, *unequal)
         tables.append(TextTable(f"Difference to {results.reference}", ("method", *metrics), tuple(rows), notes))
     if results.to_joining:
         cells = results.to_joining
@@ -208,14 +216,23 @@ def comparison_tables(results: SetResults) -> list[TextTable]:
         ]
         notes = (
             f"below zero {JOINING} is ahead; Holm: over all {len(cells)} cells; p seeds: Welch's between trainings",
+            *single,
             *unequal,
         )
         tables.append(TextTable(f"Difference to {JOINING}", ("method", *metrics), tuple(rows), notes))
     for floor, tested in results.to_floors.items():
         rows = [(name, *(difference(tested.get((name, metric))) for metric in metrics)) for name in results.full]
-        notes = (f"a floor has no seeds; {FLOORS[floor]}", *unequal)
+        notes = (FLOORS[floor], *(_best_copy(results) if floor == BEST_ELSE_PRIOR else ()), *single, *unequal)
         tables.append(TextTable(f"Difference to the {floor}", ("method", *metrics), tuple(rows), notes))
     return tables
+
+
+def _best_copy(results: SetResults) -> tuple[str, ...]:
+    """The method behind the floor of this kind, and how it was chosen."""
+    if results.best_else_prior is None:
+        return ()
+    chosen = "the one with the best findings F1 on these very studies, so that the floor is high rather than low"
+    return (f"{BEST_ELSE_PRIOR}: {results.best_else_prior}, {chosen}",)
 
 
 def _untested(results: SetResults) -> tuple[str, ...]:
@@ -246,7 +263,7 @@ def prior_tables(results: SetResults) -> list[TextTable]:
     notes = (
         "a prior's report is of an earlier study of the same patient, which a reader has; where a floor copies it, it"
         " has the F1 of the copy with a prior, and of the method without",
-        *([f"{BEST_ELSE_PRIOR}: {results.best_else_prior}"] if results.best_else_prior else []),
+        *_best_copy(results),
         *unequal_terms(results.terms, results.printed),
     )
     columns = (*(f"{change}_{letter}" for change in CHANGED for letter in ("P", "R")), "changed_F1")
@@ -259,7 +276,10 @@ def prior_tables(results: SetResults) -> list[TextTable]:
             "Change from the prior",
             ("method", *(column.replace("_", " ") for column in columns)),
             tuple(changes),
-            (f"cells (study and finding) in the references: {counts}; docs/evaluation.md says what each means",),
+            (
+                f"cells (study and finding) in the references: {counts}; docs/evaluation.md says what each means",
+                *unequal_terms(results.terms, results.printed),
+            ),
         ),
     ]
 
@@ -270,8 +290,11 @@ def honesty_table(results: SetResults) -> TextTable:
     rows = [(name, *(number(_honest(system, key), 3) for key in HONESTY)) for name, system in named.items()]
     reference = results.record["reference_honesty"]
     rows.append(("references", *(number(reference.get(key), 3) for key in HONESTY)))
-    note = "means over seeds; docs/evaluation.md says what each row means"
-    return TextTable("Honesty", ("method", *HONESTY.values()), tuple(rows), (note,))
+    notes = (
+        "means over seeds; docs/evaluation.md says what each row means",
+        *unequal_terms(results.terms, results.printed),
+    )
+    return TextTable("Honesty", ("method", *HONESTY.values()), tuple(rows), notes)
 
 
 def trust_table(results: SetResults) -> TextTable:
@@ -288,6 +311,7 @@ def trust_table(results: SetResults) -> TextTable:
         " ten bins (none where a run's probabilities are not calibrated)",
         "invented: of the findings that drafts state, those that the reference does not have, not even as uncertain;"
         " missed: of those that references state, the ones that the draft does not have, not even as uncertain",
+        *unequal_terms(results.terms, results.full),
     )
     return TextTable("Trust", head, tuple(rows), notes)
 
@@ -337,6 +361,7 @@ def evidence_table(results: SetResults) -> TextTable:
         "micro F1 of findings, mean over seeds: heads (from the run's thresholds on; from 0.5 where a draft has none),"
         " recalled text and draft against the reference; then how far the draft says what heads and recalled text say",
         "findings: a reference / a draft; evidence: what a report carries, drawn by 'radweave explain'",
+        *unequal_terms(results.terms, results.evidence),
     )
     columns = (*head, "findings", "recalled is", "evidence")
     return TextTable("Evidence", columns, tuple(rows), notes)
@@ -414,6 +439,8 @@ def _on_device(results: SetResults) -> bool:
 def budget_tables(results: SetResults) -> list[TextTable]:
     """Settings equal for all methods, settings that differ, and the stages of each method."""
     settings = {method: cost.settings for method, cost in results.costs.items()}
+    if not settings:
+        return []
     names = list(next(iter(settings.values())))
     equal = [name for name in names if len({facts[name] for facts in settings.values()}) == 1]
     unequal = [name for name in names if name not in equal]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from radweave.core.config import from_yaml, override
 from radweave.core.errors import InputError
@@ -30,23 +31,43 @@ def read_experiment(folder: Path) -> Experiment:
 
 PRIOR_READ: Mapping[str, str] = {"none": "no", "report": "its report", "image": "its image", "both": "report and image"}
 """Value of ``expected_utility.prior`` -> the part of the earlier study that drafts by utility read."""
+UNLEARNED = "not used, too few to learn from"
+"""In place of that part where drafts warn that the prior was not used."""
 
 
-def terms_of(experiment: Experiment, decoding: Sequence[str] = (), others: Sequence[Experiment] = ()) -> Terms:
+def terms_of(
+    experiment: Experiment,
+    decoding: Sequence[str] = (),
+    others: Sequence[Experiment] = (),
+    evidence: Mapping[str, Any] | None = None,
+    *,
+    weighed: bool = False,
+    unused: bool = False,
+) -> Terms:
     """The terms of a row that drafts with this configuration and with these options of decoding.
 
-    ``others`` are configurations of the runs that are averaged with it.
+    ``others`` are configurations of the runs that are averaged with it. ``evidence`` is that of a draft of the row: it
+    says on which studies its probabilities were calibrated, and if the method wrote reports of its own; ``weighed``:
+    these were calibrated as evidence of findings. ``unused``: nothing was learned of priors, and drafts are as without.
     """
     options = override(experiment.decoding, decoding)
     utility, by_utility = options.expected_utility, options.kind == "expected_utility"
-    drawn = f"{utility.samples} drawn by the method, and what it recalls"
+    evidence = {"own_reports": {}} if evidence is None else evidence
+    draws = utility.own and "own_reports" in evidence
+    drawn = f"{utility.samples} drawn by the method, and what it recalls" if draws else "training reports alone"
+    counted = "evidence of findings" if draws and weighed and not others else "no evidence of findings"
+    calibration = evidence.get("calibration")
+    calibrated = f"{calibration['studies']} {calibration['split']} studies" if calibration else DASH
     read = PRIOR_READ[utility.prior] if by_utility else "no"
+    read = UNLEARNED if unused else read
     return {
         "drafts": "by utility" if by_utility else "own decoder",
         "beams": DASH if by_utility else str(options.num_beams),
         "thresholds": utility.thresholds if by_utility else DASH,
+        "calibrated on": calibrated if by_utility else DASH,
         "consistent": ("yes" if utility.consistent else "no") if by_utility else DASH,
-        "candidates": (drawn if utility.own else "training reports alone") if by_utility else DASH,
+        "candidates": drawn if by_utility else DASH,
+        "its own reports": counted if by_utility and draws else DASH,
         "further findings": str(utility.further_findings) if by_utility else DASH,
         "encoders": str(sum(map(_encoders, (experiment, *others)))),
         "earlier study": f"read by the method; by utility: {read}" if experiment.data.priors else read,
@@ -56,7 +77,7 @@ def terms_of(experiment: Experiment, decoding: Sequence[str] = (), others: Seque
 UNKNOWN = "unknown"
 FOREIGN: Terms = {
     "drafts": "by another program",
-    **dict.fromkeys(("thresholds", "consistent", "candidates", "encoders", "earlier study"), UNKNOWN),
+    **dict.fromkeys(("thresholds", "calibrated on", "consistent", "candidates", "encoders", "earlier study"), UNKNOWN),
 }
 """The terms of drafts that come as a file: nothing says how they were made."""
 
