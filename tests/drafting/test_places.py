@@ -110,3 +110,11 @@ def test_severity_is_never_brought_in_and_the_patients_own_words_are_not_lent() 
     own = np.arange(len(REPORTS)) == 0
     made = {one.text for one in pool().variants(draft("There is a small opacity."), utility(LEFT), own)}
     assert made == {"Left basilar opacity."}
+
+
+def test_a_sentence_of_another_meaning_does_not_stand_for_it() -> None:
+    reports = ["Acute displaced left rib fractures.", "Healing left rib fracture."]
+    own = PlacedSentences(reports, get_labeler("chexpert14"), READER, marks=False)
+    worth = PlaceUtility({"Fracture": LEFT}, {"Fracture": 0.5}, READER, 6.0)
+    made = [one.text for one in own.variants(draft("Healing rib fracture."), worth, np.zeros(2, dtype=bool))]
+    assert made == ["Healing left rib fracture."]

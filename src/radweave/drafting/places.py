@@ -11,6 +11,7 @@ candidate that states no place gets 0: a place is stated where it is likelier th
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,6 +36,11 @@ _KEPT_OF_PLACE = 2
 """Sentences that are kept for one place of the same findings, the most frequent first."""
 _TRIED = 12
 """Sentences that are tried in the place of one."""
+_SHARED = 0.5
+"""Share of a sentence's words that one in its place has at least."""
+_FUNCTION_WORDS = frozenset(
+    {"a", "an", "the", "there", "is", "are", "was", "were", "in", "of", "at", "on", "with", "and", "or", "to"}
+)
 
 
 def place_probability(images: FindingPlace, places: Collection[Place]) -> float | None:
@@ -166,7 +172,7 @@ class PlacedSentences:
         return {one.severity for own in self.reader.label([text])[0].values() for one in own if one.severity}
 
     def variants(self, draft: Candidate, utility: PlaceUtility, barred: NDArray[np.bool_]) -> Iterator[Candidate]:
-        """The draft with one sentence replaced by one that states the same findings with likelier places.
+        """The draft with one sentence replaced by one like it that states the same findings with likelier places.
 
         A severity that the draft does not state is not brought in. ``barred`` (J,) are reports of the study's own
         patient, which lend no sentence.
@@ -179,6 +185,7 @@ class PlacedSentences:
                 if new.text != old.text
                 and not barred[new.row]
                 and self._severities(new.text) <= self._severities(old.text)
+                and shared_words(old.text, new.text) >= _SHARED
             ]
             if not others:
                 continue
@@ -187,6 +194,12 @@ class PlacedSentences:
             for index in better[np.argsort(-worth[1:][better], kind="stable")][:_TRIED].tolist():
                 new = replace(others[index], part=old.part)
                 yield Candidate((*draft.sentences[:number], new, *draft.sentences[number + 1 :]))
+
+
+def shared_words(text: str, other: str) -> float:
+    """Share of the words of a text, but for function words, that another one has."""
+    words, others = ({*re.findall(r"\w+", each.lower())} - _FUNCTION_WORDS for each in (text, other))
+    return len(words & others) / max(len(words), 1)
 
 
 def _lung_zones(located: Located) -> set[str]:

@@ -32,6 +32,8 @@ LATERAL = 2
 """The view kind that shows both sides in one place."""
 SAME, MOST_BOXES = 0.2, 4
 """Overlap from which on two boxes mark one finding, and the most boxes of a class on one image."""
+CELLS = CORNERS = 4.0
+"""Weights of the loss of cells, and of the distance of corners beside their overlap."""
 SHARPNESS = 4.0
 """Of the pooling: r of log(mean(exp(r m))) / r, between the mean and the largest cell."""
 
@@ -172,8 +174,8 @@ def _box_losses(logits: PlaceLogits, targets: PlaceTargets, views: ViewTokens) -
     weight = share / share.sum(1, keepdim=True).clamp(min=1e-6)
     drawn = logits.boxes[study, view, :, name]
     wanted = targets.boxes[:, None, 3:].expand_as(drawn)
-    apart = (drawn - wanted).abs().mean(-1) * 4 + 1 - box_overlap(drawn, wanted)
-    return _known_cross_entropy(logits.maps, covered) * 4, (apart * weight).sum() / len(targets.boxes)
+    apart = CORNERS * (drawn - wanted).abs().mean(-1) + 1 - box_overlap(drawn, wanted)
+    return CELLS * _known_cross_entropy(logits.maps, covered), (apart * weight).sum() / len(targets.boxes)
 
 
 def box_overlap(boxes: Float[Tensor, "*n corners"], others: Float[Tensor, "*n corners"]) -> Float[Tensor, "*n"]:
