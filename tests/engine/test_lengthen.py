@@ -57,7 +57,7 @@ def test_a_stage_that_made_no_update_is_added_with_any_options(
     short: Path, toy_dataset: Dataset, tmp_path: Path
 ) -> None:
     run = copied(short, tmp_path)
-    more = (CONSTANT, "stages.report.epochs=2", "stages.reward.epochs=1", "stages.reward.samples=2")
+    more = (CONSTANT, "stages.report.epochs=2", "stages.reward.epochs=1", "stages.reward.select=last")
     trained(toy_dataset, run, *more, resume=True)
     whole = trained(toy_dataset, tmp_path / "whole", *more)
     assert [sha256_file(run / name) for name in MODEL] == [sha256_file(whole / name) for name in MODEL]

@@ -430,9 +430,24 @@ def test_a_stage_killed_at_any_step_resumes_to_the_same_weights(tmp_path: Path, 
 
     assert rows("cut") == rows("whole")
     figures = {"reward", "reward_place", "reward_likeliest", "kl", "entropy", "length", "distinct", "constant"}
-    assert figures < rows("whole")[0].keys()
-    assert rows("whole")[0]["kl"] == 0.0
-    assert rows("whole")[4]["kl"] > 0.0
+    before, first = rows("whole")[:2]
+    assert (before["step"], before["validation"]) == (0, {"reward": 0.0})
+    assert figures < first.keys()
+    assert first["kl"] == 0.0
+    assert rows("whole")[5]["kl"] > 0.0
+
+
+def test_a_stage_that_only_worsens_the_reward_leaves_the_model_as_it_was(tmp_path: Path) -> None:
+    stage = rewarded_stage(tmp_path / "run", select="reward")
+    judged = iter([0.5, 0.4, 0.3])
+    stage.validate = lambda: {"reward": next(judged)}
+    start = {name: value.clone() for name, value in stage.model.state_dict().items()}
+    assert stage.run().best_step == 0
+    assert all(torch.equal(value, start[name]) for name, value in stage.model.state_dict().items())
+    better = rewarded_stage(tmp_path / "better", select="reward")
+    judged = iter([0.5, 0.6, 0.3])
+    better.validate = lambda: {"reward": next(judged)}
+    assert better.run().best_step == 3
 
 
 def test_updates_raise_the_reward(tmp_path: Path) -> None:
@@ -523,7 +538,8 @@ def test_a_method_trains_on_rewards_after_its_reports(
     assert any("barely trained: 3 updates" in caution for caution in card["cautions"])
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     own = [row for row in rows if row["stage"] == "reward"]
-    updates, (validated,) = own[:-1], [row for row in own if "validation" in row]
+    before, *updates, validated = own
+    assert "validation" in before
     named = {"reward", "reward_findings", "reward_cider", "reward_length", "reward_repetition", "distinct"}
     assert all(named <= row.keys() for row in updates)
     assert {*named, "report", "BLEU_4", "CIDEr"} <= validated["validation"].keys()

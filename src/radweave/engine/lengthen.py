@@ -138,7 +138,7 @@ def _refuse_end(run: Path, field: str, old: StageConfig, new: StageConfig, done:
             got=done,
             expected="more, or null",
         )
-    settled = len(figures.epochs) < old.epochs and done < _steps(old)
+    settled = len(figures.after_updates()) < old.epochs and done < _steps(old)
     if settled and new.patience is not None and new.patience <= (old.patience or 0):
         raise InputError(
             f"the stage ended without a better epoch for {old.patience}, and would end again",
@@ -158,7 +158,7 @@ def _differences(name: str, old: StageConfig, new: StageConfig, done: int, figur
             f"stage '{name}' was lengthened after update {done}: until there the learning rate fell towards the end of"
             " a shorter stage (a constant rate, optimizer.final_ratio=1, has no such difference)"
         )
-    steps = [int(row["step"] or 0) for row in figures.epochs]
+    steps = [int(row["step"] or 0) for row in figures.after_updates()]
     if done == old.max_steps and (len(steps) < 2 or done % steps[0]):
         sentences.append(
             f"stage '{name}' was lengthened after update {done}: its weights were validated there, within an epoch"

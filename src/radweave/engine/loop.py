@@ -257,6 +257,10 @@ class StageTrainer:
         self._find_silent_adapters()
         per_epoch = self.batches.steps_per_epoch
         self.watch.began(-(-self.total_steps // per_epoch), per_epoch)
+        if self.objective is not None and not self.progress.history:
+            # Rewards may lead astray: the model as it was stands among the epochs that are chosen from.
+            self._judge(-1)
+            self._save()
         in_bfloat16 = computes_in_bfloat16(self.stage.precision, next(self.model.parameters()).device)
         with asked_to_stop() as stop_signal:
             while self.progress.step < self.total_steps and not self._has_settled:
@@ -469,7 +473,8 @@ class StageTrainer:
                 row = json.loads(line)
             except ValueError:  # half a line, left by a killed run
                 continue
-            if row["stage"] != self.name or row["step"] <= self.progress.step:
+            kept = row["step"] <= self.progress.step and bool(self.progress.history or row["step"])
+            if row["stage"] != self.name or kept:
                 lines.append(line + "\n")
         write_text(path, "".join(lines))
 

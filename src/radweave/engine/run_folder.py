@@ -75,10 +75,17 @@ class DatasetFacts(Record):
 
 
 class StageFigures(Record):
-    """The validation figures of a stage, a row per epoch; ``best_step`` is the update whose weights were kept."""
+    """The validation figures of a stage, a row per epoch; ``best_step`` is the update whose weights were kept.
+
+    A stage of rewards has a row of update 0, of the model as it was before.
+    """
 
     best_step: Count
     epochs: tuple[dict[str, Figure], ...]
+
+    def after_updates(self) -> tuple[dict[str, Figure], ...]:
+        """The rows of epochs in which something was trained."""
+        return tuple(row for row in self.epochs if row.get("step"))
 
     def at_best(self) -> tuple[dict[str, Figure], ...]:
         """The rows of the update whose weights were kept."""

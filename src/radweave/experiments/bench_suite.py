@@ -460,7 +460,7 @@ def _stage(name: str, experiment: Experiment, folders: Sequence[Path], short: Pa
         name=name,
         batch_size=stage.batch_size,
         updates=statistics.fmean(card.trained_steps[name] for card in cards),
-        passes=statistics.fmean(len(card.validation[name].epochs) for card in cards),
+        passes=statistics.fmean(len(card.validation[name].after_updates()) for card in cards),
         trains=stage.trained,
         losses=stage.losses,
         studies_per_s=statistics.median(paces) if paces else None,
