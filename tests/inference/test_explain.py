@@ -25,16 +25,19 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from radweave.cli import main
 from radweave.core.errors import InputError
+from radweave.core.evidence import SentencePlace
 from radweave.core.json_files import json_text
 from radweave.core.study import RESEARCH_ONLY, LabelState, Report
+from radweave.data.boxes import box_of_mask, overlap
 from radweave.data.cache.images import build_cache
+from radweave.data.ct import CtPreprocessing
 from radweave.data.dataset import Dataset
 from radweave.data.square import place_in_square, to_square
 from radweave.data.tokenizer import BpeTokenizerConfig
 from radweave.engine.drafts import Drafter, json_value
 from radweave.engine.prepare import prepare
 from radweave.engine.restore import Run, restore
-from radweave.inference.explain import explain_files, explain_study, write_explanation
+from radweave.inference.explain import explain_files, explain_study, scan_subject, write_explanation
 from radweave.inference.explain.maps import (
     LINE_AT,
     PALETTE,
@@ -57,6 +60,7 @@ from radweave.inference.explain.support import (
     source_rows,
 )
 from radweave.inference.predictor import Predictor
+from radweave.io.volumes import Geometry, Volume
 from radweave.labels import get_labeler
 from radweave.labels.comparisons import STATES
 from tests.all_evidence import TEXT, AllEvidence, one_hot, stubbed
@@ -159,6 +163,42 @@ def test_a_scan_is_cut_through_the_peak_with_the_head_on_top() -> None:
             assert result / size == pytest.approx(expected, abs=1 / 8), panel.title
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        CtPreprocessing(),
+        CtPreprocessing(spacing_mm=(2.0, 2.0, 2.0), size=(24, 40, 48)),
+        CtPreprocessing(crop="foreground", window_hu=(-1000, 200), size=(8, 16, 16), fit="resize"),
+    ],
+)
+def test_a_box_lies_on_its_finding_in_each_plane(options: CtPreprocessing) -> None:
+    hu = np.full((20, 40, 48), -1000, np.int16)
+    hu[2:18, 4:36, 4:44] = -900
+    finding = (slice(12, 16), slice(8, 16), slice(30, 40))
+    hu[finding] = 200
+    box = box_of_mask(hu == 200)
+    assert box is not None
+    geometry = Geometry((1, 1, 2), (0, 0, 0), (1, 0, 0, 0, 1, 0, 0, 0, 1))
+    subject = scan_subject(Volume(hu, (2.0, 1.0, 1.0), geometry, "nifti", ()), options)
+    panels = subject.panels_at(box)
+    assert [panel.title.split()[1] for panel in panels] == ["axial", "coronal", "sagittal"]
+    for panel in panels:
+        assert panel.box is not None
+        bright = panel.grey > 110
+        found = box_of_mask(bright)
+        assert found is not None
+        assert overlap(found, panel.box) > 0.6, (panel.title, found, panel.box)
+    assert subject.panels_at((0.1, 0.2, 0.3, 0.4)) == [], "a box of a radiograph"
+
+
+def test_a_box_of_a_radiograph_lies_where_it_was_read() -> None:
+    subject = RadiographSubject("x", np.zeros((90, 60), np.float32), 64)
+    (panel,) = subject.panels_at((0.1, 0.2, 0.5, 0.9))
+    assert panel.box == (0.1, 0.2, 0.5, 0.9)
+    for wrong in ((0.5, 0.2, 0.1, 0.9), (0.1, 0.2, 0.5, 1.1), (math.nan, 0.2, 0.5, 0.9), (0, 0, 0, 1, 1, 1)):
+        assert subject.panels_at(wrong) == []
+
+
 def test_colours_grow_lighter_and_a_line_marks_half_of_the_peak() -> None:
     lightness = PALETTE[:255, :3] @ np.array([0.2126, 0.7152, 0.0722])
     assert (np.diff(lightness) > -1).all()
@@ -175,6 +215,18 @@ CALIBRATED: dict[str, Any] = {
     "split": "val", "studies": 240, "thresholds": {}, "uncalibrated": {},
     "alike": {name: [9, 24] for name in ("Cardiomegaly", "Pneumothorax", "Pleural Effusion", "Lung Opacity")},
 }  # fmt: skip
+
+
+def placed(probability: float | None, *boxes: tuple[int, list[float]]) -> SentencePlace:
+    """The place of an opacity of the left upper lung, with boxes by view."""
+    return {
+        "finding": "Lung Opacity",
+        "sides": ["left"],
+        "zones": ["upper"],
+        "probability": probability,
+        "probabilities": {} if probability is None else {"left": 0.95, "upper": 0.55},
+        "boxes": [{"view": view, "box": box} for view, box in boxes],
+    }
 
 
 def support_of(text: str, **evidence: Any) -> Support:
@@ -269,6 +321,27 @@ def test_a_tick_needs_a_calibrated_probability_of_a_half_and_a_certain_claim(
         if not (is_checked and may):
             assert line.not_checked[0] == "finding"
             assert line.words.startswith(("not checked: finding", "nothing agrees with it; not checked: finding"))
+
+
+@pytest.mark.parametrize(
+    ("text", "probability", "verdict", "checked"),
+    [
+        ("Opacity in the left upper lung.", 0.5, Verdict.SUPPORTED, ("finding", "side", "place")),
+        ("Opacity in the left upper lung.", 0.49, Verdict.PARTLY, ("finding",)),
+        ("Opacity in the left upper lung.", 0.25, Verdict.PARTLY, ("finding",)),
+        ("Opacity in the left upper lung.", 0.24, Verdict.MISPLACED, ("finding",)),
+        ("Opacity in the left upper lung.", None, Verdict.PARTLY, ("finding",)),
+        ("Opacity in the posterior left upper lung.", 0.9, Verdict.PARTLY, ("finding", "side")),
+    ],
+)
+def test_a_tick_of_place_needs_its_probability(
+    text: str, probability: float | None, verdict: Verdict, checked: tuple[str, ...]
+) -> None:
+    sentences = [{"text": text, "places": [placed(probability)]}]
+    given = {"class_probabilities": {"Lung Opacity": 0.9}, "calibration": CALIBRATED, "sentences": sentences}
+    (line,) = support_of(text, **given).sentences
+    assert (line.verdict, line.checked) == (verdict, checked)
+    assert not {*line.checked} & {*line.not_checked}
 
 
 def test_recalled_texts_that_contradict_each_other_leave_a_claim_disputed() -> None:
@@ -459,6 +532,60 @@ def page_of(run: Run, out: Path, text: str = TEXT, **options: Any) -> str:
     """The page of a report without images."""
     evidence = options.pop("evidence", {})
     return write_explanation(run, Report(text, "s", evidence), [], out, **options).read_text()
+
+
+BOXED = "Opacity in the left upper lung."
+
+
+def boxed_page(run: Run, out: Path, *places: SentencePlace) -> str:
+    """The page of two radiographs and two sentences; the second one has these places."""
+    subjects = [
+        RadiographSubject(f"View {n}", np.zeros(shape, np.float32), 64) for n, shape in ((1, (90, 60)), (2, (60, 90)))
+    ]
+    sentences = [{"text": "No effusion.", "places": []}, {"text": BOXED, "places": list(places)}]
+    report = Report(f"No effusion. {BOXED}", "s", {"sentences": sentences})  # type: ignore[typeddict-item]
+    return write_explanation(run, report, subjects, out).read_text()
+
+
+def test_boxes_lie_on_the_film_of_their_view_and_name_their_sentence(run: Run, tmp_path: Path) -> None:
+    html = boxed_page(run, tmp_path / "out", placed(0.5, (1, [0.5, 0.25, 0.75, 0.5]), (0, [0.5, 0.5, 1, 1])))
+    films = re.findall(r'<svg class="picture".*?</svg>', html, re.DOTALL)
+    assert 'x="213.5" y="320.0" width="213.5" height="320.0"' in films[0], "427 x 640 pixels"
+    assert 'x="320.0" y="106.8" width="160.0" height="106.8"' in films[1], "640 x 427 pixels"
+    assert all('href="#sentence-2"' in film and 'data-sentences="2"' in film for film in films)
+    assert "Place of Lung Opacity: left upper zone, probability 0.50; by the images left 0.95, upper 0.55." in html
+    assert '<a href="#box-1">Box on View 2</a>: 50 to 75 % from the left, 25 to 50 % from the top.' in html
+    assert re.findall(r'id="(box-\d)"', html) == ["box-2", "box-1"]
+
+
+def test_a_box_that_is_not_on_the_films_is_not_drawn(run: Run, tmp_path: Path) -> None:
+    wrong = (
+        (2, [0.1, 0.1, 0.2, 0.2]),
+        (-1, [0.1, 0.1, 0.2, 0.2]),
+        (0, [0.1, 0.1, 0.1, 0.2, 0.2, 0.2]),
+        (0, [0.5, 0, 0.4, 1]),
+    )
+    html = boxed_page(run, tmp_path / "out", placed(None, *wrong))
+    assert "<rect" not in "".join(re.findall(r'<svg class="picture".*?</svg>', html, re.DOTALL))
+    assert "4 of the boxes do not lie on the pictures" in html
+    assert "left upper zone, place not checked" in html
+
+
+def test_the_boxes_of_a_scan_have_slices_the_likeliest_of_each_finding_first(run: Run, tmp_path: Path) -> None:
+    boxes = [(0, [0.1, 0.1, 0.1, 0.2 + n / 100, 0.3, 0.3]) for n in range(15)]
+    sentences = [{"text": BOXED, "places": [placed(0.5, *boxes)]}]
+    scan = ScanSubject("CT", np.zeros((8, 12, 16), np.float32))
+    html = write_explanation(run, Report(BOXED, "s", {"sentences": sentences}), [scan], tmp_path / "out").read_text()  # type: ignore[typeddict-item]
+    assert len(re.findall(r'<div class="views cuts"', html)) == 12
+    assert "3 of the boxes, the less likely ones" in html
+    assert "10 to 20 % from the feet, 10 to 30 % from the front, 10 to 30 % from the patient&#39;s right" in html
+
+
+def test_a_draft_of_a_run_without_places_shows_none(run: Run, tmp_path: Path) -> None:
+    html = page_of(run, tmp_path / "out", evidence={"sentences": [{"text": TEXT}]})
+    assert "Place of" not in html
+    assert 'data-sentences="' not in html
+    assert "what a sentence says of side, place, size, severity or change is checked by nothing" in html
 
 
 def test_a_barely_trained_model_says_so_first_and_as_generate_does(run: Run, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ CT-RATE / CT-CLIP, arXiv:2403.17834 (18 abnormalities); Wang et al., "ChestX-ray
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, get_args
@@ -76,6 +76,11 @@ NETWORKS: Mapping[str, LabelSet] = MappingProxyType(
     {each.network: each for each in LABEL_SETS.values() if each.network is not None}
 )
 """Name of a labeler with weights -> its label set."""
+
+
+def modality_of(classes: Sequence[str]) -> Modality:
+    """Modality of the label set with these classes; "xray" for other classes."""
+    return next((each.modality for each in LABEL_SETS.values() if each.classes == tuple(classes)), "xray")
 
 
 def sets_for(modality: Modality) -> tuple[LabelSet, ...]:

@@ -78,3 +78,8 @@ def contains_middle(box: Sequence[float], other: Sequence[float]) -> bool:
     """True if the middle of ``other`` lies in ``box``: the pointing game of boxes."""
     (low, high), (low2, high2) = corners(box), corners(other)
     return all(a <= (c + d) / 2 <= b for a, b, c, d in zip(low, high, low2, high2, strict=True))
+
+
+def is_box(box: Sequence[float], axes: int) -> bool:
+    """True for a box that is not empty and lies inside an image of ``axes`` axes."""
+    return len(box) == 2 * axes and all(0 <= a < b <= 1 for a, b in zip(box[:axes], box[axes:], strict=True))

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from itertools import pairwise
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, cast
 
 from radweave.core.errors import InputError
 from radweave.core.ontology import LabelSetName
@@ -67,6 +67,17 @@ def place_name(place: Place, modality: Modality) -> str:
         return _LOBES[place.side, place.zone]
     kind = ("lobe" if modality == "ct" else "zone") if place.zone in LUNG_ZONES else ""
     return " ".join(filter(None, (place.side, place.zone, kind)))
+
+
+def places_name(sides: Sequence[str], zones: Sequence[str], modality: Modality) -> str:
+    """Name of sides and zones that were read together: "left lower zone and right lower zone"; empty for none.
+
+    Of several sides and several zones the pairs are not known: "left and right, upper zone and lower zone".
+    """
+    if len(sides) > 1 and len(zones) > 1:
+        return f"{' and '.join(sides)}, {places_name((), zones, modality)}"
+    pairs = [Place(cast(Side, side), cast(Zone, zone)) for side in sides or (None,) for zone in zones or (None,)]
+    return " and ".join(place_name(pair, modality) for pair in pairs)
 
 
 HOMES: Final[Mapping[str, Zone]] = {

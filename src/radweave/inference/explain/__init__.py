@@ -21,7 +21,7 @@ from radweave.core.replacing import record_kind
 from radweave.core.storage import refuse_existing, write_folder, write_text
 from radweave.core.study import ImageRef, Report, Study, View
 from radweave.data.cache.images import PixelCache, refuse_modality
-from radweave.data.ct import CtPreprocessing, preprocess_spaced, to_bytes
+from radweave.data.ct import CtPreprocessing, covered, preprocess_spaced, to_bytes
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example
 from radweave.engine.prepare import prepare
@@ -172,7 +172,7 @@ def scan_subject(volume: Volume, options: CtPreprocessing) -> ScanSubject:
     """A scan as a model with these options sees it."""
     hu, spacing_mm = preprocess_spaced(volume, options)
     voxels = to_bytes(hu, options).astype(np.float32) / np.float32(255)
-    return ScanSubject("CT", voxels, spacing_mm)
+    return ScanSubject("CT", voxels, spacing_mm, covered(volume, options))
 
 
 def _training_warning(run: Run, dataset: Dataset, study: Study) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Attention maps over the pictures that they are about.
+"""Attention maps and boxes over the pictures that they are about.
 
 A map has one value per patch of the model's input. A radiograph was fitted into a square with black beside it, so a
 map (h, w) covers the square and not the picture; a scan's map (d, h, w) covers the scan. Between the middles of the
@@ -11,7 +11,7 @@ import base64
 import io
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any, Final, Protocol, TypeVar
 
@@ -21,6 +21,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from radweave.core.evidence import DraftEvidence
 from radweave.core.study import LabelState
+from radweave.data.boxes import Window, box_in_window, is_box
 from radweave.data.square import place_in_square
 from radweave.inference.explain.support import Finding, Support
 from radweave.labels import NO_FINDING
@@ -34,11 +35,15 @@ _Plane = TypeVar("_Plane", Floats, NDArray[np.float32])
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One picture to show: ``grey`` (H, W) uint8 and over it ``heat`` (H, W) >= 0, in the unit of the map."""
+    """One picture to show: ``grey`` (H, W) uint8 and over it ``heat`` (H, W) >= 0, in the unit of the map.
+
+    ``box`` is marked on it: left, top, right and bottom in shares of the picture.
+    """
 
     title: str
     grey: NDArray[np.uint8]
     heat: Floats | None = None
+    box: tuple[float, float, float, float] | None = None
 
 
 class Subject(Protocol):
@@ -55,6 +60,10 @@ class Subject(Protocol):
     def panels(self) -> list[Panel]: ...
 
     def panels_with(self, weights: Floats) -> list[Panel]: ...
+
+    def panels_at(self, box: Sequence[float]) -> list[Panel]:
+        """The picture, or the slices through the middle of a box (``PlaceBox``); none if the box is not on them."""
+        ...
 
     def share_beside(self, weights: Floats) -> float:
         """The share of a map that lies where there is no picture."""
@@ -84,6 +93,13 @@ class RadiographSubject:
         columns = (left + width * middles(grey.shape[1])) / self.side
         return [Panel(self.title, grey, between(weights, rows, columns))]
 
+    def panels_at(self, box: Sequence[float]) -> list[Panel]:
+        """The picture with a box."""
+        if not is_box(box, self.axes):
+            return []
+        left, top, right, bottom = box
+        return [Panel(self.title, shown(self.pixels), box=(left, top, right, bottom))]
+
     def share_beside(self, weights: Floats) -> float:
         top, left, height, width = self._place()
         rows = overlap(weights.shape[0], top / self.side, (top + height) / self.side)
@@ -100,12 +116,14 @@ class ScanSubject:
     """A CT scan: ``voxels`` (z, y, x) in [0, 1] as the model saw them, z to the head, y to the back, x to the left.
 
     ``spacing_mm`` is (z, y, x), only its ratios matter. Slices are shown as radiologists look at them: from the feet,
-    from the front, from the left, with the patient's right on the left side where it can be seen.
+    from the front, from the left, with the patient's right on the left side where it can be seen. ``covers`` is the
+    part of the scan that the model saw, as ``ct.covered`` gives it.
     """
 
     title: str
     voxels: NDArray[np.float32]
     spacing_mm: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    covers: Window = ((0.0, 1.0),) * 3
 
     @property
     def axes(self) -> int:
@@ -122,6 +140,22 @@ class ScanSubject:
             self._slice(axis, int((peak[axis] + 0.5) / weights.shape[axis] * self.voxels.shape[axis]), weights)
             for axis in range(3)
         ]
+
+    def panels_at(self, box: Sequence[float]) -> list[Panel]:
+        """The three slices through the middle of a box of the scan, cut where the model's input ends."""
+        inside = box_in_window(box, self.covers) if is_box(box, self.axes) else None
+        if inside is None:
+            return []
+        low, high = np.array(inside[:3]), np.array(inside[3:])
+        panels = []
+        for axis, middle in enumerate((low + high) / 2):
+            count = self.voxels.shape[axis]
+            plane = self._slice(axis, min(count - 1, int(middle * count)), None)
+            (top, left), (bottom, right) = np.delete(low, axis), np.delete(high, axis)
+            if axis:
+                top, bottom = 1 - bottom, 1 - top
+            panels.append(replace(plane, box=(float(left), float(top), float(right), float(bottom))))
+        return panels
 
     def share_beside(self, weights: Floats) -> float:
         return 0.0
@@ -326,11 +360,16 @@ def data_uri(png: bytes) -> str:
 FEWEST = 3
 MOST_WITHOUT_REASON = 6
 """Maps that are shown where the evidence does not rank them."""
+MOST_CUT = 12
+"""Boxes of a scan that get slices of their own: the likeliest of every finding come first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """One picture of a figure: the grey picture by its id, the heat over it as a data URI, its title and file."""
+    """One picture of a figure: the grey picture by its id, the heat over it as a data URI, its title and file.
+
+    ``boxes`` are those on it, each by its figure and as left, top, width and height in the picture's pixels.
+    """
 
     picture: str
     heat: str | None
@@ -338,6 +377,30 @@ class Shown:
     width: int
     height: int
     file: str
+    boxes: tuple[tuple[BoxFigure, tuple[float, float, float, float]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BoxFigure:
+    """A box by its number on the page, with the sentences and findings that it marks.
+
+    ``view`` counts the pictures from 0, ``title`` is that of its picture, ``where`` says in words where on it the box
+    lies, ``shown`` are the slices through its middle, of a scan.
+    """
+
+    number: int
+    view: int
+    box: tuple[float, ...]
+    sentences: tuple[int, ...]
+    findings: tuple[str, ...]
+    title: str
+    where: str
+    shown: tuple[Shown, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """Its sentences, by number."""
+        return ", ".join(map(str, self.sentences))
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,26 +426,36 @@ class Gallery:
     """All pictures of a page. A grey picture is held once, however many maps lie over it.
 
     ``files`` are the PNGs beside the page, each with the ``notices`` below it; ``notes`` say what could not be shown.
+    ``boxes`` are those of the sentences' findings.
     """
 
     pictures: dict[str, tuple[str, int, int]] = field(default_factory=dict)
     plain: list[Shown] = field(default_factory=list)
     figures: list[MapFigure] = field(default_factory=list)
+    boxes: list[BoxFigure] = field(default_factory=list)
     notices: tuple[str, ...] = ()
     files: dict[str, bytes] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
-    def add(self, panel: Panel, stem: str, caption: str, peak: float | None = None) -> Shown:
-        """Take a panel into the page and into the files."""
+    def boxes_of(self, sentence: int, finding: str) -> list[BoxFigure]:
+        """The boxes of a finding of a sentence."""
+        return [box for box in self.boxes if sentence in box.sentences and finding in box.findings]
+
+    def embed(self, panel: Panel) -> Shown:
+        """Take a panel's grey picture into the page."""
         height, width = panel.grey.shape
         key = "p" + sha256(panel.grey.tobytes() + bytes(f"{width}", "ascii")).hexdigest()[:12]
         if key not in self.pictures:
             self.pictures[key] = (data_uri(grey_png(panel)), width, height)
+        return Shown(key, None, panel.title, width, height, "")
+
+    def add(self, panel: Panel, stem: str, caption: str, peak: float | None = None) -> Shown:
+        """Take a panel into the page and into the files."""
         name = f"{stem}.png"
         below = self.notices if caption == panel.title else (panel.title, *self.notices)
         self.files[name] = captioned_png(panel, caption, below, peak)
         heat = None if peak is None else data_uri(overlay_png(panel, peak))
-        return Shown(key, heat, panel.title, width, height, name)
+        return replace(self.embed(panel), heat=heat, file=name)
 
 
 def draw(
@@ -392,6 +465,7 @@ def draw(
     gallery = Gallery(notices=notices)
     panels = [panel for subject in subjects for panel in subject.panels()]
     gallery.plain = [gallery.add(panel, f"view_{number}", panel.title) for number, panel in enumerate(panels, start=1)]
+    _draw_boxes(gallery, subjects, support)
     maps = {}
     for name, values in (evidence.get("attention_maps") or {}).items():
         read = _read(values, subjects)
@@ -408,6 +482,60 @@ def draw(
     if left:
         gallery.notes.append(f"Not shown, as neither probable nor in the draft: {', '.join(left)}.")
     return gallery
+
+
+def _draw_boxes(gallery: Gallery, subjects: Sequence[Subject], support: Support) -> None:
+    """The boxes of the sentences' findings, each once: on the plain picture of a radiograph, on slices of a scan."""
+    marks: dict[tuple[int, tuple[float, ...]], list[tuple[int, int, str]]] = {}
+    for line in support.sentences:
+        for place in line.places or ():
+            for rank, one in enumerate(place["boxes"]):
+                marks.setdefault((one["view"], tuple(one["box"])), []).append((rank, line.number, place["finding"]))
+    panels = {
+        (view, box): subjects[view].panels_at(box) if 0 <= view < len(subjects) else []
+        for view, box in sorted(marks, key=lambda mark: min(marks[mark])[0])
+    }
+    placed = [mark for mark, slices in panels.items() if slices]
+    outside = len(marks) - len(placed)
+    drawn = placed[: MOST_CUT if any(subject.axes == 3 for subject in subjects) else None]
+    for number, (view, box) in enumerate((mark for mark in marks if mark in drawn), start=1):
+        figure = BoxFigure(
+            number=number,
+            view=view,
+            box=box,
+            sentences=tuple(dict.fromkeys(sentence for _, sentence, _ in marks[view, box])),
+            findings=tuple(dict.fromkeys(finding for _, _, finding in marks[view, box])),
+            title=subjects[view].title,
+            where=_where(box),
+        )
+        if subjects[view].axes == 2:
+            gallery.plain[view] = _boxed(gallery.plain[view], figure, panels[view, box][0])
+        else:
+            shown = tuple(_boxed(gallery.embed(panel), figure, panel) for panel in panels[view, box])
+            figure = replace(figure, shown=shown)
+        gallery.boxes.append(figure)
+    if outside:
+        gallery.notes.append(f"{outside} of the boxes do not lie on the pictures and are not shown.")
+    if len(drawn) < len(placed):
+        gallery.notes.append(
+            f"{len(placed) - len(drawn)} of the boxes, the less likely ones, are in evidence.json only."
+        )
+
+
+def _boxed(picture: Shown, figure: BoxFigure, panel: Panel) -> Shown:
+    """The picture with one more box."""
+    assert panel.box is not None
+    left, top, right, bottom = panel.box
+    width, height = picture.width, picture.height
+    drawn = (left * width, top * height, (right - left) * width, (bottom - top) * height)
+    return replace(picture, boxes=(*picture.boxes, (figure, drawn)))
+
+
+def _where(box: Sequence[float]) -> str:
+    """A box in words: shares of the radiograph, or of the scan in the patient's directions."""
+    starts = ("left", "top") if len(box) == 4 else ("feet", "front", "patient's right")
+    extents = zip(starts, box[: len(starts)], box[len(starts) :], strict=True)
+    return ", ".join(f"{100 * low:.0f} to {100 * high:.0f} % from the {start}" for start, low, high in extents)
 
 
 class Judged(Protocol):

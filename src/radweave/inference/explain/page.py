@@ -17,10 +17,11 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, Template
 
-from radweave.core.evidence import DraftEvidence
+from radweave.core.evidence import DraftEvidence, SentencePlace
 from radweave.core.map_kinds import KEY as MAP_KIND
 from radweave.core.map_kinds import kind_of
-from radweave.core.study import RESEARCH_ONLY, LabelState, Report
+from radweave.core.ontology import modality_of
+from radweave.core.study import RESEARCH_ONLY, LabelState, Modality, Report
 from radweave.engine.drafts import COMPARISONS_REMOVED as COMPARISONS
 from radweave.engine.run_folder import RunCard
 from radweave.inference.explain.comparison import SIGNS, compare_texts
@@ -51,6 +52,7 @@ from radweave.inference.explain.support import (
 from radweave.inference.explain.support import SOURCES as SOURCES
 from radweave.labels import NO_FINDING, Labeler
 from radweave.labels.comparisons import MARK, STATES, compares_with_prior
+from radweave.labels.places import places_name
 
 # Text of the page's copy buttons, marked as a draft of research software.
 
@@ -99,6 +101,7 @@ _SHOWN_ELSEWHERE = frozenset(
 _MOST_CHARS = 900
 _MARKS = {
     Verdict.CONTRADICTED: ("contradicted", "✗"),
+    Verdict.MISPLACED: ("contradicted", "↔"),
     Verdict.DISPUTED: ("disputed", "≠"),
     Verdict.UNSUPPORTED: ("unsupported", "○"),
     Verdict.UNCONFIRMED: ("none", "?"),
@@ -162,6 +165,7 @@ def render(explained: Explained) -> tuple[str, dict[str, bytes]]:
         support=support,
         gallery=gallery,
         figures={figure.name: figure for figure in gallery.figures},
+        place_words=lambda place: place_words(place, modality_of(explained.labeler.classes)),
         findings=_rows(support),
         flags=[finding for finding in support.findings if finding.flag],
         counts=[(verdict, support.count(verdict)) for verdict in Verdict if support.count(verdict)],
@@ -213,6 +217,15 @@ def _invented(explained: Explained, support: Support) -> set[int]:
         return set()
     texts = {line.number: "".join(text for text, _ in line.parts) for line in support.sentences}
     return {number for number, text in texts.items() if compares_with_prior(text)}
+
+
+def place_words(place: SentencePlace, modality: Modality) -> str:
+    """A row of a sentence's places in words: the place that it names with its probability, and what the images say."""
+    named = places_name(place["sides"], place["zones"], modality)
+    known = ", ".join(f"{name} {value:.2f}" for name, value in place["probabilities"].items())
+    words = f"{named}, " if named else ""
+    words += "place not checked" if place["probability"] is None else f"probability {place['probability']:.2f}"
+    return f"{words}; by the images {known}" if known else words
 
 
 def _kinds(support: Support) -> list[str]:

@@ -14,7 +14,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Any
 
-from radweave.core.evidence import DraftEvidence, RecalledEvidence, SentenceFit
+from radweave.core.evidence import DraftEvidence, RecalledEvidence, SentenceFit, SentencePlace
 from radweave.core.study import LabelState, Report
 from radweave.drafting.calibration import FEWEST_POSITIVES
 from radweave.labels import NO_FINDING, Labeler, Mention
@@ -88,6 +88,7 @@ class Verdict(StrEnum):
     """Agreement of the evidence with a claim, the worst first."""
 
     CONTRADICTED = "contradicts its classifier"
+    MISPLACED = "its place is improbable"
     DISPUTED = "evidence disagrees"
     UNSUPPORTED = "nothing agrees with it"
     UNCONFIRMED = "not confirmed"
@@ -96,18 +97,22 @@ class Verdict(StrEnum):
     NO_CLAIM = "names no finding"
 
 
-FLAGGED = (Verdict.CONTRADICTED, Verdict.DISPUTED, Verdict.UNSUPPORTED)
+FLAGGED = (Verdict.CONTRADICTED, Verdict.MISPLACED, Verdict.DISPUTED, Verdict.UNSUPPORTED)
 """Verdicts that a reader must check before signing."""
 FINDING = "finding"
 CHECKED_FROM = 0.5
 """The calibrated probability of what a sentence says below which it is not checked, whatever the threshold is."""
+_FINER = (
+    r"segment|segmental|hil[aiu]r?|hilum|bihilar|perihilar|suprahilar|infrahilar|retrocardiac|subpleural|peripheral|"
+    r"central|costophrenic|cardiophrenic|fissures?|paratracheal|carina|diffuse|focal|anterior|posterior|medial|lateral|"
+    r"tip|terminat\w+"
+)
+"""Words for a place that no zone of a lung covers."""
 _ASPECTS = {
     "side": r"left|right|bilateral|bilaterally|unilateral|both (?:lungs?|sides?|bases|hemithoraces)|bibasilar|bibasal|"
             r"(?:left|right)-?sided|(?:left|right)ward|r[uml]l|l[ul]l|midline",
-    "place": r"upper|lower|middle|mid|lobes?|lobar|lingula|lingular|segment|segmental|bases?|basilar|basal|bibasilar|"
-             r"bibasal|ape?x|apices|apical|biapical|hil[aiu]r?|hilum|bihilar|perihilar|suprahilar|infrahilar|zones?|"
-             r"retrocardiac|subpleural|peripheral|central|costophrenic|cardiophrenic|fissures?|paratracheal|carina|"
-             r"r[uml]l|l[ul]l|hemithorax|hemithoraces|diffuse|focal|anterior|posterior|medial|lateral|tip|terminat\w+",
+    "place": r"upper|lower|middle|mid|lobes?|lobar|lingula|lingular|bases?|basilar|basal|bibasilar|bibasal|ape?x|"
+             r"apices|apical|biapical|zones?|r[uml]l|l[ul]l|hemithorax|hemithoraces|" + _FINER,
     "size": r"small|large|tiny|big|huge|enlarged|sub-?centimeter|\d+(?:[.,]\d+)? ?(?:mm|cm|centimeters?|millimeters?)",
     "severity": r"mild|mildly|moderate|moderately|severe|severely|subtle|slight|slightly|minimal|minimally|marked|"
                 r"markedly|trace|extensive|massive|advanced|borderline|faint|gross|grossly|prominent|dense|tension",
@@ -116,6 +121,7 @@ _ASPECTS = {
 }  # fmt: skip
 """Aspects of a finding beside its presence, by the words that state them."""
 _STATED = {name: re.compile(rf"\b(?:{words})\b", re.IGNORECASE) for name, words in _ASPECTS.items()}
+_FINER_STATED = re.compile(rf"\b(?:{_FINER})\b", re.IGNORECASE)
 _IN_THE_NAME = "size"
 """The aspect that a finding's own words may have: "the heart is enlarged" says no more than cardiomegaly."""
 
@@ -186,6 +192,7 @@ class Sentence:
     ``verbatim`` numbers the recalled texts that contain the sentence word for word. ``fit`` holds the method's scores
     of the sentence against the image; they are shown and decide nothing. ``section`` is set in drafts of two sections.
     ``checked`` and ``not_checked`` name the stated aspects (finding, side, size ...) by whether evidence was checked.
+    ``places`` has a row for each finding that it states; None of a run that checks no places.
     """
 
     number: int
@@ -198,6 +205,7 @@ class Sentence:
     section: str = ""
     checked: tuple[str, ...] = ()
     not_checked: tuple[str, ...] = ()
+    places: tuple[SentencePlace, ...] | None = None
 
     @property
     def words(self) -> str:
@@ -238,6 +246,11 @@ class Support:
         stated = any(finding.probability is not None for finding in self.findings)
         return stated or any(case.text for case in self.recalled)
 
+    @property
+    def checks_places(self) -> bool:
+        """Tell if the run checks places."""
+        return any(sentence.places is not None for sentence in self.sentences)
+
     def count(self, verdict: Verdict) -> int:
         return sum(sentence.verdict is verdict for sentence in self.sentences)
 
@@ -249,6 +262,7 @@ class _Line:
     text: str
     confidence: float | None
     section: str = ""
+    places: tuple[SentencePlace, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +308,15 @@ def _probabilities(evidence: DraftEvidence) -> dict[str, float]:
 def _lines(draft: str, evidence: DraftEvidence) -> list[_Line]:
     rows = evidence.get("sentences")
     if rows:
-        return [_Line(row["text"], row.get("confidence"), row.get("section", "")) for row in rows]
+        return [
+            _Line(
+                row["text"],
+                row.get("confidence"),
+                row.get("section", ""),
+                None if (places := row.get("places")) is None else tuple(places),
+            )
+            for row in rows
+        ]
     # From each beginning to the next, so that a sentence keeps the mark that ends it.
     edges = [0, *(start for start, _ in sentences(fold(draft)) if start > 0), len(draft)]
     texts = [draft[start:end].strip() for start, end in pairwise(edges)]
@@ -348,18 +370,39 @@ def _sentence(number: int, line: _Line, mentions: Mapping[str, Mention], ground:
     verdict = min((claim.verdict for claim in claims), key=order.index, default=Verdict.NO_CLAIM)
     stated = aspects(line.text, spans)
     checked = (FINDING,) if verdict is Verdict.SUPPORTED else ()
+    placed = _placed(line, stated) if checked else ()
+    checked, stated = (*checked, *placed), tuple(name for name in stated if name not in placed)
+    probable = [place["probability"] for place in line.places or () if place["probability"] is not None]
+    if min(probable, default=1.0) < CHECKED_FROM / 2:
+        verdict = min(verdict, Verdict.MISPLACED, key=order.index)
     return Sentence(
         number=number,
         parts=_parts(line.text, spans),
         confidence=line.confidence,
         claims=claims,
-        verdict=Verdict.PARTLY if checked and stated else verdict,
+        verdict=Verdict.PARTLY if verdict is Verdict.SUPPORTED and stated else verdict,
         checked=checked,
         not_checked=stated if checked or not claims else (FINDING, *stated),
         verbatim=tuple(case.number for case in ground.recalled if case.text and _words(line.text) in _words(case.text)),
         fit=ground.fits.get(line.text, {}),
         section=line.section,
+        places=line.places,
     )
+
+
+def _placed(line: _Line, stated: Sequence[str]) -> tuple[str, ...]:
+    """The stated aspects of place that probabilities of at least ``CHECKED_FROM`` confirm, of every finding that is
+    placed.
+    """
+    rows = [place for place in line.places or () if place["sides"] or place["zones"]]
+    if not rows or any(place["probability"] is None or place["probability"] < CHECKED_FROM for place in rows):
+        return ()
+    names = {
+        "side": [side for place in rows for side in place["sides"]],
+        "place": [] if _FINER_STATED.search(line.text) else [zone for place in rows for zone in place["zones"]],
+    }
+    known = {name for place in rows for name in place["probabilities"]}
+    return tuple(name for name, values in names.items() if name in stated and values and known.issuperset(values))
 
 
 def aspects(text: str, spans: Sequence[tuple[int, int]] = ()) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ import { h, percent } from "./dom.js";
 
 const VERDICTS = {
   "contradicts its classifier": ["bad", "✕"],
+  "its place is improbable": ["bad", "↔"],
   "evidence disagrees": ["doubt", "!"],
   "nothing agrees with it": ["doubt dashed", "?"],
   "not confirmed": ["plain", "?"],

@@ -1,4 +1,4 @@
-// What a page of `radweave explain` does where scripts run: maps fade, texts are copied.
+// What a page of `radweave explain` does where scripts run: maps fade, texts are copied, sentences and their boxes light up together.
 
 const at = (id) => document.getElementById(id);
 
@@ -31,3 +31,13 @@ for (const slider of document.querySelectorAll("input[data-opacity]")) {
   slider.parentElement.hidden = false;
   slider.addEventListener("input", () => slider.closest("figure").style.setProperty("--heat", slider.value));
 }
+
+/** Mark the sentence and the boxes that belong to what the pointer or the focus is on. */
+function light({ target }) {
+  const numbers = target.closest?.("[data-sentences]")?.dataset.sentences.split(" ") ?? [];
+  for (const one of document.querySelectorAll("[data-sentences]")) {
+    one.classList.toggle("lit", one.dataset.sentences.split(" ").some((number) => numbers.includes(number)));
+  }
+}
+document.addEventListener("pointerover", light);
+document.addEventListener("focusin", light);
