@@ -473,8 +473,8 @@ class StageTrainer:
                 row = json.loads(line)
             except ValueError:  # half a line, left by a killed run
                 continue
-            kept = row["step"] <= self.progress.step and bool(self.progress.history or row["step"])
-            if row["stage"] != self.name or kept:
+            is_current = row["step"] <= self.progress.step and bool(self.progress.history or row["step"])
+            if row["stage"] != self.name or is_current:
                 lines.append(line + "\n")
         write_text(path, "".join(lines))
 
