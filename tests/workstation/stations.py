@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import socket
 import threading
 import time
@@ -80,7 +81,8 @@ def one_draft(client: TestClient, data: bytes = IMAGE) -> dict[str, Any]:
 
 
 def left_behind(settings: Settings) -> list[Path]:
-    return list(settings.files.rglob("*"))
+    # A folder may go while it is looked at, which rglob refuses.
+    return [Path(folder, name) for folder, inner, files in os.walk(settings.files) for name in (*inner, *files)]
 
 
 def log_in(client: TestClient, name: str) -> dict[str, str]:
