@@ -712,7 +712,11 @@ def test_every_field_of_the_other_records_is_read_by_a_run(
     """Of data, stages and decoding: by a run on radiographs and one on scans."""
     kinds: set[type[Config]] = set()
     for dataset, preset, overrides in (
-        (toy_dataset, "tiny", [*sizes("baseline"), "stages.reward.epochs=1", "stages.reward.batch_size=6"]),
+        (
+            toy_dataset,
+            "tiny",
+            [*sizes("baseline"), "stages.reward.epochs=1", "stages.reward.batch_size=6", "stages.place.epochs=1"],
+        ),
         (toy_ct_dataset, "tiny-ct", TOY_CT_OVERRIDES),
     ):
         options = [*overrides, "stages.report.epochs=1", "data.keep_stages=false"]

@@ -927,7 +927,7 @@ def plot_record(floors: int = 5) -> dict[str, Any]:
         "dataset": {"fingerprint": "0" * 64},
         "scores": {"full": {name: scores(0.5 - 0.05 * place) for place, name in enumerate(["one", "two", *names])}},
         "evidence": {"one": {}, "two": {}},
-        "trained": {"one": "one", "two": "one"},
+        "runs_behind": {"one": ["one"], "two": ["one"]},
         "costs": {"one": {"cpu_s": 60.0}},
     }
 

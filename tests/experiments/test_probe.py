@@ -469,7 +469,6 @@ SILENT: dict[str, dict[str, str]] = {
         "difference": "short of training; 0.012 with an interval from 0.002",
         "diagnosis": "short of training; 0.010 with an interval around 0",
     },
-    "generator": {"prior": "phantoms have none here"},
     "weave": {
         "findings": "short of training; 0.007 with an interval around 0",
         "recalled": "findings and image tell the same; 0.004 with an interval around 0",
@@ -583,8 +582,7 @@ def test_published_presets_have_the_same_inputs_and_losses_that_move_them(
     folder = train(method, data, tmp_path / "run", preset=preset, overrides=shrunken(method, preset))
     result = probe(restore(folder), data, drafts=False)
     assert {one.name for one in result.inputs} == {*FLOORS[method], *SILENT.get(method, {})}
-    empty = {one.name for one in result.inputs if one.spread is None}
-    assert empty == ({"prior"} if method == "generator" else set()), "no study of the toys has a prior"
+    assert all(one.spread is not None for one in result.inputs)
     stages = resolve(method, preset, ()).named_stages()
     declared = {
         f"{name}.{loss}"
