@@ -112,6 +112,12 @@ def test_severity_is_never_brought_in_and_the_patients_own_words_are_not_lent() 
     assert made == {"Left basilar opacity."}
 
 
+def test_a_sentence_that_denies_a_class_is_not_replaced_by_one_that_does_not() -> None:
+    for text in ("There is a right opacity without effusion.", "Right opacity, no effusion."):
+        assert list(pool().variants(draft(text), utility(LEFT), NONE)) == []
+    assert list(pool().variants(draft("There is a right opacity."), utility(LEFT), NONE))
+
+
 def test_a_sentence_of_another_meaning_does_not_stand_for_it() -> None:
     reports = ["Acute displaced left rib fractures.", "Healing left rib fracture."]
     own = PlacedSentences(reports, get_labeler("chexpert14"), READER, marks=False)

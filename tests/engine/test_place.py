@@ -17,7 +17,7 @@ from radweave.core.study import SPLITS, FindingBox, ImageRef, LabelState, Study,
 from radweave.data.boxes import overlap
 from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter
 from radweave.data.loader import collate
-from radweave.engine.place import FACTS, FOLDER, WEIGHTS, boxes_on_images, place_targets
+from radweave.engine.place import FACTS, FOLDER, WEIGHTS, _ClassOfLabel, boxes_on_images, place_targets
 from radweave.engine.restore import restore
 from radweave.engine.run_directory import aside_of
 from radweave.engine.run_folder import hash_files, read_card
@@ -25,6 +25,7 @@ from radweave.engine.train import train
 from radweave.inference.bulk import generate_split
 from radweave.inference.export import export
 from radweave.inference.predictor import Predictor
+from radweave.labels import get_labeler
 from radweave.labels.places import get_place_labeler
 from tests.toys import TOY_CT_OVERRIDES, TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES, rewrite_card, toy_image
 
@@ -194,6 +195,41 @@ def test_without_boxes_places_are_learned_from_words_and_boxes_from_maps(
         assert all(0 <= value <= 1 for box in row["boxes"] for value in box["box"])
 
 
+def test_a_part_of_this_data_set_is_not_trained_again(marked: Dataset, placed_run: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(placed_run, run)
+    before = (run / FOLDER / WEIGHTS).stat()
+    train("baseline", marked.path, run, overrides=[*OPTIONS, *PLACE], resume=True)
+    after = (run / FOLDER / WEIGHTS).stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+def test_a_part_that_learned_nothing_is_refused_and_the_run_stays(
+    unmarked: Dataset, plain_run: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match="validation loss of no epoch is finite"):
+        placed(plain_run, unmarked, tmp_path / "run", "stages.place.optimizer.learning_rate=1e18")
+    assert hash_files(tmp_path / "run") == hash_files(plain_run)
+
+
+def test_a_study_has_the_same_places_alone_and_in_a_batch(marked: Dataset, placed_run: Path, tmp_path: Path) -> None:
+    run, written = restore(placed_run), []
+    for size in (1, 4):
+        out = tmp_path / f"{size}.jsonl"
+        generate_split(run, Predictor.of(run, decoding=UTILITY), marked.path, "test", out, batch_size=size)
+        written.append(out.read_bytes())
+    assert written[0] == written[1]
+
+
+def test_a_finished_run_of_descriptors_is_not_given_the_part(unmarked: Dataset, tmp_path: Path) -> None:
+    options = [option for option in (*TOY_OVERRIDES, *TOY_SIZES["kernels"]) if not option.startswith("stages.")]
+    run = train("kernels", unmarked.path, tmp_path / "run", overrides=options)
+    before = hash_files(run)
+    with pytest.raises(InputError, match="descriptors are of a whole image"):
+        train("kernels", unmarked.path, run, overrides=[*options, "stages.place.epochs=1"], resume=True)
+    assert hash_files(run) == before
+
+
 def test_an_export_keeps_the_part(placed_run: Path, tmp_path: Path) -> None:
     rewritten = tmp_path / "run"
     shutil.copytree(placed_run, rewritten)
@@ -246,6 +282,19 @@ def test_boxes_move_from_the_square_to_the_image_and_not_beside_it() -> None:
     window = ((-0.25, 1.5), (0.0, 1.0))
     boxes = [{"view": 0, "box": [0.0, 0.5, 0.5, 1.0]}, {"view": 0, "box": [0.0, 0.0, 1.0, 0.1]}]
     assert list(boxes_on_images(boxes, lambda view: window)) == [{"view": 0, "box": [0.0, 0.5, 0.5, 1.0]}]
+
+
+def test_a_box_that_is_empty_once_rounded_is_left_out() -> None:
+    window = ((-0.25, 1.5), (0.0, 1.0))
+    assert list(boxes_on_images([{"view": 0, "box": [0.1, 0.0, 0.5, 0.16668]}], lambda view: window)) == []
+
+
+def test_a_label_of_alternatives_names_its_class() -> None:
+    class_of = _ClassOfLabel(get_labeler("chexpert14"))
+    number = class_of("Nodule/Mass")
+    assert number is not None
+    assert class_of.labeler.classes[number] == "Lung Lesion"
+    assert [class_of(label) for label in ("pulmonary edema/hazy opacity", "no pneumothorax", "ILD")] == [None] * 3
 
 
 def test_words_without_a_side_or_zone_say_nothing_of_it() -> None:

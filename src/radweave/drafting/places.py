@@ -174,11 +174,13 @@ class PlacedSentences:
     def variants(self, draft: Candidate, utility: PlaceUtility, barred: NDArray[np.bool_]) -> Iterator[Candidate]:
         """The draft with one sentence replaced by one like it that states the same findings with likelier places.
 
-        A severity that the draft does not state is not brought in. ``barred`` (J,) are reports of the study's own
-        patient, which lend no sentence.
+        A severity that the draft does not state is not brought in, and a sentence that denies a class is not replaced:
+        no other one denies it too. ``barred`` (J,) are reports of the study's own patient, which lend no sentence.
         """
         self.labels.read(sentence.text for sentence in draft.sentences)
         for number, old in enumerate(draft.sentences):
+            if self.labels.denied(old.text):
+                continue
             others = [
                 new
                 for new in self.sentences.get(self.labels.affirmed(old.text), ())

@@ -266,7 +266,8 @@ class Drafter:
             places = sentence_places(row["text"], self.place.reader, own)
             for one in places:
                 one["boxes"] = [] if window is None else list(boxes_on_images(one["boxes"], window))
-            placed.append(cast(SentenceEvidence, {**row, "places": places}))
+            # Rounded as all evidence is, so that a study's is the same alone and in a batch.
+            placed.append(cast(SentenceEvidence, {**row, "places": json_value(places)}))
         return replace(draft, evidence={**draft.evidence, "sentences": placed})
 
     def _in_sections(self, draft: UtilityDraft) -> UtilityDraft:

@@ -27,7 +27,7 @@ from radweave.core.json_files import read_json_object, write_json
 from radweave.core.ontology import CLASSES, NO_FINDING
 from radweave.core.storage import write_folder
 from radweave.core.study import LabelState, Record, Study
-from radweave.data.boxes import Window, box_from_window, box_in_window, box_of_corners, corners, overlap
+from radweave.data.boxes import Window, box_from_window, box_in_window, box_of_corners, corners, is_box, overlap
 from radweave.data.cache.images import PixelCache
 from radweave.data.examples import PreparedSplit
 from radweave.data.loader import Features, StudyLoader
@@ -35,7 +35,7 @@ from radweave.drafting.calibration import PlattCalibration
 from radweave.labels import Labeler, get_labeler
 from radweave.labels.places import HOMES, LUNG_ZONES, SIDES, Located, PlaceLabeler, get_place_labeler, merge_places
 from radweave.methods.model import ReportModel, device_of
-from radweave.methods.stage import PlaceStageConfig, build_optimizer, learning_rate
+from radweave.methods.stage import build_optimizer, learning_rate
 from radweave.nn.connector import ViewTokens, encode_views
 from radweave.nn.heads import binary_targets
 from radweave.nn.place import PlaceHead, PlaceLogits, PlaceTargets, boxes_of_map, place_loss
@@ -58,7 +58,8 @@ class PlaceFacts(Record):
 
     ``sides``, ``zones`` and ``boxes`` have the number of training studies with one, by class. ``slope`` and ``offset``
     turn the logits of sides and of zones to probabilities, by ``studies`` validation studies; a box has a cell of at
-    least ``threshold``.
+    least ``threshold``. ``dataset`` is the fingerprint of the data set with its boxes, None in parts from before it was
+    kept.
     """
 
     version: int = 1
@@ -73,6 +74,7 @@ class PlaceFacts(Record):
     offset: tuple[float, float] = (0.0, 0.0)
     studies: int = Field(default=0, ge=0)
     threshold: float = Field(default=0.5, ge=0, le=1)
+    dataset: str | None = None
 
 
 @dataclass(frozen=True)
@@ -147,11 +149,15 @@ class PlacePart:
 
 
 def boxes_on_images(boxes: Iterable[PlaceBox], window: Callable[[int], Window]) -> Iterator[PlaceBox]:
-    """Boxes in shares of the model's input as boxes in shares of the images; those beside the images are left out."""
+    """Boxes in shares of the model's input as boxes in shares of the images.
+
+    Those beside the images, and those that are empty once they are rounded, are left out.
+    """
     for box in boxes:
         placed = box_from_window(box["box"], window(box["view"]))
-        if placed is not None:
-            yield {"view": box["view"], "box": [round(value, 4) for value in placed]}
+        rounded = [round(value, 4) for value in placed or ()]
+        if is_box(rounded, len(box["box"]) // 2):
+            yield {"view": box["view"], "box": rounded}
 
 
 def halves(box: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
@@ -243,7 +249,10 @@ def place_targets(name: str, located: Sequence[Located]) -> Floats:
 
 
 class _ClassOfLabel:
-    """The class that the label of a box names, each label read once; None for no class or several."""
+    """The class that the label of a box names, each label read once; None for no class or several.
+
+    "Nodule/Mass" names one class, although rules read an alternative as uncertain.
+    """
 
     def __init__(self, labeler: Labeler) -> None:
         self.labeler = labeler
@@ -255,7 +264,7 @@ class _ClassOfLabel:
             named = [
                 number
                 for number, name in enumerate(self.labeler.classes)
-                if name != NO_FINDING and read[name].state is LabelState.POSITIVE
+                if name != NO_FINDING and read[name].state in (LabelState.POSITIVE, LabelState.UNCERTAIN)
             ]
             self.known[label] = named[0] if len(named) == 1 else None
         return self.known[label]
@@ -277,7 +286,11 @@ def batch_targets(batch: Batch, targets: Mapping[str, StudyTargets]) -> PlaceTar
 
 
 def train_place(training: Training, features: Features) -> PlacePart:
-    """Train the part on the tokens of the frozen encoder; the epoch of the lowest validation loss stays."""
+    """Train the part on the tokens of the frozen encoder; the epoch of the lowest validation loss stays.
+
+    Raises:
+        InputError: if the validation loss of no epoch is finite.
+    """
     data, stage = training.experiment.data, training.experiment.stages.place
     labeler, reader = get_labeler(data.label_set), get_place_labeler(data.label_set)
     targets = {
@@ -288,7 +301,7 @@ def train_place(training: Training, features: Features) -> PlacePart:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         head = PlaceHead(features.tokens.shape[2], len(features.grid), len(training.classes), len(PLACES), stage.hidden)
-    part = PlacePart(head.to(device_of(training.model)), _facts(training.classes, head, stage, targets["train"]))
+    part = PlacePart(head.to(device_of(training.model)), _facts(training, head, targets["train"]))
     loaders = {
         split: StudyLoader(
             training.splits[split].examples,
@@ -331,6 +344,13 @@ def train_place(training: Training, features: Features) -> PlacePart:
         watch.epoch(epoch, {"loss": figure})
         if figure < best[0]:
             best = figure, {name: value.clone() for name, value in head.state_dict().items()}
+    if not np.isfinite(best[0]):
+        raise InputError(
+            "the validation loss of no epoch is finite",
+            field="stages.place.optimizer.learning_rate",
+            got=stage.optimizer.learning_rate,
+            expected="a lower one",
+        )
     head.load_state_dict(best[1])
     return calibrated(part, encoder, loaders["val"].epoch(), targets["val"])
 
@@ -350,17 +370,17 @@ def _standardise(head: PlaceHead, features: Features) -> None:
     head.deviation.copy_(some.std(0) + 1e-3)
 
 
-def _facts(
-    classes: tuple[str, ...], head: PlaceHead, stage: PlaceStageConfig, targets: Mapping[str, StudyTargets]
-) -> PlaceFacts:
+def _facts(training: Training, head: PlaceHead, targets: Mapping[str, StudyTargets]) -> PlaceFacts:
     """Sizes, and the number of training studies with a side, a zone and a box of each class."""
+    classes = training.classes
     known = np.sum([~np.isnan(one.places) for one in targets.values()], axis=0)
     marked = Counter(number for one in targets.values() for number in {int(box[1]) for box in one.boxes})
     return PlaceFacts(
         classes=classes,
         dim=head.tokens.in_features,
         axes=head.axes,
-        hidden=stage.hidden,
+        hidden=training.experiment.stages.place.hidden,
+        dataset=training.dataset.fingerprint(),
         sides={name: int(known[number, 0]) for number, name in enumerate(classes) if known[number, 0]},
         zones={name: int(known[number, -1]) for number, name in enumerate(classes) if known[number, -1]},
         boxes={name: marked[number] for number, name in enumerate(classes) if marked[number]},
@@ -444,6 +464,14 @@ def save_place(part: PlacePart, folder: Path) -> None:
         state = {name: value.detach().cpu().contiguous() for name, value in part.head.state_dict().items()}
         save_file(state, str(partial / WEIGHTS))
         write_json(partial / FACTS, part.facts.model_dump(mode="json"))
+
+
+def dataset_of_place(folder: Path) -> str | None:
+    """Fingerprint of the data set that the part in a folder was trained on; None if that is not stated."""
+    if not (folder / FACTS).is_file():
+        return None
+    dataset = read_json_object(folder / FACTS).get("dataset")
+    return dataset if isinstance(dataset, str) else None
 
 
 def load_place(folder: Path, classes: Sequence[str]) -> PlacePart | None:

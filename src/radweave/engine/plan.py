@@ -283,6 +283,24 @@ def refuse_no_quantization(experiment: Experiment) -> None:
             raise InputError(error.reason, field=field, got=error.got, expected=error.expected) from None
 
 
+def refuse_placeless(experiment: Experiment, model: ReportModel) -> None:
+    """Refuse the stage ``place`` for a model without tokens of the parts of an image.
+
+    Raises:
+        InputError: naming the field.
+    """
+    if not experiment.stages.place.is_on:
+        return
+    if isinstance(model, Served):
+        without = "an endpoint shows none"
+    elif isinstance(model.encoder, DescriptorExtractor):
+        without = "descriptors are of a whole image"
+    else:
+        return
+    reason = f"places are read from the tokens of an encoder, and {without}"
+    raise InputError(reason, field="stages.place.epochs", expected="0")
+
+
 def refuse_impossible_stages(experiment: Experiment, model: ReportModel) -> None:
     """Refuse stages that this model cannot run, and decoding that cannot be compiled.
 
@@ -290,9 +308,7 @@ def refuse_impossible_stages(experiment: Experiment, model: ReportModel) -> None
         InputError: naming the field of the stage or of the decoding.
     """
     refuse_uncompiled_decoding(experiment.decoding, model)
-    if experiment.stages.place.is_on and isinstance(model, Served):
-        reason = "places are read from the tokens of an encoder, and an endpoint shows none"
-        raise InputError(reason, field="stages.place.epochs", expected="0")
+    refuse_placeless(experiment, model)
     trained = {parameter: parameter.requires_grad for parameter in model.parameters()}
     for name, stage in experiment.named_stages().items():
         if is_skipped(experiment, name, stage):

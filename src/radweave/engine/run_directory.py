@@ -27,6 +27,8 @@ from radweave.core.replacing import FolderKind
 from radweave.core.storage import refuse_existing, remove_leftovers
 from radweave.data.dataset import Dataset
 from radweave.engine.lengthen import Lengthening, lengthening
+from radweave.engine.place import FOLDER as PLACE
+from radweave.engine.place import dataset_of_place
 from radweave.engine.run_folder import FORMAT, RunCard, leaves, locked, read_card
 from radweave.methods.experiment import Experiment
 
@@ -364,7 +366,7 @@ def state_to_resume(out: Path, experiment: Experiment, dataset: Dataset, *, over
     card = read_card(out)
     same_data = card.method == experiment.method and card.dataset.fingerprint == dataset.fingerprint()
     before = from_yaml(type(experiment), out / "config.yaml") if same_data else None
-    if before == experiment:
+    if before == experiment or (not same_data and _has_place(out, card, experiment, dataset)):
         return ResumedRun("finished")
     if overwrite:
         return ResumedRun("other")
@@ -376,6 +378,15 @@ def state_to_resume(out: Path, experiment: Experiment, dataset: Dataset, *, over
             "--resume: holds a finished run of other options or data; give --overwrite to replace it", file=out
         )
     return ResumedRun("other", longer, before)
+
+
+def _has_place(out: Path, card: RunCard, experiment: Experiment, dataset: Dataset) -> bool:
+    """True for the requested run whose part ``place`` was trained on this data set, the rest before it got boxes."""
+    if card.method != experiment.method or not experiment.stages.place.is_on:
+        return False
+    if dataset_of_place(out / PLACE) != dataset.fingerprint():
+        return False
+    return from_yaml(type(experiment), out / "config.yaml") == experiment
 
 
 def _adds_place(out: Path, card: RunCard, experiment: Experiment, dataset: Dataset) -> bool:

@@ -30,7 +30,7 @@ from radweave.engine.lengthen import Lengthening, link_files
 from radweave.engine.loop import use_deterministic_kernels
 from radweave.engine.place import FOLDER as PLACE
 from radweave.engine.place import save_place, train_place
-from radweave.engine.plan import plan_training, refuse_misfit
+from radweave.engine.plan import plan_training, refuse_misfit, refuse_placeless
 from radweave.engine.prepare import _reasons, prepare
 from radweave.engine.restore import restore, rows_of_memories
 from radweave.engine.run_directory import FILE as STARTED
@@ -188,6 +188,7 @@ def _add_place(experiment: Experiment, dataset: Dataset, started: Started, watch
             use_deterministic_kernels()
             with claimed(out, overwrite=True, resume=False) as place:
                 run = restore(out)
+                refuse_placeless(experiment, run.model)
                 data = experiment.data
                 cache = build_cache(dataset, size=data.image_size, ct=data.ct, progress=watch.images, note=watch.note)
                 facts = (cache, run.tokenizer, run.card.classes, run.model, "", watch)
