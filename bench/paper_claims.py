@@ -10,18 +10,32 @@ patients, with the seeds as they are; the second p is Welch's over seeds.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from radweave.data.dataset import Dataset
 from radweave.experiments.bench_results import Scoring, SystemScores, compare, mean_std, p_value, read_run, score_system
-from radweave.labels import LABELER_OF, get_labeler
 from radweave.metrics.significance import compare_seeds
 
 METRICS = ("CE_F1", "CE_F1_macro", "CIDEr")
+HEAD = "score | on | off | difference [95 %] | p studies | p seeds |"
 
 
-def read_row(folder: Path, seeds: list[str], scoring: Scoring) -> SystemScores:
-    return score_system([read_run(folder / seed, scoring) for seed in seeds], scoring)
+def read_row(runs: Sequence[Path], scoring: Scoring) -> SystemScores:
+    return score_system([read_run(run, scoring) for run in runs], scoring)
+
+
+def contrasts(on: SystemScores, off: SystemScores, metrics: Sequence[str]) -> Iterator[str]:
+    """The cells of ``HEAD`` for each metric."""
+    several = len(on.evaluations) > 1
+    between = {one.metric: one.p for one in compare_seeds(on.by_seed(), off.by_seed())} if several else {}
+    tested = compare({"on": on}, off, metrics)
+    for metric in metrics:
+        one = tested["on", metric]
+        interval = "" if one.low is None else f" [{one.low:+.3f}, {one.high:+.3f}]"
+        ps = [p_value(p) if p is not None else "-" for p in (one.p_studies, between.get(metric))]
+        figures = f"{mean_std(on, metric)} | {mean_std(off, metric)} | {one.difference:+.3f}{interval}"
+        yield f"{metric} | {figures} | {' | '.join(ps)} |"
 
 
 def main() -> None:
@@ -29,30 +43,16 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("rows", nargs="+", metavar="ON:OFF")
     options = parser.parse_args()
-    dataset = Dataset.open(options.data)
-    train_texts = tuple(study.report for study in dataset.studies("train") if study.report)
-    patients = {study.study_id: study.patient_id for study in dataset.studies("test")}
-    scoring = Scoring("full", get_labeler(LABELER_OF[dataset.card.modality]), train_texts, patients)
-    print("| on, off | seeds | score | on | off | difference [95 %] | p studies | p seeds |")
+    scoring = Scoring.of(Dataset.open(options.data))
+    print(f"| on, off | seeds | {HEAD}")
     print("|---|---:|---|---|---|---|---|---|")
     for row in options.rows:
-        on_folder, off_folder = map(Path, row.split(":"))
+        folders = on_folder, off_folder = [Path(name) for name in row.split(":")]
         seeds = sorted({run.name for run in on_folder.iterdir()} & {run.name for run in off_folder.iterdir()})
-        seeds = [
-            seed
-            for seed in seeds
-            if all((folder / seed / "scores.json").is_file() for folder in (on_folder, off_folder))
-        ]
-        on, off = (read_row(folder, seeds, scoring) for folder in (on_folder, off_folder))
-        between = {one.metric: one.p for one in compare_seeds(on.by_seed(), off.by_seed())} if len(seeds) > 1 else {}
-        tested = compare({"on": on}, off, METRICS)
-        for metric in METRICS:
-            one = tested["on", metric]
-            interval = "" if one.low is None else f" [{one.low:+.3f}, {one.high:+.3f}]"
-            ps = [p_value(p) if p is not None else "-" for p in (one.p_studies, between.get(metric))]
-            name = f"{on_folder.name}, {off_folder.name}"
-            figures = f"{mean_std(on, metric)} | {mean_std(off, metric)} | {one.difference:+.3f}{interval}"
-            print(f"| {name} | {len(seeds)} | {metric} | {figures} | {' | '.join(ps)} |")
+        seeds = [seed for seed in seeds if all((folder / seed / "scores.json").is_file() for folder in folders)]
+        on, off = (read_row([folder / seed for seed in seeds], scoring) for folder in folders)
+        for cells in contrasts(on, off, METRICS):
+            print(f"| {on_folder.name}, {off_folder.name} | {len(seeds)} | {cells}")
 
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@
         [--set stages.reward.edited=0] [--utility]
 
 Each run is METHOD/seed-N and has its predictions. The rewarded one, OUT/METHOD/seed-N, starts from its weights and
-trains the stage ``reward`` alone; what exists is kept. The interval and the first p are over patients, with the seeds
-as they are; the second p is Welch's over seeds. With ``--utility`` rewarded runs also draft by expected utility, beside
-the drafts of METHOD-by-utility/seed-N.
+trains the stage ``reward`` alone; what exists is kept. It is on, and the run as it was is off. The interval and the
+first p are over patients, with the seeds as they are; the second p is Welch's over seeds. With ``--utility`` rewarded
+runs also draft by expected utility, beside the drafts of METHOD-by-utility/seed-N.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from paper_claims import HEAD, contrasts, read_row
+
 from radweave.data.dataset import Dataset
 from radweave.engine.restore import restore
 from radweave.engine.train import train
-from radweave.experiments.bench_results import Scoring, compare, mean_std, p_value, read_run, score_system
-from radweave.experiments.bench_tables import _honest, _invented_share, _missed_share, mean_of
+from radweave.experiments.bench_results import Scoring, percent
+from radweave.experiments.bench_tables import invented_share, mean_honesty, mean_of, missed_share
 from radweave.experiments.bench_terms import read_experiment
 from radweave.inference.bulk import generate_split
 from radweave.inference.predictor import Predictor
-from radweave.labels import LABELER_OF, get_labeler
-from radweave.metrics.significance import compare_seeds
 
 METRICS = ("CE_F1", "CE_F1_macro", "CIDEr", "BLEU_4")
 UTILITY = ("kind=expected_utility",)
@@ -49,33 +49,15 @@ def draft(run: Path, data: Path, out: Path, decoding: tuple[str, ...] = ()) -> N
 
 
 def show(method: str, before: list[Path], after: list[Path], scoring: Scoring) -> None:
-    off, on = (score_system([read_run(run, scoring) for run in runs], scoring) for runs in (before, after))
-    tested = compare({"after": on}, off, METRICS)
-    between = {one.metric: one.p for one in compare_seeds(on.by_seed(), off.by_seed())} if len(before) > 1 else {}
-    for metric in METRICS:
-        one = tested["after", metric]
-        interval = "" if one.low is None else f" [{one.low:+.3f}, {one.high:+.3f}]"
-        ps = [p_value(p) if p is not None else "-" for p in (one.p_studies, between.get(metric))]
-        figures = f"{mean_std(off, metric)} | {mean_std(on, metric)} | {one.difference:+.3f}{interval}"
-        print(f"| {method} | {len(before)} | {metric} | {figures} | {' | '.join(ps)} |")
-    for title, read in (
-        ("distinct", lambda system: _honest(system, "distinct_reports_share")),
-        ("invented", lambda system: mean_of(system, _invented_share)),
-        ("missed", lambda system: mean_of(system, _missed_share)),
+    off, on = read_row(before, scoring), read_row(after, scoring)
+    for cells in contrasts(on, off, METRICS):
+        print(f"| {method} | {len(before)} | {cells}")
+    for title, shares in (
+        ("distinct", [mean_honesty(system, "distinct_reports_share") for system in (on, off)]),
+        ("invented", [mean_of(system, invented_share) for system in (on, off)]),
+        ("missed", [mean_of(system, missed_share) for system in (on, off)]),
     ):
-        old, new = read(off), read(on)
-        print(f"| {method} | {len(before)} | {title} | {percent(old)} | {percent(new)} | | | |", flush=True)
-
-
-def percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0%}"
-
-
-def scoring_of(data: Path) -> Scoring:
-    dataset = Dataset.open(data)
-    train_texts = tuple(study.report for study in dataset.studies("train") if study.report)
-    patients = {study.study_id: study.patient_id for study in dataset.studies("test")}
-    return Scoring("full", get_labeler(LABELER_OF[dataset.card.modality]), train_texts, patients)
+        print(f"| {method} | {len(before)} | {title} | {' | '.join(map(percent, shares))} | | | |", flush=True)
 
 
 def main() -> None:
@@ -92,8 +74,8 @@ def main() -> None:
         pairs.setdefault(run.parent.name, []).append((run, after))
         if options.utility:
             draft(after, options.data, after / "utility" / "predictions.jsonl", UTILITY)
-    scoring = scoring_of(options.data)
-    print("| method | seeds | score | before | after | difference [95 %] | p studies | p seeds |")
+    scoring = Scoring.of(Dataset.open(options.data))
+    print(f"| method | seeds | {HEAD}")
     print("|---|---:|---|---|---|---|---|---|")
     for method, runs in pairs.items():
         show(method, [before for before, _ in runs], [after for _, after in runs], scoring)

@@ -50,6 +50,8 @@ PLACES: Final[tuple[str, ...]] = (*SIDES, *LUNG_ZONES)
 """The places that the head tells apart: sides of the chest, and zones of a lung (lobes in CT)."""
 FEWEST: Final = 10
 """Training studies with a place, or with a box, from which on a class has that of its own."""
+LEAST_OVERLAP: Final = 0.3
+"""Intersection over union from which a box is right, where their threshold is chosen."""
 THRESHOLDS: Final = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6)
 
 
@@ -443,9 +445,6 @@ def _scored(
             del free[best]
         scored.append((score, hit))
     return scored
-
-
-LEAST_OVERLAP: Final = 0.3
 
 
 def _box_f1(scored: Sequence[tuple[float, bool]], marked: int, least: float) -> float:

@@ -58,6 +58,18 @@ class Scoring:
     patients: Mapping[str, str]
     priors: Mapping[str, str] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, dataset: Dataset, protocol: str = "full") -> Scoring:
+        """The scoring of drafts of a data set's test split."""
+        studies = tuple(dataset.studies())
+        return cls(
+            protocol,
+            get_labeler(LABELER_OF[dataset.card.modality]),
+            tuple(study.report for study in studies if study.split == "train" and study.report),
+            {study.study_id: study.patient_id for study in studies},
+            prior_reports(study for study in studies if study.split == "test"),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
@@ -304,12 +316,8 @@ def set_results(suite: SuiteSet, record: Mapping[str, Any]) -> SetResults:
     noted = {
         method: [read_json(folder / "scores.json")["metrics"] for folder in runs] for method, runs in folders.items()
     }
-    studies = tuple(dataset.studies())
-    labeler = get_labeler(LABELER_OF[dataset.card.modality])
-    train_texts = tuple(study.report for study in studies if study.split == "train" and study.report)
-    patients = {study.study_id: study.patient_id for study in studies}
-    priors = prior_reports(study for study in studies if study.split == "test")
-    scorings = [Scoring(name, labeler, train_texts, patients, priors) for name in ("full", suite.kind.compatible)]
+    full_scoring = Scoring.of(dataset)
+    scorings = [full_scoring, dataclasses.replace(full_scoring, protocol=suite.kind.compatible)]
     pairs = {method: [read_run(folder, scorings[0]) for folder in runs] for method, runs in folders.items()}
     if pairs:
         studies_of = pairs.get(suite.table.reference, next(iter(pairs.values())))[0]

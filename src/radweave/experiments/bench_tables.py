@@ -63,11 +63,13 @@ def short_table(results: SetResults) -> TextTable:
         system, costs = results.full[method], results.costs_of(method)
         cells = [with_interval(system, "CE_F1"), *(mean_std(system, name) for name in shown[1:])]
         parameters = counted(sum(cost.parameters for cost in costs)) if costs else DASH
-        distinct = percent(_honest(system, "distinct_reports_share"))
+        distinct = percent(mean_honesty(system, "distinct_reports_share"))
         rows.append((name, str(len(system.evaluations)), *cells, distinct, parameters, training_time(costs)))
     for name, system in results.floors.items():
         cells = [with_interval(system, "CE_F1"), *(mean_std(system, metric) for metric in shown[1:])]
-        rows.append((f"floor: {name}", DASH, *cells, percent(_honest(system, "distinct_reports_share")), DASH, DASH))
+        rows.append(
+            (f"floor: {name}", DASH, *cells, percent(mean_honesty(system, "distinct_reports_share")), DASH, DASH)
+        )
     head = ("method", "seeds", "findings F1", "macro F1", "CIDEr", "BLEU-4", "distinct", "parameters")
     notes = (
         *provenance(results),
@@ -287,7 +289,7 @@ def prior_tables(results: SetResults) -> list[TextTable]:
 def honesty_table(results: SetResults) -> TextTable:
     """Rows on faults that n-gram scores do not show."""
     named = {**results.rows(results.full), **{f"floor: {name}": system for name, system in results.floors.items()}}
-    rows = [(name, *(number(_honest(system, key), 3) for key in HONESTY)) for name, system in named.items()]
+    rows = [(name, *(number(mean_honesty(system, key), 3) for key in HONESTY)) for name, system in named.items()]
     reference = results.record["reference_honesty"]
     rows.append(("references", *(number(reference.get(key), 3) for key in HONESTY)))
     notes = (
@@ -302,7 +304,7 @@ def trust_table(results: SetResults) -> TextTable:
     rows = []
     for method, system in results.full.items():
         own = results.evidence.get(method)
-        shares = [mean_of(system, read) for read in (_calibration_error, _invented_share, _missed_share)]
+        shares = [mean_of(system, read) for read in (_calibration_error, invented_share, missed_share)]
         follows = DASH if own is None else number(_share(own.figures["draft"], own.figures["heads"]), 2)
         rows.append((method, number(shares[0], 3), follows, *map(percent, shares[1:])))
     head = ("method", "calibration error", "draft / heads", "invented", "missed")
@@ -330,17 +332,20 @@ def _calibration_error(evaluation: Evaluation) -> float | None:
     return None if evaluation.heads is None else evaluation.heads.calibration_error
 
 
-def _invented_share(evaluation: Evaluation) -> float | None:
+def invented_share(evaluation: Evaluation) -> float | None:
+    """Share of the stated findings that the references do not have; None without any."""
     row = evaluation.honesty.hallucinated_findings_per_report
     return row.share_of_stated_findings if isinstance(row, InventedRow) else None
 
 
-def _missed_share(evaluation: Evaluation) -> float | None:
+def missed_share(evaluation: Evaluation) -> float | None:
+    """Share of the references' findings that the drafts do not have; None without any."""
     row = evaluation.honesty.missed_findings_per_report
     return row.share_of_written_findings if isinstance(row, MissedRow) else None
 
 
-def _honest(system: SystemScores, name: str) -> float | None:
+def mean_honesty(system: SystemScores, name: str) -> float | None:
+    """Mean over the seeds of a row of ``HONESTY``."""
     return mean_of(system, lambda evaluation: evaluation.honesty.rows()[name].value)
 
 

@@ -325,8 +325,7 @@ def generate_split(
 
     ``prior_report`` is the report of the patient's prior study, null where there is none. ``boxes`` and ``ref_boxes``
     mark findings on the first image, where the run has the part ``place`` and the data set boxes. ``floors`` holds
-    what systems
-    that look at nothing, or only at pixels, would have said (training split only).
+    what systems that look at nothing, or only at pixels, would have said (training split only).
     Shards (``radweave.inference.shards``) lie in ``OUT.shards`` until all are there, so that a stopped job goes
     on where it was; they are shared out among ``ranks``, or over ``ray_workers`` workers of Ray. Images unlike those
     the run was trained on are reported on, with a warning, and counted: a score over a split is one over all of it.

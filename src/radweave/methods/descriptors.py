@@ -181,16 +181,14 @@ DIM = sum(SIZES.values())
 NAMES = tuple(SIZES)
 
 
-class DescriptorsConfig(Config):
-    """Settings of the descriptors.
+class _DescriptorsConfig(Config):
+    """Settings of descriptors.
 
     ``aligned`` lays them over their mean first. ``style`` is what the style of the acquisition counts in the distance
     that decides the wording; the distance that decides findings does without it.
     """
 
-    reads: ClassVar[Modality] = "xray"
-    num_views: ClassVar[int] = NUM_VIEWS
-    kind: Literal["descriptors"] = "descriptors"
+    num_views: ClassVar[int]
     aligned: bool = True
     style: float = Field(default=2.0, ge=0)
 
@@ -198,17 +196,20 @@ class DescriptorsConfig(Config):
         return DescriptorExtractor(self)
 
 
-class ScanDescriptorsConfig(Config):
-    """Settings of the descriptors of a scan's planes; the fields are those of ``DescriptorsConfig``."""
+class DescriptorsConfig(_DescriptorsConfig):
+    """Descriptors of a radiograph's frontal and lateral view."""
+
+    reads: ClassVar[Modality] = "xray"
+    num_views: ClassVar[int] = NUM_VIEWS
+    kind: Literal["descriptors"] = "descriptors"
+
+
+class ScanDescriptorsConfig(_DescriptorsConfig):
+    """Descriptors of the planes of a scan."""
 
     reads: ClassVar[Modality] = "ct"
     num_views: ClassVar[int] = NUM_PLANES
     kind: Literal["scan_descriptors"] = "scan_descriptors"
-    aligned: bool = True
-    style: float = Field(default=2.0, ge=0)
-
-    def build(self) -> DescriptorExtractor:
-        return DescriptorExtractor(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +237,7 @@ class DescriptorExtractor(nn.Module):
     middle: Tensor
     typical: Tensor
 
-    def __init__(self, config: DescriptorsConfig | ScanDescriptorsConfig) -> None:
+    def __init__(self, config: _DescriptorsConfig) -> None:
         super().__init__()
         self.config, self.dim, self.channels = config, DIM, 1
         self.num_views = config.num_views
