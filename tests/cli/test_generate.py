@@ -16,7 +16,7 @@ from radweave.data.dataset import Dataset
 from radweave.engine.restore import restore
 from radweave.inference.predictor import Predictor
 from radweave.workstation.draft_report import finished_report
-from radweave.workstation.finished import writable
+from radweave.workstation.finished import MarkedBox, writable
 from radweave.workstation.formats import FORMATS
 from tests.command_line import radweave
 from tests.image_files import CANARY, edit, write_dicom, write_series
@@ -153,8 +153,15 @@ def test_every_format_holds_the_draft(toy_run: Path, dicom: Path) -> None:
     views, warnings = predictor.read_views([dicom], force=True)
     draft = predictor.report_on(views, study_id="left", warnings=warnings, force=True)
     looked = {"attention_maps": {run.card.classes[0]: [[[0.0, 1.0], [0.0, 0.0]]]}}  # this method gives none
-    draft = replace(draft, evidence={**draft.evidence, **looked})
+    placed = {
+        "finding": run.card.classes[0], "sides": ["left"], "zones": [], "probability": 0.7, "probabilities": {},
+        "boxes": [{"view": 0, "box": [0.5, 0, 1, 1]}, {"view": 1, "box": [0.5, 0, 1, 1]}],
+    }  # fmt: skip
+    sentences = [{"text": draft.text, "places": [placed]}]
+    draft = replace(draft, evidence={**draft.evidence, **looked, "sentences": sentences})
     report = finished_report(run, predictor, draft, views)
+    (place,) = report.places
+    assert (place.named, place.boxes) == ("left", (MarkedBox(0, (0.5, 0.0, 1.0, 1.0)),)), "there is no second image"
     assert [one.name for one in report.maps] == [run.card.classes[0]]
     assert {one.name for one in report.findings} == set(run.card.classes)
     assert report.text == writable(draft.text)

@@ -40,6 +40,49 @@ def worker_with_maps(pipe: Connection, run: str, data: str | None, untrained: bo
     _serve(pipe, _with_a_map)
 
 
+PLACED = (
+    ("There is an opacity in the left upper lung.", "Lung Opacity", "left upper zone", 0.8, False),
+    ("There is a right effusion.", "Pleural Effusion", "right pleura", None, False),
+    ("There is atelectasis at the left base.", "Atelectasis", "left lower zone", 0.1, True),
+)
+"""Sentences with their finding, its place, the probability of the place, and True for one that is flagged by it."""
+BOXES = {
+    "xray": [[(0, [0.5, 0.25, 0.75, 0.5]), (1, [0.125, 0.25, 0.5, 0.5])], [], [(0, [0.625, 0.625, 0.875, 0.875])]],
+    "ct": [[(0, [0.5, 0.25, 0.625, 0.75, 0.5, 0.875])], [], [(0, [0.125, 0.5, 0.5, 0.25, 0.75, 0.75])]],
+}
+"""Modality -> boxes of each sentence, with the image of each."""
+
+
+def placing_worker(pipe: Connection, run: str, data: str | None, untrained: bool) -> None:
+    """Drafts on radiographs with places."""
+    _serve(pipe, lambda job: _with_places(job, "xray"))
+
+
+def placing_scan_worker(pipe: Connection, run: str, data: str | None, untrained: bool) -> None:
+    """Drafts on scans with places."""
+    _serve(pipe, lambda job: _with_places(job, "ct"), "ct")
+
+
+def _with_places(job: dict[str, Any], modality: str) -> dict[str, Any]:
+    """Boxes on images that the study has."""
+    draft = drafted(job["id"])
+    draft["sentences"] = [{**row, "details": {"claims": [], "places": []}} for row in draft["sentences"]]
+    for (text, finding, named, probability, improbable), boxes in zip(PLACED, BOXES[modality], strict=True):
+        place = {
+            "finding": finding, "sides": [named.split()[0]], "zones": [named.split()[1]], "named": named,
+            "probability": probability, "probabilities": {}, "improbable": improbable,
+            "boxes": [{"image": image, "box": box} for image, box in boxes if image < len(job["files"])],
+        }  # fmt: skip
+        details = {"claims": [], "prior": [], "places": [place]}
+        verdict = "its place is improbable" if improbable else "checked in part"
+        row = {**draft["sentences"][0], "text": text, "details": details, "verdict": verdict, "flagged": improbable}
+        draft["sentences"].append(row)
+    draft["text"] = " ".join(row["text"] for row in draft["sentences"])
+    finding = {"threshold": 0.5, "probability": 0.9, "calibrated": True, "experience": None, "said": "positive"}
+    draft["findings"] = [{**finding, "name": name, "flag": None, "recalled": []} for _, name, *_ in PLACED]
+    return draft
+
+
 def comparing_worker(pipe: Connection, run: str, data: str | None, untrained: bool) -> None:
     """A toy method that takes a prior: what changed is how bright the two images are."""
     _serve(pipe, _compared)
@@ -60,8 +103,8 @@ def _brightness(files: list[str] | None) -> int | None:
     return sum(Path(files[0]).read_bytes()[-2 * 24 * 32 + 1 :: 2]) if files else None
 
 
-def _serve(pipe: Connection, answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    pipe.send_bytes(json.dumps({"kind": "ready", "modality": "xray"}).encode())
+def _serve(pipe: Connection, answer: Callable[[dict[str, Any]], dict[str, Any]], modality: str = "xray") -> None:
+    pipe.send_bytes(json.dumps({"kind": "ready", "modality": modality}).encode())
     while True:
         try:
             jobs = json.loads(pipe.recv_bytes())

@@ -17,11 +17,13 @@ from radweave.workstation.finished import (
     FinishedReport,
     Flagged,
     HeatMap,
+    MarkedBox,
     Model,
     Picture,
     PlacedMap,
     Section,
     Signature,
+    StatedPlace,
 )
 from radweave.workstation.identity import Identity
 from tests.image_files import CANARY, chest, write_dicom
@@ -38,6 +40,9 @@ ADDED = (
         "Not seen in the CT | of today.",
         Signature("Okoro^Ada^^Dr.", "Institute of Radiology", datetime(2026, 3, 7, 1, tzinfo=UTC)),
     ),
+)
+PLACE = StatedPlace(
+    IMPRESSION, "Pleural Effusion", "left pleura", ("left",), ("pleura",), 0.8, (MarkedBox(0, (0.5, 0.25, 0.75, 0.5)),)
 )
 STUDY = "1.2.826.0.1.3680043.8.498.1"
 

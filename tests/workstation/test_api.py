@@ -13,7 +13,7 @@ from radweave.workstation.database import meta
 from radweave.workstation.disk import ConcurrencyLimit
 from radweave.workstation.settings import Limits, Settings
 from radweave.workstation.station import Station
-from tests.workstation.fake_workers import CRASH, HANG, IMAGE, REFUSE
+from tests.workstation.fake_workers import BOXES, CRASH, HANG, IMAGE, REFUSE, placing_worker
 from tests.workstation.stations import NOTICE, ORIGIN, log_in, one_draft, running, upload, wait_for
 
 
@@ -261,6 +261,27 @@ def test_an_exported_report_contains_all_text(client: TestClient) -> None:
     assert report.status_code == 200, report.text
     for name, text in texts_by_section.items():
         assert f"{name.upper()}\n{text}" in report.text
+
+
+def test_places_of_a_sentence_are_shown_and_exported_until_a_reader_writes_it_anew(settings: Settings) -> None:
+    with running(settings, placing_worker) as (client, _):
+        study = one_draft(client)
+        _, _, row, open_row, _ = study["draft"]["sentences"]
+        (place,) = row["details"]["places"]
+        assert (place["named"], place["probability"]) == ("left upper zone", 0.8)
+        assert place["boxes"] == [{"image": 0, "box": BOXES["xray"][0][0][1]}], "the study has one image"
+        path = f"/api/v1/studies/{study['id']}"
+        said = ("Place of Lung Opacity: left upper zone, probability 0.80",
+                "Place of Pleural Effusion: right pleura, place not checked")  # fmt: skip
+        text = client.get(f"{path}/report?format=text").text
+        assert all(line in text for line in said)
+        edit = {"op": "replace", "key": row["key"], "text": "There is an opacity."}
+        edited = client.patch(f"{path}/sentences", json={"version": 1, "edits": [edit]}).json()
+        assert "places" not in edited["sentences"][2]["details"]
+        assert edited["sentences"][3]["details"] == open_row["details"]
+        text = client.get(f"{path}/report?format=text").text
+        assert said[0] not in text
+        assert said[1] in text
 
 
 def test_concurrent_exports_are_limited(started: tuple[TestClient, Station]) -> None:

@@ -21,11 +21,22 @@ from radweave.core.ontology import CLASSES
 from radweave.core.study import LabelState
 from radweave.workstation import structured_reports
 from radweave.workstation.find_prior import parse_signed
-from radweave.workstation.finished import CAUTION, Finding, FinishedReport, Model, Section, SectionKind
+from radweave.workstation.finished import CAUTION, Finding, FinishedReport, MarkedBox, Model, Section, SectionKind
 from radweave.workstation.formats import FORMATS
 from radweave.workstation.structured_reports import PRIVATE_SCHEME, Code, code_of, free_code_of
 from tests.image_files import CANARY
-from tests.workstation.reports import ADDED, FINDINGS, IMPRESSION, SIGNED, STUDY, WRITTEN, added, finished, identity
+from tests.workstation.reports import (
+    ADDED,
+    FINDINGS,
+    IMPRESSION,
+    PLACE,
+    SIGNED,
+    STUDY,
+    WRITTEN,
+    added,
+    finished,
+    identity,
+)
 
 DICOM = [name for name, kind in FORMATS.items() if kind.suffix == ".dcm"]
 SR = ["sr-basic", "sr-tid1500"]
@@ -201,6 +212,9 @@ def test_a_report_determines_its_instance(name: str) -> None:
         {"findings": (replace(finished().findings[0], probability=0.5), *finished().findings[1:])},
         {"flagged": ()},
         {"sections": (Section("impression", finished().text),)},
+        {"places": (PLACE,)},
+        {"places": (replace(PLACE, probability=None),)},
+        {"places": (replace(PLACE, boxes=(MarkedBox(0, (0.5, 0.25, 0.75, 0.625)),)),)},
     ]
     later = written(name, finished(written=WRITTEN.replace(year=2027)))
     assert (later.SOPInstanceUID, later.SeriesInstanceUID) == (first.SOPInstanceUID, first.SeriesInstanceUID)

@@ -95,3 +95,48 @@ def test_the_bank_has_one_hash_which_changes_with_any_of_its_files(toy_run: Path
     changed = card.model_copy(update={"files": {**card.files, first: "0" * 64}})
     other = card.model_copy(update={"files": {**card.files, "config.yaml": "0" * 64}})
     assert model_facts(card)["bank"] == model_facts(other)["bank"] != model_facts(changed)["bank"]
+
+
+OPACITY = "There is an opacity in the left upper lung."
+
+
+def _placed(toy_run: Path, probability: float | None, *boxes: tuple[int, list[float]]) -> dict[str, Any]:
+    """The only sentence of a draft of a study with two radiographs, the second one the first in the model's order."""
+    place = {
+        "finding": "Lung Opacity", "sides": ["left"], "zones": ["upper"], "probability": probability,
+        "probabilities": {"left": 0.123456789}, "boxes": [{"view": view, "box": box} for view, box in boxes],
+    }  # fmt: skip
+    square = [(0.0, 1.0), (-0.1, 1.2)]
+    evidence: Any = {
+        "sentences": [{"text": OPACITY, "places": [place]}],
+        "views": [{"file": "b.png", "image": 1, "view": "PA", "covers": square},
+                  {"file": "a.png", "image": 0, "view": "LATERAL", "covers": square}],
+    }  # fmt: skip
+    made = result_of(Report(OPACITY, "s", evidence), read_card(toy_run), get_labeler("chexpert14"), StudyContext())
+    json.dumps(made, allow_nan=False)
+    (row,) = made["sentences"]
+    return dict(row)
+
+
+def test_a_sentence_has_its_places_with_the_image_of_each_box(toy_run: Path) -> None:
+    row = _placed(toy_run, 0.7, (0, [0.1, 0.2, 0.3, 0.4]), (1, [0.5, 0.5, 1, 1]))
+    (place,) = row["details"]["places"]
+    assert (place["named"], place["probability"], place["improbable"]) == ("left upper zone", 0.7, False)
+    assert place["probabilities"] == {"left": 0.1235}
+    assert place["boxes"] == [{"image": 1, "box": [0.1, 0.2, 0.3, 0.4]}, {"image": 0, "box": [0.5, 0.5, 1, 1]}]
+
+
+def test_a_box_that_is_not_on_its_image_is_left_out(toy_run: Path) -> None:
+    wrong = [(0, [0.1, 0.2, 0.3, 1.4]), (2, [0.1, 0.2, 0.3, 0.4]), (-1, [0.1, 0.2, 0.3, 0.4]), (1, [0.5, 0.5, 0.4, 1]),
+             (0, [0.1, 0.1, 0.1, 0.2, 0.2, 0.2])]  # fmt: skip
+    (place,) = _placed(toy_run, None, *wrong)["details"]["places"]
+    assert (place["boxes"], place["probability"]) == ([], None)
+
+
+def test_an_improbable_place_is_flagged_and_a_run_without_places_has_none(
+    toy_run: Path, result: dict[str, Any]
+) -> None:
+    row = _placed(toy_run, 0.1)
+    assert (row["verdict"], row["flagged"]) == ("its place is improbable", True)
+    assert row["details"]["places"][0]["improbable"]
+    assert all("places" not in row["details"] for row in result["sentences"])

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+from radweave.core.evidence import ViewEvidence
 from radweave.core.study import Report, draft_sections
 from radweave.data.targets import parse_sections
 from radweave.engine.restore import Run
@@ -25,12 +26,14 @@ from radweave.workstation.finished import (
     Picture,
     Section,
     SectionKind,
+    StatedPlace,
     model_facts,
     model_from,
     writable,
 )
 from radweave.workstation.identity import read_identities
 from radweave.workstation.map_objects import heat_maps
+from radweave.workstation.result import places_of
 
 NAMELESS = "some of the images are no DICOM files and say nothing of whose they are"
 
@@ -52,7 +55,10 @@ def finished_report(
     ]
     support = find_support(report, get_labeler(run.experiment.data.label_set))
     findings = _findings(support)
-    covers = [covered_by_map(picture, image_size=predictor.image_size, ct=predictor.ct) for _, picture in views]
+    shown: list[ViewEvidence] = [
+        {"image": number, "covers": covered_by_map(picture, image_size=predictor.image_size, ct=predictor.ct)}
+        for number, (_, picture) in enumerate(views)
+    ]
     named = [(subject.title, picture) for subject, (_, picture) in zip(subjects, views, strict=True)]
     return FinishedReport(
         study_id=report.study_id,
@@ -69,7 +75,12 @@ def finished_report(
         written=datetime.now().astimezone().replace(microsecond=0),
         sources=sources,
         pictures=tuple(Picture(panel.title, panel.grey) for subject in subjects for panel in subject.panels()),
-        maps=heat_maps({**report.evidence, "views": [{"covers": cover} for cover in covers]}, named, findings),
+        maps=heat_maps({**report.evidence, "views": shown}, named, findings),
+        places=tuple(
+            StatedPlace.of("".join(part for part, _ in line.parts), place)
+            for line in support.sentences
+            for place in places_of(line, shown, predictor.modality) or ()
+        ),
     )
 
 

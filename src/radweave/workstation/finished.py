@@ -118,6 +118,42 @@ class Flagged:
 
 
 @dataclass(frozen=True, slots=True)
+class MarkedBox:
+    """A box of a finding, in shares of its image as ``core.study.FindingBox`` has it.
+
+    ``image`` is the index of the image among those of the study.
+    """
+
+    image: int
+    box: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StatedPlace:
+    """Place of a finding that a sentence states, by the sentence and by the images, as ``core.evidence`` has it.
+
+    ``named`` is the place in words, "" where the sentence names none. ``probability`` is None where it is not checked.
+    ``boxes`` are those that mark the finding, the likeliest first.
+    """
+
+    sentence: str
+    finding: str
+    named: str
+    sides: tuple[str, ...]
+    zones: tuple[str, ...]
+    probability: float | None
+    boxes: tuple[MarkedBox, ...] = ()
+
+    @classmethod
+    def of(cls, sentence: str, row: Mapping[str, Any]) -> StatedPlace:
+        """From the details of a stored sentence, as ``result_of`` gives them."""
+        return cls(
+            sentence, row["finding"], row["named"], tuple(row["sides"]), tuple(row["zones"]), row["probability"],
+            tuple(MarkedBox(one["image"], tuple(one["box"])) for one in row["boxes"]),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
 class Picture:
     """An image to show: grey values (H, W), 0 is black."""
 
@@ -187,6 +223,7 @@ class FinishedReport:
         sources: identities of the images; () unless they are DICOM files.
         pictures: the images to show.
         maps: attention maps of the relevant classes, if the method gives them.
+        places: places of the findings of each sentence, if the run checks them; none of a sentence by a reader.
         signature: None for a draft.
         addenda: later additions, in order.
         rejected: the person who rejected the draft; the report is then the notice of it.
@@ -204,6 +241,7 @@ class FinishedReport:
     sources: tuple[Identity, ...] = ()
     pictures: tuple[Picture, ...] = ()
     maps: tuple[HeatMap, ...] = ()
+    places: tuple[StatedPlace, ...] = ()
     signature: Signature | None = None
     addenda: tuple[Addendum, ...] = ()
     rejected: Signature | None = None
@@ -223,6 +261,9 @@ class FinishedReport:
             "flagged": tuple(Flagged(writable(item.text), writable(item.why)) for item in self.flagged),
             "warnings": tuple(map(writable, self.warnings)),
             "addenda": tuple(replace(item, text=writable(item.text)) for item in self.addenda),
+            "places": tuple(
+                replace(item, sentence=writable(item.sentence), finding=writable(item.finding)) for item in self.places
+            ),
         }
         for name, value in cleaned.items():
             object.__setattr__(self, name, value)
@@ -345,6 +386,7 @@ def evidence_lines(report: FinishedReport) -> list[str]:
         *(f"To be looked at: {finding.name}: {finding.flag}" for finding in report.findings if finding.flag),
         *(f'To be looked at: "{sentence.text}" ({sentence.why})' for sentence in report.flagged),
         *(finding_line(finding) for finding in report.findings if finding.probability is not None),
+        *(place_line(place) for place in report.places if place.named),
         f"Written by {model_line(report)}",
     ]
 
@@ -357,6 +399,12 @@ def finding_line(finding: Finding) -> str:
         f"{finding.name}: probability {finding.probability:.2f} (taken to be there from {finding.threshold:.2f}),"
         f" {STATE_WORDS[finding.state]} in the report"
     )
+
+
+def place_line(place: StatedPlace) -> str:
+    """The place that a sentence names of a finding, with its probability."""
+    checked = "place not checked" if place.probability is None else f"probability {place.probability:.2f}"
+    return f"Place of {place.finding}: {place.named}, {checked}"
 
 
 def spoken_name(name: str) -> str:
@@ -431,6 +479,14 @@ def report_key(report: FinishedReport) -> tuple[str, ...]:
         "signed": None if signature is None else _signed(signature),
         "draft": None if report.predecessor is None else report_key(report.predecessor),
     }
+    if report.places:
+        content["places"] = [
+            (
+                item.sentence, item.finding, item.named, _written(item.probability),
+                [(one.image, *map(_written, one.box)) for one in item.boxes],
+            )
+            for item in report.places
+        ]  # fmt: skip
     if report.addenda:
         content["addenda"] = [(item.text, *_signed(item.signature)) for item in report.addenda]
     if report.rejected is not None:

@@ -31,6 +31,7 @@ from radweave.workstation.finished import (
     Picture,
     Section,
     Signature,
+    StatedPlace,
     model_from,
     person_name,
 )
@@ -91,6 +92,11 @@ def stored_report(connection: sa.Connection, study: sa.Row[Any], version: int, *
         warnings=(*draft_evidence["warnings"], *unchecked_note([row["not_checked"] for row in draft["sentences"]])),
         model=model_from(draft_evidence["model"]),
         written=made.replace(microsecond=0).astimezone(),
+        places=tuple(
+            StatedPlace.of(row["text"], place)
+            for row in draft["sentences"]
+            for place in row["details"].get("places") or ()
+        ),
     )
     if event == "rejected":
         report = _notice(connection, study.id, report)
@@ -129,8 +135,9 @@ def _notice(connection: sa.Connection, study: str, draft: FinishedReport) -> Fin
     text = f"The draft of this study was rejected by a reader and is no report. Reason: {reason}"
     rejected = Signature(person_name(name), ORGANIZATION, entry.time)
     return replace(
-        draft, text=text, sections=(Section("impression", text),), findings=(), flagged=(), rejected=rejected
-    )
+        draft, text=text, sections=(Section("impression", text),), findings=(), flagged=(), places=(),
+        rejected=rejected,
+    )  # fmt: skip
 
 
 def with_images(stored: Stored, *, maps: bool = False) -> FinishedReport:

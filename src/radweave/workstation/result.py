@@ -6,12 +6,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from radweave.core.evidence import DraftEvidence
-from radweave.core.study import LabelState, Report, Study
-from radweave.engine.drafts import ABOUT_SENTENCES
-from radweave.inference.explain.support import FLAGGED, STATE_WORDS, Claim, Finding, Sentence, Support, find_support
+from radweave.core.evidence import DraftEvidence, SentencePlace, ViewEvidence
+from radweave.core.ontology import modality_of
+from radweave.core.study import LabelState, Modality, Report, Study
+from radweave.data.boxes import is_box
+from radweave.engine.drafts import ABOUT_SENTENCES, json_value
+from radweave.inference.explain.support import (
+    FLAGGED,
+    STATE_WORDS,
+    Claim,
+    Finding,
+    Sentence,
+    Support,
+    find_support,
+    is_improbable,
+)
 from radweave.labels import NO_FINDING, Labeler
 from radweave.labels.comparisons import words_of_change
+from radweave.labels.places import places_name
 from radweave.workstation.finished import model_facts, writable
 
 if TYPE_CHECKING:
@@ -39,18 +51,20 @@ class StudyContext:
 
 def result_of(report: Report, card: RunCard, labeler: Labeler, known: StudyContext) -> dict[str, Any]:
     """Sentences with their support, findings, evidence, warnings and model of a draft, as JSON values."""
-    from radweave.engine.drafts import json_value
-
     report = _storable(report)
     support = find_support(report, labeler)
     prior_states = read_prior_states(None if known.prior is None else known.prior.report, labeler)
     section = "impression" if card.dataset.target == "impression" else "findings"
     rows = [(row.get("section", section), row.get("source")) for row in report.evidence.get("sentences") or ()]
     rows += [(section, None)] * (len(support.sentences) - len(rows))
+    views, modality = report.evidence.get("views") or [], modality_of(labeler.classes)
     return {
         "text": report.text,
         "sentences": [
-            {"section": part, **_sentence(sentence, origin, support, prior_states)}
+            {
+                "section": part,
+                **_sentence(sentence, origin, support, prior_states, places_of(sentence, views, modality)),
+            }
             for sentence, (part, origin) in zip(support.sentences, rows, strict=True)
         ],
         # A map of no class, such as a difference map, is no finding.
@@ -87,7 +101,33 @@ def _finding(finding: Finding, support: Support) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _sentence(sentence: Sentence, origin: Any, support: Support, prior_states: PriorStates) -> dict[str, Any]:
+def places_of(sentence: Sentence, views: Sequence[ViewEvidence], modality: Modality) -> list[dict[str, Any]] | None:
+    """Places of the findings that a sentence states; None of a run that checks none. A box names its image."""
+    if sentence.places is None:
+        return None
+    return [
+        {
+            **json_value(place),
+            "named": places_name(place["sides"], place["zones"], modality),
+            "improbable": is_improbable(place),
+            "boxes": _boxes_on(place, views),
+        }
+        for place in sentence.places
+    ]
+
+
+def _boxes_on(place: SentencePlace, views: Sequence[ViewEvidence]) -> list[dict[str, Any]]:
+    """Boxes with the ``image`` of their view, as ``views`` name it; none that does not lie on it."""
+    return [
+        {"image": views[view]["image"], "box": json_value(box)}
+        for view, box in ((one["view"], one["box"]) for one in place["boxes"])
+        if 0 <= view < len(views) and is_box(box, len(views[view]["covers"]))
+    ]
+
+
+def _sentence(
+    sentence: Sentence, origin: Any, support: Support, prior_states: PriorStates, places: list[dict[str, Any]] | None
+) -> dict[str, Any]:
     """A sentence with the lowest probability of its claims.
 
     It is flagged if its evidence contradicts or does not support it, or if it conflicts with the prior report.
@@ -110,6 +150,7 @@ def _sentence(sentence: Sentence, origin: Any, support: Support, prior_states: P
             "claims": [_claim(claim, support, probable) for claim in sentence.claims],
             "prior": prior,
             "verbatim": list(sentence.verbatim),
+            **({} if places is None else {"places": places}),
         },
     }
 

@@ -372,8 +372,7 @@ def _sentence(number: int, line: _Line, mentions: Mapping[str, Mention], ground:
     checked = (FINDING,) if verdict is Verdict.SUPPORTED else ()
     placed = _placed(line, stated) if checked else ()
     checked, stated = (*checked, *placed), tuple(name for name in stated if name not in placed)
-    probable = [place["probability"] for place in line.places or () if place["probability"] is not None]
-    if min(probable, default=1.0) < CHECKED_FROM / 2:
+    if any(is_improbable(place) for place in line.places or ()):
         verdict = min(verdict, Verdict.MISPLACED, key=order.index)
     return Sentence(
         number=number,
@@ -388,6 +387,11 @@ def _sentence(number: int, line: _Line, mentions: Mapping[str, Mention], ground:
         section=line.section,
         places=line.places,
     )
+
+
+def is_improbable(place: SentencePlace) -> bool:
+    """Tell if the images speak against the place of a finding."""
+    return place["probability"] is not None and place["probability"] < CHECKED_FROM / 2
 
 
 def _placed(line: _Line, stated: Sequence[str]) -> tuple[str, ...]:
