@@ -7,7 +7,7 @@ import { isOthers } from "./lock.js";
 import { offered, showMacros, tab, unfilled } from "./macros.js";
 import { about } from "./marks.js";
 import { drawTemplate } from "./template.js";
-import { against, margin, origin, probability, verdict, why } from "./words.js";
+import { against, margin, origin, places, probability, verdict, why } from "./words.js";
 
 export const SECTIONS = ["indication", "technique", "comparison", "findings", "impression"];
 const title = (section) => section[0].toUpperCase() + section.slice(1);
@@ -23,6 +23,12 @@ for (const end of ["pointerup", "pointercancel"]) document.addEventListener(end,
 
 export const canEdit = ({ study }) => (study.state === "drafted" || study.state === "edited") && !isOthers({ study });
 export const hasUnsaved = () => open !== null && open.text !== open.was;
+
+/** Boxes of the sentences' findings, each with the key of its sentence. */
+export const boxesOf = ({ study }) => (study?.draft?.sentences ?? []).flatMap(({ key: name, details }) => (details.places ?? []).flatMap(({ finding, boxes }) =>
+  boxes.map(({ image, box }) => ({ key: name, finding, image: String(image), box }))));
+
+const hasBox = ({ details }) => (details.places ?? []).some(({ boxes }) => boxes.length);
 
 /** Another study is shown. */
 export function forgetDraft() {
@@ -80,15 +86,16 @@ function drawSentence(page, row) {
     onfocusin: () => !isPressed && select(row.key), onclick: () => select(row.key), ondblclick: () => canEdit(page) && !isOpen && edit(page, row.key),
   },
   margin(row),
-  isOpen && canEdit(page) ? drawEditor(page) : h("p", { class: "words" }, row.text, row.flagged && row.looked_at && h("span", { class: "seen", title: "You looked at it" }, " ✓")),
+  isOpen && canEdit(page) ? drawEditor(page) : h("p", { class: "words" }, row.text, hasBox(row) && h("span", { class: "boxed", role: "img", "aria-label": "marked by a box", title: "A box marks it on the image" }), row.flagged && row.looked_at && h("span", { class: "seen", title: "You looked at it" }, " ✓")),
   mustLook && canEdit(page) && !isOpen && h("p", { class: "actions" }, button("I looked at it", () => look(page, row.key), { focus: `look-${row.key}`, class: "main look" })),
-  h("div", { class: "evidence" }, h("p", { class: "facts" }, verdict(row), against(row), h("span", {}, probability(row)), h("span", {}, origin(row)),
+  h("div", { class: "evidence" }, h("p", { class: "facts" }, verdict(row), against(row), places(row), h("span", {}, probability(row)), h("span", {}, origin(row)),
     row.flagged && row.looked_at && h("span", { class: "seen" }, "you looked at it"),
     mustLook && row.lookers.length > 0 && h("span", { class: "soft" }, `looked at by ${row.lookers.join(", ")}; not by you`)),
   h("div", { class: "foot" }, canEdit(page) && !isOpen && h("p", { class: "actions" },
     button("Edit", () => edit(page, row.key), { focus: `edit-${row.key}` }),
     button("Add after", () => insert(page, row.section, row.key), { focus: `add-${row.key}` }),
-    button("Remove", () => remove(page, row.key), { focus: `remove-${row.key}` })), why(row))),
+    button("Remove", () => remove(page, row.key), { focus: `remove-${row.key}` })),
+  hasBox(row) && h("p", { class: "actions" }, button("Show box", () => page.viewer?.showBox(row.key), { focus: `box-${row.key}` })), why(row))),
   isFollowed && canEdit(page) && drawEditor(page));
 }
 
@@ -307,6 +314,16 @@ export function keysOfDraft(page) {
     const next = unseen.find((row) => rows().indexOf(row) > place) ?? unseen[0];
     if (next) focusSentence(next.key);
   });
+  const toBox = (step) => {
+    const boxed = rows().filter(hasBox);
+    const place = rows().findIndex((row) => row.key === current);
+    const next = step > 0 ? boxed.find((row) => rows().indexOf(row) > place) ?? boxed[0] : boxed.findLast((row) => rows().indexOf(row) < place) ?? boxed.at(-1);
+    if (!next) return;
+    focusSentence(next.key);
+    page.viewer?.showBox(next.key);
+  };
+  key("b", "next sentence with a box, and its box", () => toBox(1));
+  key("B", "sentence with a box before, and its box", () => toBox(-1));
   key("l", "I looked at the sentence", onCurrent((row) => row.flagged && !row.looked_at && look(page, row.key)));
   key("e", "edit the sentence", onCurrent((row) => edit(page, row.key)));
   key("a", "add a sentence after it, or to the findings", () => {

@@ -5,7 +5,7 @@ import { markOf, refusalOf } from "./anyway.js";
 import { ask, repeat } from "./api.js";
 import { drawDifference, forgetDifference, showDifference } from "./difference.js";
 import { alarm, at, clearAlarm, h, redraw, say, time } from "./dom.js";
-import { drawDraft, forgetDraft, hasUnsaved, insertRecalled, keysOfDraft } from "./draft.js";
+import { boxesOf, drawDraft, forgetDraft, hasUnsaved, insertRecalled, keysOfDraft } from "./draft.js";
 import { drawExports } from "./exports.js";
 import { drawFindings, drawRecalled, forgetFindings } from "./findings.js";
 import "./frame.js";
@@ -13,7 +13,7 @@ import { drawHistory } from "./history.js";
 import { act, key } from "./keys.js";
 import { hold, holderLine, keepLock, letGo } from "./lock.js";
 import { loadMacros } from "./macros.js";
-import "./marks.js";
+import { markSentences, onMarked } from "./marks.js";
 import { drawPrior, forgetPrior, loadPrior, showPrior } from "./prior.js";
 import { add, countFor, decide, drawSign, hasAddendum, sign } from "./sign.js";
 import { chip } from "./states.js";
@@ -41,6 +41,7 @@ async function load() {
     page.evidence = evidence;
   }
   if (look === drawn) return;
+  page.viewer?.setBoxes(boxesOf(page));
   if (!isFilms) await loadPrior(page);
   if (id !== page.id) return;
   drawn = look;
@@ -206,15 +207,30 @@ async function showImages(given = null) {
   }
   const mine = (source = given ?? new Source(id));
   try {
-    page.mounting = mountViewer(at("viewer"), { study: id, source: mine });
+    page.mounting = mountViewer(at("viewer"), { study: id, source: mine, pointed, stepped: (by) => act(by > 0 ? "b" : "B") });
     const viewer = await page.mounting;
     if (mine !== source) return viewer.destroy();
     page.viewer = viewer;
     page.hasMaps = viewer.hasDraft;
+    viewer.setBoxes(boxesOf(page));
   } catch {
     if (mine === source && !otherWindow()) redraw(at("viewer"), h("p", {}, "The images cannot be shown."));
   }
 }
+
+let isOnBox = false;
+
+/** The pointer is on a box of these sentences, or on none. */
+function pointed(keys) {
+  if (!keys.length && !isOnBox) return;
+  isOnBox = keys.length > 0;
+  if (isFilms) {
+    page.viewer?.markBoxes(keys);
+    tell({ pointed: keys });
+  } else markSentences(keys);
+}
+
+onMarked((keys) => page.viewer?.markBoxes(keys));
 
 window.addEventListener("beforeunload", (event) => {
   if (hasUnsaved() || hasAddendum()) event.preventDefault();

@@ -6,6 +6,7 @@
 import { ask } from "./api.js";
 import { alarm, at, button, clearAlarm, h, redraw, say } from "./dom.js";
 import { relay } from "./keys.js";
+import { markSentences } from "./marks.js";
 
 const KEPT = "radweave.windows";
 const BOUNDS = "radweave.films-window";
@@ -27,6 +28,9 @@ const remote = {
   showFinding: (finding) => tell({ finding }),
   hideMaps: () => tell({ finding: null }),
   showPrior: () => tell({ prior: true }),
+  setBoxes() {}, // the films know the draft themselves
+  markBoxes: (marked) => tell({ marked }),
+  showBox: (box) => tell({ box }),
   destroy() {},
 };
 
@@ -76,7 +80,7 @@ export function toggleWindows() {
   if (!opened) alarm("The browser did not let the page open a window. Allow windows of this address.");
 }
 
-function heardByText({ here, left, key }) {
+function heardByText({ here, left, key, pointed }) {
   if (here !== undefined) {
     answered?.();
     if (here !== around.page.id) tell({ study: around.page.id });
@@ -84,6 +88,7 @@ function heardByText({ here, left, key }) {
   }
   if (left && isApart) part(false);
   if (key !== undefined) around.act(key);
+  if (pointed !== undefined) markSentences(pointed);
 }
 
 function part(on) {
@@ -96,7 +101,7 @@ function part(on) {
   say(on ? "The films are in a window of their own." : "The films are here again.");
 }
 
-function heardByFilms({ study, hello, again, finding, prior, focus, left, close }) {
+function heardByFilms({ study, hello, again, finding, prior, focus, left, close, marked, box }) {
   const { page, open, show } = around;
   if (close) return window.close();
   if (left) return alarm("The window with the draft was closed.", " ", button("Show the draft here", () => location.assign(`/studies/${page.id}`)));
@@ -108,6 +113,8 @@ function heardByFilms({ study, hello, again, finding, prior, focus, left, close 
   if (again) show();
   if (finding !== undefined) page.mounting?.then((viewer) => (finding === null ? viewer.hideMaps() : viewer.showFinding(finding)));
   if (prior) page.mounting?.then((viewer) => viewer.showPrior());
+  if (marked !== undefined) page.viewer?.markBoxes(marked);
+  if (box !== undefined) page.mounting?.then((viewer) => viewer.showBox(box));
   if (focus) at("viewer").focus();
 }
 

@@ -36,6 +36,13 @@ export function margin(row) {
 
 export const against = (row) => row.details.prior?.length > 0 && mark("bad", "⇄", "does not fit the prior report");
 
+/** What is known of the places of a sentence's findings. */
+export const places = ({ details }) => (details.places ?? []).map((place) => {
+  if (place.probability === null) return h("span", {}, `${place.named ? `${place.named}: ` : ""}place not checked`);
+  const words = `${place.named}, ${percent(place.probability)} probable as its place`;
+  return place.improbable ? mark("bad", "↔", words) : h("span", {}, words);
+});
+
 export function probability(row) {
   if (row.probability === null) return row.verdict === "edited" ? "no probability: it was edited" : "no probability";
   const kind = row.details.calibrated === true ? "calibrated" : row.details.calibrated === false ? "not calibrated" : "as the model gives it";
@@ -63,6 +70,8 @@ export function why({ details, confidence }) {
     ...claims.map((claim) => h("li", {}, h("b", {}, claim.name), ` ${claim.said}: ${claim.verdict}`,
       claim.probability !== null && `, probability ${percent(claim.probability)} (${claim.calibrated ? "calibrated" : "not calibrated"}), there from ${percent(claim.threshold)} on`,
       claim.agree.length > 0 && `; recalled ${cases(claim.agree)} ${claim.agree.length === 1 ? "says" : "say"} the same`, claim.differ.length > 0 && `; recalled ${cases(claim.differ)} ${claim.differ.length === 1 ? "says" : "say"} the opposite`)),
+    ...(details.places ?? []).map(({ finding, named, probability: likely, probabilities }) => h("li", {}, `Place of ${finding}: ${[named, likely === null ? "not checked" : `probability ${percent(likely)}`].filter(Boolean).join(", ")}`,
+      Object.keys(probabilities).length > 0 && `; by the images ${Object.entries(probabilities).map(([name, value]) => `${name} ${percent(value)}`).join(", ")}`)),
     ...(details.prior ?? []).map((text) => h("li", {}, text)),
     details.verbatim?.length > 0 && h("li", {}, `Stands word for word in recalled ${cases(details.verbatim)}.`),
     confidence !== null && confidence !== undefined && h("li", {}, `The language model was ${percent(confidence)} sure of its wording, which is not the probability that it is true.`),

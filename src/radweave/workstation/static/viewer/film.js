@@ -1,6 +1,7 @@
 // One image on the screen: a viewport of cornerstone3D with what stands over it: texts, orientation, scale, map, planes.
 
 import { Enums } from "../vendor/cornerstone/cornerstone.js";
+import { BoxLayer } from "./boxlayer.js";
 import { MapLayer } from "./maplayer.js";
 import { made } from "./elements.js";
 import { rangeOf, windowOf } from "./subjects.js";
@@ -11,11 +12,12 @@ const corner = (place) => made("p", { class: `rv-corner rv-${place}`, "aria-hidd
 const round = (value) => Number(value.toPrecision(5));
 
 export class Film {
-  /** `on` are listeners: active(film), changed(film, what) with what one of "window", "view", "slice". */
-  constructor(id, engine, on) {
+  /** `on` are listeners: active(film), changed(film, what) with what one of "window", "view", "slice", pointed(keys). */
+  constructor(id, engine, on, marks) {
     [this.id, this.engine, this.on, this.subject, this.plane, this.slab, this.preset, this.invert] = [id, engine, on, null, null, 0, null, false];
     this.view = made("div", { class: "rv-view" });
     this.layer = new MapLayer();
+    this.boxes = new BoxLayer(marks);
     this.corners = Object.fromEntries(["nw", "ne", "sw", "se"].map((place) => [place, corner(place)]));
     this.sides = Object.fromEntries(["left", "right", "top", "bottom"].map((side) => [side, made("span", { class: `rv-side rv-${side}`, "aria-hidden": "true" })]));
     this.scale = made("span", { class: "rv-scale", "aria-hidden": "true" });
@@ -23,8 +25,8 @@ export class Film {
     this.note = made("p", { class: "rv-note", role: "status" });
     this.element = made("section", {
       class: "rv-film", tabindex: "0", role: "application", "aria-roledescription": "image", "aria-describedby": "rv-keys", onfocus: () => on.active(this),
-      onpointerdown: () => this.element.focus({ preventScroll: true }), oncontextmenu: (event) => event.preventDefault(), onpointermove: (event) => this.probe(event),
-    }, this.view, this.layer.canvas, Object.values(this.lines), Object.values(this.sides), Object.values(this.corners), this.scale, this.note);
+      onpointerdown: () => this.element.focus({ preventScroll: true }), oncontextmenu: (event) => event.preventDefault(), onpointermove: (event) => this.probe(event), onpointerleave: () => on.pointed([]),
+    }, this.view, this.layer.canvas, this.boxes.svg, Object.values(this.lines), Object.values(this.sides), Object.values(this.corners), this.scale, this.note);
     this.watched = new ResizeObserver(() => this.fit());
     const { VOI_MODIFIED, CAMERA_MODIFIED, STACK_NEW_IMAGE, IMAGE_RENDERED } = Enums.Events;
     this.view.addEventListener(VOI_MODIFIED, ({ detail }) => this.windowed(detail.range));
@@ -266,6 +268,7 @@ export class Film {
     const words = [this.subject.isPrior ? "Image before" : "Image", this.subject.file, this.plane && `${this.plane} ${this.index + 1}`, `level ${round(center)}`, `width ${round(width)}`];
     this.element.setAttribute("aria-label", words.filter(Boolean).join(", "));
     this.layer.draw(this);
+    this.boxes.draw(this);
     this.on.drawn?.(this);
   }
 
@@ -292,11 +295,13 @@ export class Film {
     this.scale.textContent = length >= 10 ? `${length / 10} cm` : `${length} mm`;
   }
 
-  /** The value under the pointer. */
+  /** The value under the pointer, and the box. */
   probe({ clientX, clientY }) {
     if (!this.isShown) return;
     const box = this.view.getBoundingClientRect();
-    const [x, y] = this.toImage([clientX - box.left, clientY - box.top]).map(Math.floor);
+    const place = [clientX - box.left, clientY - box.top];
+    this.on.pointed(this.boxes.at(place));
+    const [x, y] = this.toImage(place).map(Math.floor);
     const value = this.valueAt(x, y);
     this.corners.se.textContent = value === null ? "" : `${x}, ${y}: ${round(value)} ${this.subject.unit}`;
   }

@@ -24,6 +24,7 @@ const COMMANDS = [
   ...Object.entries(HAND).map(([key, [, words]]) => [key, words]), ["Backspace", "remove a measurement"], ["Delete", "remove a measurement"],
   ["+", "zoom in"], ["-", "zoom out"], ["=", "whole image"], ["0", "one pixel of the image on one of the screen"], ["r", "turn right"], ["l", "turn left"], ["h", "flip across"], ["v", "flip down"], [" ", "as at first"],
   [".", "next layout"], [",", "layout before"], ["p", "beside the prior"], ["k", "films move together, or each alone"], ["x", "highest values of a slab (MIP)"], ["f", "full screen"],
+  ["b", "next sentence with a box"], ["B", "sentence with a box before"], ["s", "hide the boxes, or show them again"],
   ["m", "hide the map, or show it again"], ["o", "map: less opaque"], ["O", "map: more opaque"],
 ];
 for (const [key, words] of COMMANDS) define(PART, "Films", key, words);
@@ -36,8 +37,10 @@ let engines = 0;
 export const shown = new Set();
 
 export class Films {
-  constructor(element, source, list) {
+  /** `on` are listeners: pointed(keys) of the sentences whose box the pointer is on, stepped(by) to another one. */
+  constructor(element, source, list, on) {
     begin();
+    [this.on, this.marks] = [on, { boxes: [], marked: new Set(), isHidden: false }];
     this.modality = list.images[0].kind === "volume" ? "CT" : "DX";
     const subjectFor = (image) => new (this.modality === "CT" ? Scan : Radiograph)(image, source);
     [this.source, this.list, this.own, this.prior] = [source, list, list.images.map(subjectFor), list.prior.map(subjectFor)];
@@ -90,6 +93,7 @@ export class Films {
     this.level = number("Level", (center) => this.film.setWindow({ ...this.film.window, center }));
     this.width = number("Width", (width) => this.film.setWindow({ ...this.film.window, width }));
     this.inverting = toggle("Invert", () => this.invert());
+    this.boxing = toggle("Boxes", () => this.hideBoxes(), { "aria-pressed": "true", hidden: true, title: "Boxes that mark findings of the sentences" });
     this.slabs = toggle("MIP", () => this.setSlab(this.slab ? 0 : SLAB_MM), { hidden: this.modality !== "CT", title: `The highest values of ${SLAB_MM} mm around each slice` });
     this.layouts = choice("Layout", layoutsFor(this.modality, this.own, this.prior), (name) => this.setLayout(name, { isChosen: true }));
     this.before = toggle("Prior", () => this.showPrior(), { hidden: !this.prior.length, title: "The study before this one, beside it" });
@@ -99,7 +103,7 @@ export class Films {
     return made("div", { class: "rv-bar", role: "toolbar", "aria-label": "Images" }, group("Tools", ...this.taking.values()),
       group("Grey", this.presets, made("label", {}, "L ", this.level), made("label", {}, "W ", this.width), this.inverting),
       group("View", icon("−", "Zoom out", () => this.zoomBy(1 / FASTER)), icon("+", "Zoom in", () => this.zoomBy(FASTER)), icon("1:1", "1:1, actual pixels", () => this.each((film) => film.actualSize())),
-        icon("↻", "Turn right", () => this.turn(90)), icon("↔", "Flip across", () => this.flip(0)), icon("↕", "Flip down", () => this.flip(1)), push("Reset", () => this.reset()), this.slabs),
+        icon("↻", "Turn right", () => this.turn(90)), icon("↔", "Flip across", () => this.flip(0)), icon("↕", "Flip down", () => this.flip(1)), push("Reset", () => this.reset()), this.slabs, this.boxing),
       group("Layout", this.layouts, this.before, this.linking, push("Full", () => this.fullScreen(), { "aria-label": "Full screen", title: "Full screen" })));
   }
 
@@ -136,8 +140,8 @@ export class Films {
 
   add() {
     const film = new Film(`${this.engine.id}-${(this.made = (this.made ?? 0) + 1)}`, this.engine, {
-      active: (one) => this.activate(one), changed: (one, what) => this.follow(one, what), drawn: (one) => this.drawn(one),
-    });
+      active: (one) => this.activate(one), changed: (one, what) => this.follow(one, what), drawn: (one) => this.drawn(one), pointed: (keys) => this.on.pointed(keys),
+    }, this.marks);
     this.films.push(film);
     shown.add(film);
     this.grid.append(film.element);
@@ -401,6 +405,39 @@ export class Films {
     for (const film of this.films) if (film.isShown) film.viewport.render();
   }
 
+  /** Mark sentences' boxes as [{ key, finding, image, box }], box in shares of the image. */
+  setBoxes(boxes) {
+    this.marks.boxes = boxes;
+    this.boxing.hidden = !boxes.length;
+    this.drawBoxes();
+  }
+
+  markBoxes(keys) {
+    this.marks.marked = new Set(keys);
+    this.drawBoxes();
+  }
+
+  hideBoxes() {
+    this.marks.isHidden = !this.marks.isHidden;
+    this.press(this.boxing, !this.marks.isHidden);
+    this.drawBoxes();
+  }
+
+  drawBoxes() {
+    for (const film of this.films) if (film.isShown) film.boxes.draw(film);
+  }
+
+  /** Go to a sentence's first box: to its image, and through its middle. */
+  async showBox(key) {
+    const found = this.marks.boxes.find((one) => one.key === key);
+    const subject = this.own.find(({ name }) => name === found?.image);
+    if (!subject) return;
+    if (this.marks.isHidden) this.hideBoxes();
+    if (!this.films.some((film) => film.subject === subject)) await this.hang(subject);
+    const half = found.box.length / 2;
+    if (half === 3 && subject.size) this.goTo(subject.point(found.box.slice(0, 3).map((low, axis) => (low + found.box[half + axis]) / 2)));
+  }
+
   async showFinding(name) {
     this.finding = name;
     this.maps.show(name);
@@ -477,6 +514,7 @@ export class Films {
       Backspace: () => this.removeMeasured(), Delete: () => this.removeMeasured(), ".": () => this.nextLayout(1), ",": () => this.nextLayout(-1), p: () => this.showPrior(),
       k: () => this.setLinked(!this.isLinked), x: () => this.setSlab(this.slab ? 0 : SLAB_MM), f: () => this.fullScreen(),
       "Shift ArrowUp": () => this.shiftWindow(-1, 0), "Shift ArrowDown": () => this.shiftWindow(1, 0), "Shift ArrowLeft": () => this.shiftWindow(0, -1), "Shift ArrowRight": () => this.shiftWindow(0, 1),
+      b: () => this.on.stepped(1), B: () => this.on.stepped(-1), s: () => this.hideBoxes(),
       m: () => (this.finding ? this.hideMaps() : this.kept && this.showFinding(this.kept)),
       o: () => this.setOpacity(film.layer.opacity - 0.1), O: () => this.setOpacity(film.layer.opacity + 0.1),
     }[command];

@@ -300,6 +300,19 @@ export class Scan extends Subject {
     return pixels;
   }
 
+  /** The corners (x, y, z in mm) of a box (z0, y0, x0, z1, y1, x1 in shares) on a slice, or the slab around it; null where it does not reach there. */
+  outline(plane, place, slab, box) {
+    const [across, down, through] = AXES[plane];
+    const [low, high] = [box.slice(0, 3), box.slice(3)].map((shares) => this.point(shares));
+    const [middle, reach] = [this.depth(plane, place), (this.spacing[through] + slab) / 2];
+    if (high[through] <= middle - reach || low[through] >= middle + reach) return null;
+    return [[low, low], [high, low], [high, high], [low, high]].map(([one, other]) => {
+      const corner = [0, 0, 0];
+      [corner[across], corner[down], corner[through]] = [one[across], other[down], middle];
+      return corner;
+    });
+  }
+
   /** The middle of a slice's plane on its axis, in mm. */
   depth(plane, place) {
     return (place + 0.5) * this.spacing[AXES[plane][2]];

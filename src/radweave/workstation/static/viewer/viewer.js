@@ -10,8 +10,11 @@ import { made } from "./elements.js";
 import { Films } from "./films.js";
 import { Source } from "./source.js";
 
-/** Show a study's images in an element: `showFinding(name)`, `hideMaps()`, `showPrior()`, `destroy()`. */
-export async function mountViewer(element, { study, source: given }) {
+/**
+ * Show a study's images in an element: `showFinding(name)`, `hideMaps()`, `showPrior()`, `setBoxes(boxes)`,
+ * `markBoxes(keys)`, `showBox(key)`, `destroy()`. `pointed(keys)` and `stepped(by)` are told of boxes.
+ */
+export async function mountViewer(element, { study, source: given, pointed = () => {}, stepped = () => {} }) {
   const source = given?.open() ?? new Source(study.id ?? study);
   await styled();
   element.replaceChildren(made("p", { class: "rv-empty", role: "status" }, "The images are loading."));
@@ -19,7 +22,7 @@ export async function mountViewer(element, { study, source: given }) {
   source.stopped.signal.throwIfAborted(); // another study took the element meanwhile
   const first = list.images.find((one) => one.kind === "radiograph" && !one.problem && one.view !== "LATERAL");
   if (first) source.words(first.name).catch(() => {}); // on its way while the films are made; they tell of a failure
-  const shown = await open(element, source, list);
+  const shown = await open(element, source, list, { pointed, stepped });
   const focus = (event) => event.target === element && shown?.focus();
   element.addEventListener("focus", focus);
   return {
@@ -27,6 +30,9 @@ export async function mountViewer(element, { study, source: given }) {
     hasDraft: list.method !== null, // else maps may come yet
     hideMaps: () => shown?.hideMaps(),
     showPrior: () => shown?.showPrior(),
+    setBoxes: (boxes) => shown?.setBoxes(boxes),
+    markBoxes: (keys) => shown?.markBoxes(keys),
+    showBox: (key) => shown?.showBox(key),
     destroy() {
       source.stop();
       element.removeEventListener("focus", focus);
@@ -36,12 +42,12 @@ export async function mountViewer(element, { study, source: given }) {
   };
 }
 
-async function open(element, source, list) {
+async function open(element, source, list, on) {
   if (!list.images.length) {
     element.replaceChildren(made("p", { class: "rv-empty" }, "There is no image of this study that can be shown."));
     return null;
   }
-  const films = new Films(element, source, list);
+  const films = new Films(element, source, list, on);
   await films.start();
   return films;
 }
