@@ -41,9 +41,8 @@ ADDED = (
         Signature("Okoro^Ada^^Dr.", "Institute of Radiology", datetime(2026, 3, 7, 1, tzinfo=UTC)),
     ),
 )
-PLACE = StatedPlace(
-    IMPRESSION, "Pleural Effusion", "left pleura", ("left",), ("pleura",), 0.8, (MarkedBox(0, (0.5, 0.25, 0.75, 0.5)),)
-)
+BOX = MarkedBox(0, (0.5, 0.25, 0.75, 0.5), source=0)
+PLACE = StatedPlace(IMPRESSION, "Pleural Effusion", "left pleura", ("left",), ("pleura",), 0.8, (BOX,))
 STUDY = "1.2.826.0.1.3680043.8.498.1"
 
 
@@ -81,7 +80,7 @@ def finished(**changes: Any) -> FinishedReport:
         pictures=(Picture("View 1, PA", grey),),
         maps=(HeatMap("Cardiomegaly", 0.5, (Panel("View 1, PA", grey, np.tile(np.linspace(0, 0.5, 80), (96, 1))),)),),
     )
-    return replace(report, **changes)
+    return replace(report, **{"places": (PLACE,), **changes})
 
 
 def placed(name: str) -> HeatMap:

@@ -24,7 +24,8 @@ pytestmark = pytest.mark.programs
 
 DICOM = [name for name, kind in FORMATS.items() if kind.suffix == ".dcm"]
 SR = ["sr-basic", "sr-tid1500"]
-KINDS = ("BasicTextSR", "Comprehensive3DSR", "EncapsulatedPDF", "MultiframeTrueColorSCImage", "ParametricMap")
+KINDS = ("BasicTextSR", "Comprehensive3DSR", "EncapsulatedPDF", "MultiframeTrueColorSCImage", "ParametricMap",
+         "GrayscaleSoftcopyPresentationState")  # fmt: skip
 CR = "1.2.840.10008.5.1.4.1.1.1"
 HOSTILE = "a < b & c | d ^ e ~ f \\ g <b>\tx</b> &lt;\u00a0山\u202e\u2028 \U0001f600\ufffe\x07\x0b end \\.br\\\r\nnext"
 LONG = "The lungs are clear, äöü. " * 500

@@ -46,7 +46,8 @@ ReportFormat = Annotated[
     str | None,
     typer.Option(
         "--format",
-        help="What --out is, for one study: sr-basic, sr-tid1500, pdf-dicom, map-dicom, pdf, fhir, fhir-r5, hl7, text.",
+        help="What --out is, for one study: sr-basic, sr-tid1500, pdf-dicom, map-dicom, box-dicom, pdf, fhir, fhir-r5,"
+        " hl7, text.",
     ),
 ]
 AtTest = Annotated[

@@ -294,7 +294,7 @@ def report(
 ) -> Response:
     """The newest version as a file for other systems, with its addenda. 409 if it was rejected or altered.
 
-    pdf, text, fhir, fhir-r5, hl7, sr-basic, sr-tid1500, pdf-dicom or map-dicom.
+    pdf, text, fhir, fhir-r5, hl7, sr-basic, sr-tid1500, pdf-dicom, map-dicom or box-dicom.
     """
     if station.settings.hide_patients:
         raise HTTPException(403, "a report names its patient, and this server hides patients")

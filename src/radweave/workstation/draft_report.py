@@ -18,6 +18,7 @@ from radweave.inference.pictures import Picture as ReadPicture
 from radweave.inference.pictures import covered_by_map, view_of
 from radweave.inference.predictor import Predictor
 from radweave.labels import get_labeler
+from radweave.workstation.box_objects import on_images
 from radweave.workstation.finished import (
     Finding,
     FinishedReport,
@@ -31,7 +32,7 @@ from radweave.workstation.finished import (
     model_from,
     writable,
 )
-from radweave.workstation.identity import read_identities
+from radweave.workstation.identity import by_file, read_identities
 from radweave.workstation.map_objects import heat_maps
 from radweave.workstation.result import places_of
 
@@ -60,6 +61,11 @@ def finished_report(
         for number, (_, picture) in enumerate(views)
     ]
     named = [(subject.title, picture) for subject, (_, picture) in zip(subjects, views, strict=True)]
+    places = [
+        StatedPlace.of("".join(part for part, _ in line.parts), place)
+        for line in support.sentences
+        for place in places_of(line, shown, predictor.modality) or ()
+    ]
     return FinishedReport(
         study_id=report.study_id,
         text=report.text,
@@ -76,11 +82,7 @@ def finished_report(
         sources=sources,
         pictures=tuple(Picture(panel.title, panel.grey) for subject in subjects for panel in subject.panels()),
         maps=heat_maps({**report.evidence, "views": shown}, named, findings),
-        places=tuple(
-            StatedPlace.of("".join(part for part, _ in line.parts), place)
-            for line in support.sentences
-            for place in places_of(line, shown, predictor.modality) or ()
-        ),
+        places=on_images(places, [picture for _, picture in views], by_file([path for path, _ in views], sources)),
     )
 
 

@@ -121,11 +121,15 @@ class Flagged:
 class MarkedBox:
     """A box of a finding, in shares of its image as ``core.study.FindingBox`` has it.
 
-    ``image`` is the index of the image among those of the study.
+    ``image`` is the index of the image among those of the study, and ``source`` that of a radiograph among the
+    ``sources``. A box of a scan has eight corners in mm: of x, y and z the lower before the upper end, z changing
+    first.
     """
 
     image: int
     box: tuple[float, ...]
+    source: int | None = None
+    corners_lps: tuple[tuple[float, float, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,8 +441,8 @@ def spoken_date(date: str) -> str:
 _SPACE: Final = uuid.UUID("bd7da9c8-6b8f-5187-ad9a-b550b08bf57a")
 # Raised when the content of an object changes for the same report: archives keep the first object of a UID.
 LAYOUT: Final = 2
-_URGENCY: Final = "requested_procedure_priority"
-"""Header that is no part of a report: of a study that a reader makes urgent the report is the same."""
+_NO_CONTENT: Final = {"requested_procedure_priority", "display"}
+"""Headers that are no part of a report: of a study that a reader makes urgent the report is the same."""
 
 
 def named_uuid(*parts: str) -> uuid.UUID:
@@ -465,7 +469,7 @@ def report_key(report: FinishedReport) -> tuple[str, ...]:
     sources = sorted(report.sources, key=lambda source: source.sop_instance_uid)
     content: dict[str, object] = {
         "study": report.study_id if not report.sources else report.sources[0].study_instance_uid,
-        "images": [source.model_dump(exclude={_URGENCY}) for source in sources],
+        "images": [source.model_dump(exclude=_NO_CONTENT) for source in sources],
         "model": device_uid(report.model),
         "text": report.text,
         "sections": [(section.kind, section.text) for section in report.sections],

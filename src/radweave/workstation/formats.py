@@ -59,6 +59,7 @@ class Format:
 
 
 MAPS: Final = "map-dicom"
+BOXES: Final = "box-dicom"
 _DICOM = b"\0" * 128 + b"DICM"
 _CAUTION = CAUTION.encode()
 _LARGEST_BYTES = 1 << 28
@@ -67,6 +68,7 @@ _FORMATS: Final = (
     Format("sr-tid1500", ".dcm", "structured_reports.write_tid1500", _DICOM, _CAUTION, needs_dicom=True),
     Format("pdf-dicom", ".dcm", "pdf.write_encapsulated_pdf", _DICOM, _CAUTION, needs_dicom=True),
     Format(MAPS, ".dcm", "map_objects.write_maps", _DICOM, _CAUTION, needs_dicom=True),
+    Format(BOXES, ".dcm", "box_objects.write_boxes", _DICOM, _CAUTION, needs_dicom=True),
     Format("pdf", ".pdf", "pdf.write_pdf", b"%PDF-", _CAUTION, needs_dicom=False),
     Format("fhir", ".json", "fhir.write_fhir", b"{", b'"urn:radweave:findings"', needs_dicom=False),
     Format("fhir-r5", ".json", "fhir.write_fhir_r5", b"{", b'"urn:radweave:findings"', needs_dicom=False),

@@ -20,6 +20,23 @@ READ_TIMEOUT_S = 30.0
 _ONE_PATIENT = ("patient_id", "patient_name", "issuer_of_patient_id", "study_instance_uid")
 
 
+class Display(Record):
+    """Grey values of an image, and the place of a slice (PS3.3 C.7.6.2.1.1), as its header states them.
+
+    ``rescale`` is (slope, intercept), ``window`` (center, width) of ``function``, ``orientation`` the directions of
+    rows and columns, ``spacing_mm`` that between rows and columns. ``has_table`` is True for a modality LUT.
+    """
+
+    is_inverted: bool = False
+    has_table: bool = False
+    rescale: tuple[float, float] | None = None
+    window: tuple[float, float] | None = None
+    function: str = "LINEAR"
+    position_lps: tuple[float, float, float] | None = None
+    orientation: tuple[float, float, float, float, float, float] | None = None
+    spacing_mm: tuple[float, float] | None = None
+
+
 class Identity(Record):
     """The patient, study and instance of one DICOM file; "" for unstated values, which ``repr`` hides.
 
@@ -50,6 +67,7 @@ class Identity(Record):
     requested_procedure_priority: str = Field(default="", repr=False)
     rows: int | None
     columns: int | None
+    display: Display = Field(default=Display(), repr=False)
 
 
 def _keyword(field: str) -> str:
@@ -101,6 +119,12 @@ def _dicom_files(path: Path) -> list[Path]:
     if path.is_dir():
         return series_files(path)
     return [path] if sniff(path) == "dicom" else []
+
+
+def by_file(files: Sequence[Path], identities: Sequence[Identity]) -> list[tuple[int, ...]]:
+    """Indices of the identities of each file, in the order of ``read_identities``; () for one that is no DICOM."""
+    rest = iter(range(len(identities)))
+    return [tuple(next(rest) for _ in _dicom_files(path)) for path in files]
 
 
 def _read(file: Path, pool: Sandbox) -> tuple[Identity, list[str]]:

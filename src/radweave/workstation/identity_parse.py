@@ -6,6 +6,7 @@ An invalid identifying value is refused, an invalid describing one left out with
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ from typing import Any, Final
 from pydicom.charset import python_encoding
 from pydicom.dataset import Dataset
 from pydicom.multival import MultiValue
+from pydicom.sequence import Sequence
 
 from radweave.core.errors import InputError
 from radweave.io import worker
@@ -38,6 +40,7 @@ DESCRIBING: Final = {
     "PatientIdentityRemoved": 16, "DeidentificationMethod": 64, "FrameOfReferenceUID": 64,
     "RequestedProcedurePriority": 16,
 }  # fmt: skip
+DISPLAY: Final = "Display"
 _NAMES: Final = ("PatientName", "ReferringPhysicianName")
 _NUMBERS: Final = ("Rows", "Columns")
 
@@ -69,7 +72,48 @@ def parse_identity(request: dict[str, Any]) -> worker.Message:
     for keyword in _NUMBERS:
         value = dataset.get(keyword)
         fields[keyword] = value if isinstance(value, int) and 0 < value < 1 << 16 else None
-    return {**fields, "warnings": warnings}, {}
+    return {**fields, DISPLAY: _display(dataset), "warnings": warnings}, {}
+
+
+def _display(dataset: Dataset) -> dict[str, Any]:
+    """Grey values and place of an image as its header states them; what cannot be used is left out.
+
+    ``window`` is (center, width): the first one of the file, or the range of its table. PS3.3 C.7.6.2, C.11.1, C.11.2.
+    """
+    center, width = _numbers(dataset, "WindowCenter", None), _numbers(dataset, "WindowWidth", None)
+    window = (center[0], width[0]) if center and width and width[0] >= 1 else None
+    descriptor = _numbers(_first(dataset, "VOILUTSequence"), "LUTDescriptor", 3)
+    if window is None and descriptor is not None:
+        count = descriptor[0] or 1 << 16
+        window = (descriptor[1] + count / 2, count)
+    slope, intercept = _numbers(dataset, "RescaleSlope", 1), _numbers(dataset, "RescaleIntercept", 1)
+    function = str(dataset.get("VOILUTFunction") or "")
+    return {
+        "is_inverted": dataset.get("PhotometricInterpretation") == "MONOCHROME1",
+        "has_table": _first(dataset, "ModalityLUTSequence") is not None,
+        "rescale": (slope[0], intercept[0]) if slope and intercept else None,
+        "window": window,
+        "function": function if function in ("LINEAR_EXACT", "SIGMOID") else "LINEAR",
+        "position_lps": _numbers(dataset, "ImagePositionPatient", 3),
+        "orientation": _numbers(dataset, "ImageOrientationPatient", 6),
+        "spacing_mm": _numbers(dataset, "PixelSpacing", 2),
+    }
+
+
+def _first(dataset: Dataset, keyword: str) -> Dataset | None:
+    sequence = dataset.get(keyword)
+    return sequence[0] if isinstance(sequence, Sequence) and len(sequence) else None
+
+
+def _numbers(dataset: Dataset | None, keyword: str, count: int | None) -> tuple[float, ...] | None:
+    """The numbers of a field; None where they are not ``count`` (None: at least one) finite numbers."""
+    try:
+        value: Any = None if dataset is None else dataset.get(keyword)
+        numbers = tuple(float(each) for each in (value if isinstance(value, (list, MultiValue)) else [value]))
+    except (TypeError, ValueError):
+        return None
+    usable = bool(numbers) and all(map(math.isfinite, numbers)) and count in (None, len(numbers))
+    return numbers if usable else None
 
 
 def _charset(dataset: Dataset) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
@@ -19,6 +19,7 @@ from radweave.core.study import LabelState
 from radweave.inference.explain.maps import shown
 from radweave.inference.explain.support import unchecked_note, verdict_words
 from radweave.workstation import drafts, outbox, store
+from radweave.workstation.box_objects import on_images
 from radweave.workstation.database import drafts as drafts_table
 from radweave.workstation.database import evidence, sentences, signoffs, studies, users
 from radweave.workstation.drafts import drafted_version
@@ -35,7 +36,7 @@ from radweave.workstation.finished import (
     model_from,
     person_name,
 )
-from radweave.workstation.identity import Identity, read_identities
+from radweave.workstation.identity import Identity, by_file, read_identities
 from radweave.workstation.map_objects import heat_maps
 
 if TYPE_CHECKING:
@@ -141,14 +142,20 @@ def _notice(connection: sa.Connection, study: str, draft: FinishedReport) -> Fin
 
 
 def with_images(stored: Stored, *, maps: bool = False) -> FinishedReport:
-    """The report with the identities of its images, pictures, and maps if ``maps``.
+    """The report with the identities of its images, boxes on them, pictures, and maps if ``maps``.
 
     Raises:
         InputError: as ``read_identities``.
     """
     report, files = stored.report, stored.files
     sources, warnings = read_identities(files)
-    return replace(_of(report, sources, warnings), pictures=tuple(_pictures(files)), maps=_maps(stored) if maps else ())
+    pictures = [_read(file) for file in files]
+    return replace(
+        _of(report, sources, warnings),
+        places=on_images(report.places, pictures, by_file(files, sources)),
+        pictures=tuple(_pictures(pictures)),
+        maps=_maps(stored, pictures) if maps else (),
+    )
 
 
 def _of(report: FinishedReport, sources: tuple[Identity, ...], warnings: tuple[str, ...]) -> FinishedReport:
@@ -157,47 +164,42 @@ def _of(report: FinishedReport, sources: tuple[Identity, ...], warnings: tuple[s
     return replace(report, sources=sources, warnings=(*report.warnings, *warnings), predecessor=before)
 
 
-def _maps(stored: Stored) -> tuple[HeatMap, ...]:
+def _maps(stored: Stored, pictures: Sequence[Radiograph | Volume | None]) -> tuple[HeatMap, ...]:
     """Maps over their images; none if the images do not match."""
-    from radweave.inference.pictures import read_scan
-    from radweave.io.images import read_radiograph
-
     named: list[tuple[str, Radiograph | Volume]] = []
     for number, view in enumerate(stored.evidence.get("views") or (), start=1):
         place = view.get("image")
-        if not isinstance(place, int) or not 0 <= place < len(stored.files):
+        picture = pictures[place] if isinstance(place, int) and 0 <= place < len(pictures) else None
+        if picture is None:
             return ()
-        is_scan = len(view.get("covers") or ()) == 3
-        file = stored.files[place]
-        named.append((f"View {number}, {view['view']}", read_scan(file) if is_scan else read_radiograph(file)))
+        named.append((f"View {number}, {view['view']}", picture))
     return heat_maps(stored.evidence, named, stored.report.findings)
 
 
-def _pictures(files: Sequence[Path]) -> list[Picture]:
-    """Pictures of radiographs, and three slices of scans; unreadable files have none."""
-    pictures: list[Picture] = []
-    for number, file in enumerate(files, start=1):
-        for read in (_slices,) if file.is_dir() else (_radiograph, _slices):
-            with suppress(InputError):
-                pictures += read(number, file)
-                break
-    return pictures
-
-
-def _radiograph(number: int, file: Path) -> list[Picture]:
+def _read(file: Path) -> Radiograph | Volume | None:
+    """The image of a file or folder; None for one that cannot be read."""
+    from radweave.inference.pictures import read_scan
     from radweave.io.images import read_radiograph
 
-    radiograph = read_radiograph(file)
-    return [Picture(f"View {number}, {radiograph.view.value.lower()}", shown(radiograph.pixels))]
+    for read in (read_scan,) if file.is_dir() else (read_radiograph, read_scan):
+        with suppress(InputError):
+            return read(file)
+    return None
 
 
-def _slices(number: int, file: Path) -> list[Picture]:
+def _pictures(read: Sequence[Radiograph | Volume | None]) -> Iterator[Picture]:
+    """Pictures of radiographs, and three slices of scans."""
     from radweave.data.ct import CtPreprocessing
     from radweave.inference.explain import scan_subject
-    from radweave.inference.pictures import read_scan
+    from radweave.io.images import Radiograph
 
-    subject = scan_subject(read_scan(file), CtPreprocessing(window_hu=_SHOWN_HU))
-    return [Picture(panel.title, panel.grey) for panel in subject.panels()]
+    for number, picture in enumerate(read, start=1):
+        if isinstance(picture, Radiograph):
+            yield Picture(f"View {number}, {picture.view.value.lower()}", shown(picture.pixels))
+        elif picture is not None:
+            with suppress(InputError):
+                subject = scan_subject(picture, CtPreprocessing(window_hu=_SHOWN_HU))
+                yield from (Picture(panel.title, panel.grey) for panel in subject.panels())
 
 
 def _sections(sentences: Sequence[dict[str, Any]]) -> tuple[Section, ...]:

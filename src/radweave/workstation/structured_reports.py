@@ -4,35 +4,47 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
+import numpy as np
 from highdicom.sr import (
     AlgorithmIdentification,
     CodedConcept,
     DeviceObserverIdentifyingAttributes,
+    FindingSite,
+    ImageRegion,
     LanguageOfContentItemAndDescendants,
     Measurement,
     MeasurementReport,
     MeasurementsAndQualitativeEvaluations,
     ObservationContext,
     ObserverContext,
+    PlanarROIMeasurementsAndQualitativeEvaluations,
     QualitativeEvaluation,
     SourceImageForMeasurementGroup,
+    SourceImageForRegion,
+    SourceSeriesForSegmentation,
     TrackingIdentifier,
+    VolumeSurface,
+    VolumetricROIMeasurementsAndQualitativeEvaluations,
 )
+from numpy.typing import NDArray
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.uid import UID, BasicTextSRStorage, Comprehensive3DSRStorage, ExplicitVRLittleEndian
 
 from radweave.core.errors import InputError
 from radweave.core.study import LabelState
+from radweave.labels.places import LUNG_ZONES
 from radweave.workstation.finished import (
     CAUTION,
     MAKER,
     Finding,
     FinishedReport,
+    MarkedBox,
     Signature,
+    StatedPlace,
     addendum_lines,
     caution_lines,
     device_uid,
@@ -100,7 +112,13 @@ PROCESSING: Final = Code("109102", "DCM", "Processing Equipment")
 CHEST_IMAGING: Final = Code("413815006", "SCT", "Chest imaging")
 PROBABILITY: Final = Code("122157", "DCM", "Probability")
 IN_THE_REPORT: Final = Code("STATED", PRIVATE_SCHEME, "Stated in the report")
+OF_THE_PLACE: Final = Code("PLACE", PRIVATE_SCHEME, "Probability of the stated place")
+LUNG: Final = Code("39607008", "SCT", "Lung")
+THORAX: Final = Code("43799004", "SCT", "Thoracic cavity")
 NO_UNITS: Final = Code("1", "UCUM", "no units")
+LATERALITY: Final[Mapping[str, Code]] = MappingProxyType(
+    {"left": Code("7771000", "SCT", "Left"), "right": Code("24028007", "SCT", "Right")}
+)
 
 _MODALITIES: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -305,6 +323,7 @@ def _is_ascii(dataset: Dataset) -> bool:
 
 # Modules of structured reports (PS3.3 C.17.1 to C.17.3), and items of their content trees.
 
+_Region = PlanarROIMeasurementsAndQualitativeEvaluations | VolumetricROIMeasurementsAndQualitativeEvaluations
 Relation = Literal["CONTAINS", "HAS CONCEPT MOD", "HAS OBS CONTEXT", "HAS ACQ CONTEXT"]
 SEPARATE: Final = "SEPARATE"
 
@@ -486,7 +505,7 @@ def write_tid1500(report: FinishedReport) -> bytes:
     (content,) = MeasurementReport(
         observation_context=ObservationContext(observer_device_context=device),
         procedure_reported=_concept(CHEST_IMAGING),
-        imaging_measurements=[_group(finding, report, key) for finding in report.findings],
+        imaging_measurements=[*(_group(finding, report, key) for finding in report.findings), *_regions(report, key)],
         title=_concept(MEASUREMENT_REPORT),
         language_of_content_item_and_descendants=LanguageOfContentItemAndDescendants(_concept(ENGLISH)),
     )
@@ -539,6 +558,79 @@ def _group(finding: Finding, report: FinishedReport, key: tuple[str, ...]) -> Me
         qualitative_evaluations=[evaluation],
         source_images=_images(report),
     )
+
+
+def _regions(report: FinishedReport, key: tuple[str, ...]) -> Iterator[_Region]:
+    """A group for each box of a finding of a sentence: a line on a radiograph, or the surface of a box of a scan.
+
+    Boxes on images that are no DICOM, and of scans without a frame of reference, are left out.
+    """
+    for number, place in enumerate(report.places):
+        for rank, box in enumerate(place.boxes):
+            region = _region(place, box, report, uid("box", str(number), str(rank), *key))
+            if region is not None:
+                yield region
+
+
+def _region(place: StatedPlace, box: MarkedBox, report: FinishedReport, tracking_uid: str) -> _Region | None:
+    tracking = TrackingIdentifier(uid=tracking_uid, identifier=place.sentence)
+    algorithm = AlgorithmIdentification(f"{MAKER} {report.model.method}", report.model.version)
+    finding, sites, measurements = _concept(code_of(place.finding)), _sites(place), []
+    if place.probability is not None:
+        value = round(place.probability, 4)
+        measurements.append(Measurement(name=_concept(OF_THE_PLACE), value=value, unit=_concept(NO_UNITS)))
+    if box.corners_lps and report.patient.frame_of_reference_uid:
+        return VolumetricROIMeasurementsAndQualitativeEvaluations(
+            tracking_identifier=tracking,
+            referenced_volume_surface=VolumeSurface(
+                "POLYGON",
+                [np.array([box.corners_lps[corner] for corner in face]) for face in FACES],
+                report.patient.frame_of_reference_uid,
+                source_series=SourceSeriesForSegmentation(report.patient.series_instance_uid),
+            ),
+            finding_type=finding,
+            algorithm_id=algorithm,
+            finding_sites=sites,
+            measurements=measurements,
+        )
+    image = None if box.source is None else report.sources[box.source]
+    outline = None if image is None else outline_px(box, image)
+    if image is None or outline is None:
+        return None
+    return PlanarROIMeasurementsAndQualitativeEvaluations(
+        tracking_identifier=tracking,
+        referenced_region=ImageRegion(
+            "POLYLINE", outline, SourceImageForRegion(image.sop_class_uid, image.sop_instance_uid)
+        ),
+        finding_type=finding,
+        algorithm_id=algorithm,
+        finding_sites=sites,
+        measurements=measurements,
+    )
+
+
+def _sites(place: StatedPlace) -> list[FindingSite]:
+    """The stated place: lung or thorax, side, and the zone in words."""
+    if not place.named:
+        return []
+    location = _concept(LUNG if place.zones and {*place.zones} <= {*LUNG_ZONES} else THORAX)
+    modifier = _concept(private_code(place.named)) if place.zones else None
+    return [
+        FindingSite(location, None if side is None else _concept(LATERALITY[side]), modifier)
+        for side in place.sides or (None,)
+    ]
+
+
+FACES: Final = ((0, 2, 6, 4, 0), (1, 3, 7, 5, 1), (0, 1, 3, 2, 0), (4, 5, 7, 6, 4), (0, 1, 5, 4, 0), (2, 3, 7, 6, 2))
+"""Corners of a box of a scan (``MarkedBox``) along each of its faces."""
+
+
+def outline_px(box: MarkedBox, source: Identity) -> NDArray[np.float64] | None:
+    """A box of a radiograph as a closed line of (column, row) pixels from the upper left corner of the first one."""
+    if source.rows is None or source.columns is None or len(box.box) != 4:
+        return None
+    left, top, right, bottom = np.array(box.box) * [source.columns, source.rows, source.columns, source.rows]
+    return np.array([(left, top), (right, top), (right, bottom), (left, bottom), (left, top)])
 
 
 def _images(report: FinishedReport) -> list[SourceImageForMeasurementGroup] | None:

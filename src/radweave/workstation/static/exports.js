@@ -5,7 +5,7 @@ import { alarm, at, button, h, redraw, time } from "./dom.js";
 
 const FORMATS = {
   pdf: "PDF", text: "plain text", fhir: "FHIR R4", "fhir-r5": "FHIR R5", hl7: "HL7 v2", "sr-tid1500": "DICOM SR (TID 1500)",
-  "sr-basic": "DICOM Basic Text SR", "pdf-dicom": "PDF in DICOM", "map-dicom": "maps as DICOM",
+  "sr-basic": "DICOM Basic Text SR", "pdf-dicom": "PDF in DICOM", "map-dicom": "maps as DICOM", "box-dicom": "boxes as DICOM",
 };
 
 export async function drawExports(page) {

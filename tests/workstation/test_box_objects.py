@@ -1,0 +1,234 @@
+"""Boxes as DICOM: where they lie on radiographs and slices, and what a presentation state repeats of its images."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from pydicom import dcmread
+from pydicom.dataset import Dataset
+
+from radweave.core.errors import InputError
+from radweave.data.boxes import box_of_mask
+from radweave.inference.pictures import read_scan
+from radweave.io.images import read_radiograph
+from radweave.workstation.box_objects import on_images
+from radweave.workstation.finished import FinishedReport, MarkedBox
+from radweave.workstation.formats import BOXES, FORMATS
+from radweave.workstation.identity import by_file, read_identities
+from tests.image_files import chest, edit, write_dicom, write_series
+from tests.workstation.archive import needs
+from tests.workstation.reports import BOX, PLACE, SIGNED, STUDY, finished, identity
+
+TID1500 = "sr-tid1500"
+SLICES, ROWS, COLUMNS = slice(5, 9), slice(10, 20), slice(12, 30)
+"""The bright voxels of the scan, as it is stored."""
+
+
+def written(name: str, report: FinishedReport) -> Dataset:
+    return dcmread(io.BytesIO(FORMATS[name].bytes_of(report)))
+
+
+def about(*files: Path, **changes: Any) -> FinishedReport:
+    """A report about files; boxes are those of ``places``."""
+    sources, _ = read_identities(files)
+    pictures = [read_scan(file) if file.is_dir() else read_radiograph(file) for file in files]
+    places = on_images(changes.pop("places", (PLACE,)), pictures, by_file(files, sources))
+    return finished(sources=sources, places=places, **changes)
+
+
+def outlines(dataset: Dataset) -> dict[str, NDArray[np.float64]]:
+    """SOP Instance UID of each annotated image -> left, top, right and bottom of its only line."""
+    edges = {}
+    for item in dataset.GraphicAnnotationSequence:
+        (graphic,), (image,) = item.GraphicObjectSequence, item.ReferencedImageSequence
+        points = np.array(graphic.GraphicData).reshape(-1, 2)
+        assert len(points) == graphic.NumberOfGraphicPoints
+        assert (points[0] == points[-1]).all()
+        edges[str(image.ReferencedSOPInstanceUID)] = np.concatenate([points.min(axis=0), points.max(axis=0)])
+    return edges
+
+
+def regions(dataset: Dataset) -> list[Dataset]:
+    """The groups of a TID 1500 report that have a box."""
+    (groups,) = [item for item in dataset.ContentSequence if _name(item) == "126010"]
+    return [
+        group for group in groups.ContentSequence
+        if any(item.ValueType.startswith("SCOORD") for item in group.ContentSequence)
+    ]  # fmt: skip
+
+
+def _name(item: Dataset) -> str:
+    return str(item.ConceptNameCodeSequence[0].CodeValue) if "ConceptNameCodeSequence" in item else ""
+
+
+def test_a_presentation_state_draws_each_box_on_its_view(tmp_path: Path) -> None:
+    same = {"StudyInstanceUID": STUDY, "SeriesInstanceUID": f"{STUDY}.1"}
+    files = (write_dicom(tmp_path / "a.dcm", chest(96, 80), **same),
+             write_dicom(tmp_path / "b.dcm", chest(60, 50), **same))  # fmt: skip
+    boxes = (MarkedBox(1, (0.5, 0.25, 0.75, 0.5)), MarkedBox(0, (0.0, 0.5, 0.5, 1.0)))
+    report = about(*files, places=(replace(PLACE, boxes=boxes),), signature=SIGNED)
+    dataset = written(BOXES, report)
+    first, second = (source.sop_instance_uid for source in report.sources)
+    edges = outlines(dataset)
+    assert edges[first].tolist() == [0, 48, 40, 96]
+    assert edges[second].tolist() == [25, 15, 37.5, 30]
+    assert {
+        text.UnformattedTextValue for item in dataset.GraphicAnnotationSequence for text in item.TextObjectSequence
+    } == {"Pleural Effusion"}
+    assert dataset.GraphicLayerSequence[0].GraphicLayerDescription.startswith("Signed by Dr. Jana Weber")
+    (series,) = dataset.ReferencedSeriesSequence
+    assert {str(item.ReferencedSOPInstanceUID) for item in series.ReferencedImageSequence} == {first, second}
+    corners = {
+        str(item.ReferencedImageSequence[0].ReferencedSOPInstanceUID): list(item.DisplayedAreaBottomRightHandCorner)
+        for item in dataset.DisplayedAreaSelectionSequence
+    }
+    assert corners == {first: [80, 96], second: [50, 60]}
+
+
+@pytest.mark.parametrize(
+    ("tags", "window", "shape"),
+    [
+        ({"WindowCenter": [300, 5], "WindowWidth": [500, 9], "RescaleSlope": 2, "RescaleIntercept": -7,
+          "PhotometricInterpretation": "MONOCHROME1", "VOILUTFunction": "SIGMOID"}, (300, 500, "SIGMOID"), "INVERSE"),
+        ({"WindowCenter": "x", "RescaleSlope": 2, "RescaleIntercept": -7}, None, "IDENTITY"),
+    ],
+    ids=["window", "none"],
+)  # fmt: skip
+def test_a_presentation_state_repeats_the_grey_values_of_its_images(
+    tags: dict[str, Any], window: tuple[float, float, str] | None, shape: str, tmp_path: Path
+) -> None:
+    path = write_dicom(tmp_path / "a.dcm", chest(96, 80), **{name: v for name, v in tags.items() if v != "x"})
+    dataset = written(BOXES, about(path))
+    assert (dataset.RescaleSlope, dataset.RescaleIntercept, dataset.PresentationLUTShape) == (2, -7, shape)
+    if window is None:
+        assert "SoftcopyVOILUTSequence" not in dataset
+    else:
+        (item,) = dataset.SoftcopyVOILUTSequence
+        assert (item.WindowCenter, item.WindowWidth, item.VOILUTFunction) == window
+
+
+def test_a_table_becomes_a_window_over_its_range(tmp_path: Path) -> None:
+    table = Dataset()
+    table.add_new("LUTDescriptor", "US", [1000, 200, 16])
+    table.add_new("LUTData", "OW", np.arange(1000, dtype="<u2").tobytes())
+    path = write_dicom(tmp_path / "a.dcm", chest(96, 80), VOILUTSequence=[table])
+    (item,) = written(BOXES, about(path)).SoftcopyVOILUTSequence
+    assert (item.WindowCenter, item.WindowWidth) == (700, 1000)
+
+
+def test_what_one_presentation_state_cannot_show_is_refused() -> None:
+    shown = identity().display
+    other = identity(sop_instance_uid=f"{STUDY}.1.2", display=shown.model_copy(update={"is_inverted": True}))
+    places = (replace(PLACE, boxes=(BOX, replace(BOX, image=1, source=1))),)
+    with pytest.raises(InputError, match="differs between the images") as caught:
+        written(BOXES, finished(sources=(identity(), other), places=places))
+    assert caught.value.field == "PhotometricInterpretation"
+    table = identity(display=shown.model_copy(update={"has_table": True}))
+    with pytest.raises(InputError, match="cannot be repeated"):
+        written(BOXES, finished(sources=(table,)))
+    for places in ((), (replace(PLACE, boxes=()),), (replace(PLACE, boxes=(MarkedBox(0, BOX.box),)),)):
+        with pytest.raises(InputError, match="no sentence has a box"):
+            written(BOXES, finished(places=places))
+
+
+def test_a_structured_report_has_each_box_of_a_radiograph_with_its_sentence_and_place() -> None:
+    (group,) = regions(written(TID1500, finished()))
+    inside = {_name(item): item for item in group.ContentSequence}
+    assert inside["112039"].TextValue == PLACE.sentence
+    assert inside["121071"].ConceptCodeSequence[0].CodeMeaning == "Pleural effusion"
+    site = inside["363698007"]
+    assert site.ConceptCodeSequence[0].CodeValue == "43799004"
+    assert {item.ConceptCodeSequence[0].CodeMeaning for item in site.ContentSequence} == {"Left", "left pleura"}
+    assert float(inside["PLACE"].MeasuredValueSequence[0].NumericValue) == 0.8
+    (region,) = [item for item in group.ContentSequence if item.ValueType == "SCOORD"]
+    assert region.GraphicType == "POLYLINE"
+    assert list(region.GraphicData) == [40, 24, 60, 24, 60, 48, 40, 48, 40, 24]
+    (image,) = region.ContentSequence
+    assert image.ReferencedSOPSequence[0].ReferencedSOPInstanceUID == f"{STUDY}.1.1"
+
+
+ORIENTATIONS = {
+    "axial": ([1, 0, 0, 0, 1, 0], [0, 0, 2]),
+    "from the head": ([1, 0, 0, 0, 1, 0], [0, 0, -2]),
+    "prone": ([-1, 0, 0, 0, -1, 0], [0, 0, 2]),
+    "sagittal": ([0, 1, 0, 0, 0, -1], [2, 0, 0]),
+    "coronal": ([1, 0, 0, 0, 0, -1], [0, -2, 0]),
+}
+"""Directions of rows and columns, and the step from slice to slice in mm."""
+
+
+def scan(folder: Path, orientation: list[int], step: list[int]) -> list[Path]:
+    hu = np.full((24, 40, 48), -900, np.int16)
+    hu[SLICES, ROWS, COLUMNS] = 300
+    paths = write_series(folder, hu)
+    for number, path in enumerate(paths):
+        position = (np.array([-30.0, -40.0, -100.0]) + number * np.array(step)).tolist()
+        edit(path, ImageOrientationPatient=orientation, ImagePositionPatient=position)
+    return paths
+
+
+@pytest.mark.parametrize("kind", ORIENTATIONS)
+def test_a_box_of_a_scan_lies_on_its_voxels_in_every_orientation(kind: str, tmp_path: Path) -> None:
+    orientation, step = ORIENTATIONS[kind]
+    paths = scan(tmp_path / "scan", orientation, step)
+    box = box_of_mask(read_scan(tmp_path / "scan").hu > 0)
+    assert box is not None
+    report = about(tmp_path / "scan", places=(replace(PLACE, boxes=(MarkedBox(0, box),)),))
+    edges = outlines(written(BOXES, report))
+    assert {*edges} == {str(dcmread(path).SOPInstanceUID) for path in paths[SLICES]}
+    wanted = [COLUMNS.start, ROWS.start, COLUMNS.stop, ROWS.stop]
+    assert all(edge.tolist() == pytest.approx(wanted, abs=0.01) for edge in edges.values())
+    (group,) = regions(written(TID1500, report))
+    faces = [item for item in group.ContentSequence if item.ValueType == "SCOORD3D"]
+    points = np.concatenate([np.array(face.GraphicData).reshape(-1, 3) for face in faces])
+    across, down = np.array(orientation, float).reshape(2, 3)
+    ends = [
+        np.array([-30.0, -40.0, -100.0]) + (number - 0.5) * np.array(step, float)
+        + (column - 0.5) * 1.25 * across + (row - 0.5) * 1.5 * down
+        for number, row, column in ((SLICES.start, ROWS.start, COLUMNS.start), (SLICES.stop, ROWS.stop, COLUMNS.stop))
+    ]  # fmt: skip
+    assert len(faces) == 6
+    assert np.allclose(points.min(axis=0), np.minimum(*ends), atol=1e-3)
+    assert np.allclose(points.max(axis=0), np.maximum(*ends), atol=1e-3)
+    assert faces[0].ReferencedFrameOfReferenceUID == report.patient.frame_of_reference_uid
+
+
+def test_a_box_between_two_slices_is_drawn_on_the_nearest_one(tmp_path: Path) -> None:
+    paths = scan(tmp_path / "scan", *ORIENTATIONS["axial"])
+    box = (6.7 / 24, 0.25, 0.25, 6.9 / 24, 0.5, 0.5)
+    edges = outlines(written(BOXES, about(tmp_path / "scan", places=(replace(PLACE, boxes=(MarkedBox(0, box),)),))))
+    assert [*edges] == [str(dcmread(paths[6]).SOPInstanceUID)]
+    assert next(iter(edges.values())).tolist() == pytest.approx([12, 10, 24, 20], abs=0.01)
+
+
+def test_a_scan_without_a_frame_of_reference_has_no_region_in_its_report(tmp_path: Path) -> None:
+    paths = scan(tmp_path / "scan", *ORIENTATIONS["axial"])
+    for path in paths:
+        edit(path, FrameOfReferenceUID=None)
+    report = about(tmp_path / "scan", places=(replace(PLACE, boxes=(MarkedBox(0, (0.2, 0.2, 0.2, 0.4, 0.4, 0.4)),)),))
+    assert regions(written(TID1500, report)) == []
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("name", [BOXES, TID1500])
+def test_a_validator_finds_no_error_in_boxes_of_files(name: str, tmp_path: Path) -> None:
+    needs("dciodvfy")
+    scan(tmp_path / "scan", *ORIENTATIONS["coronal"])
+    same = {"StudyInstanceUID": STUDY, "PatientOrientation": ["L", "F"]}
+    views = [write_dicom(tmp_path / f"{n}.dcm", chest(96, 80), WindowCenter=9, WindowWidth=9, **same) for n in "ab"]
+    both = (replace(PLACE, boxes=(MarkedBox(0, BOX.box), MarkedBox(1, BOX.box))),)
+    deep = (replace(PLACE, boxes=(MarkedBox(0, (0.2, 0.2, 0.2, 0.4, 0.4, 0.4)),)),)
+    for report in (about(*views, places=both), about(tmp_path / "scan", places=deep, signature=SIGNED)):
+        path = tmp_path / "object.dcm"
+        path.write_bytes(FORMATS[name].bytes_of(report))
+        done = subprocess.run(["dciodvfy", "-new", str(path)], capture_output=True, text=True, timeout=60, check=False)
+        lines = (done.stdout + done.stderr).splitlines()
+        assert [line for line in lines if line.startswith(("Error", "Abort"))] == []
+        assert any(line in ("GrayscaleSoftcopyPresentationState", "Comprehensive3DSR") for line in lines)
