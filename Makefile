@@ -130,8 +130,8 @@ results: $(READY)
 	  [ -d $(BENCH)-iu ] || $(BIN)/radweave data import iu-xray "$(RADWEAVE_TEST_DATA)/iu_xray" --out $(BENCH)-iu || exit 1; \
 	  iu="--iu $(BENCH)-iu"; \
 	fi; \
-	OMP_NUM_THREADS=1 THP_MEM_ALLOC_ENABLE=1 $(BIN)/radweave bench $(BENCH) --seeds 3 --headline-seeds 5 --headline-sets xray,ct \
-	  --headline-methods baseline,diffvp --jobs $(JOBS) --pages docs/results $$iu $(IU_PASSES)
+	OMP_NUM_THREADS=1 THP_MEM_ALLOC_ENABLE=1 $(BIN)/radweave bench $(BENCH) --seeds 3 --prior both --ensemble 5 \
+	  --jobs $(JOBS) --pages docs/results $$iu $(IU_PASSES)
 
 # Wheel and sdist, in dist/.
 package: $(READY)

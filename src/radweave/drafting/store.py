@@ -3,7 +3,7 @@
 DRAFTING/bank/                   a bank (``radweave.nn.memory.bank``): reports, their labels, and embeddings if needed
 DRAFTING/facts.json              classes, and the options it was made with
 DRAFTING/candidates.jsonl        a candidate per line: its sentences, the rows they are from, the classes it states
-DRAFTING/utilities.safetensors   (M, J) utilities of candidates for reports, where the run drafts this way by itself
+DRAFTING/utilities.safetensors   (M, J) utilities of candidates for reports, of up to 4,096 reports
 DRAFTING/calibration.json        the run's calibration together with the method's own reports, where it has heads
 DRAFTING/prior.json              what a prior study says of each class, where enough studies have one
 """

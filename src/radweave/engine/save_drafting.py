@@ -98,9 +98,7 @@ def _store(training: Training, studies: DraftingStudies, labels: Floats, source:
         wording=utility_options(config),
         candidates=candidate_options(config, marks=marks),
     )
-    # Precomputed for runs that draft by expected utility; others compute them on demand.
-    ready = experiment.decoding.kind == "expected_utility" and len(reports) <= MOST_IN_PAIRS
-    worth = utilities(pool.candidates, reports, config, point) if ready else None
+    worth = utilities(pool.candidates, reports, config, point) if len(reports) <= MOST_IN_PAIRS else None
     return DraftingStore(studies.bank(labels), facts, pool.candidates, pool.asserts, worth)
 
 

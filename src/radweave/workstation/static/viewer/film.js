@@ -76,6 +76,7 @@ export class Film {
       const ids = subject.ids(plane, { slab, preset });
       const index = plane === null ? 0 : isSame ? this.index : Math.floor(ids.length / 2);
       await this.viewport.setStack(ids, index);
+      this.hungAt = index;
     } catch (problem) {
       return asked === this.asked && problem.name !== "AbortError" ? this.say(`${subject.file} cannot be shown: ${problem.message ?? problem}`) : false;
     }

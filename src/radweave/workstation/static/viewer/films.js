@@ -130,9 +130,12 @@ export class Films {
     this.press(this.before, name === "prior");
     this.linking.hidden = this.films.length < 2;
     this.activate(this.films[0]);
+    const early = (this.early = new Map());
     await this.settled(() => Promise.all(this.films.map((film, place) => film.show(...hanging[place], { slab: this.slab }))));
     for (const film of this.films) film.fit();
-    this.measureApart();
+    this.measureApart((film) => film.hungAt);
+    if (this.early === early) this.early = null;
+    await this.settled(() => early.forEach((film, what) => this.lead(film, what)));
     this.locate(this.film);
     await this.overlay();
     this.drawThumbs();
@@ -201,6 +204,7 @@ export class Films {
 
   /** What was done to one film is done to those that are linked with it: the window to all, zoom and place to those of the same plane. */
   follow(film, what) {
+    if (this.isLinked && film === this.film) this.early?.set(what, film); // films that are still loading follow when they hang
     if (this.isFollowing || !film.isShown) return;
     if (what === "slice") this.locate(film);
     if (what === "slice" && film.isLed) {
@@ -208,15 +212,15 @@ export class Films {
       return;
     }
     if (what === "window") this.refresh();
-    if (!this.isLinked) return;
-    const others = this.films.filter((one) => one !== film && one.isShown);
-    this.settled(async () => {
-      for (const other of others) {
-        if (what === "window") other.setWindow(film.window);
-        if (what === "view" && other.plane === film.plane && isFrontal(other.subject) === isFrontal(film.subject)) other.setView(film.getView());
-        if (what === "slice" && other.plane === film.plane && other.subject !== film.subject) this.scrollAlong(film, other);
-      }
-    });
+    if (this.isLinked) this.settled(() => this.lead(film, what));
+  }
+
+  lead(film, what) {
+    for (const other of this.films.filter((one) => one !== film && one.isShown)) {
+      if (what === "window") other.setWindow(film.window);
+      if (what === "view" && other.plane === film.plane && isFrontal(other.subject) === isFrontal(film.subject)) other.setView(film.getView());
+      if (what === "slice" && other.plane === film.plane && other.subject !== film.subject) this.scrollAlong(film, other);
+    }
   }
 
   /** Scroll a film as far as another one is, by mm; what lay between them when they were linked stays. */
@@ -230,12 +234,12 @@ export class Films {
     other.goTo(next);
   }
 
-  /** Take note of what lies between two scans, before one of them moves. */
-  measureApart() {
+  /** Take note of what lies between two scans, at the slices that `at` gives of films. */
+  measureApart(at = (film) => film.index) {
     const [one, other] = this.films;
     this.apart = null;
     if (this.layout !== "prior" || this.modality !== "CT" || !one?.isShown || !other?.isShown) return;
-    const apart = other.subject.depth(other.plane, other.index) - one.subject.depth(one.plane, one.index);
+    const apart = other.subject.depth(other.plane, at(other)) - one.subject.depth(one.plane, at(one));
     this.apart = new Map([[one, apart], [other, -apart]]);
   }
 
@@ -304,7 +308,7 @@ export class Films {
 
   invert() {
     const on = !this.film?.invert;
-    this.each((film) => film.setInvert(on));
+    for (const film of this.isLinked ? this.films : [this.film]) film?.setInvert(on);
   }
 
   nextPreset(by = 1) {
