@@ -4,22 +4,28 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Two processes of one thread each: the suite is made for two cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+# Set up for users, and for development.
+BASE := $(VENV)/.base
 READY := $(VENV)/.ready
 
 .PHONY: setup demo test words test-long test-workstation test-postgres test-browser test-hospital check docs docs-version docs-tools notebooks bench gpu fuzz mutants encoder results package sbom clean
 
 setup: $(READY)
 
-$(READY): pyproject.toml constraints.txt
+# torch first and pinned: whatever follows then finds it there.
+$(BASE): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' || { echo "Python's venv module is missing (Debian: apt-get install python3-venv)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	# torch first and pinned: whatever follows then finds it there.
 	$(BIN)/pip install --quiet torch==2.13.0 --constraint constraints.txt
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[plots]'
+	touch $(BASE)
+
+$(READY): $(BASE)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $(READY)
 
-demo: $(READY)
+demo: $(BASE)
 	$(BIN)/radweave demo --out demo --overwrite
 
 # The core in minutes. Kills, whole benchmarks and several processes are test-long; the workstation has a target of its own.

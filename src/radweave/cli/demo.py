@@ -235,7 +235,7 @@ def _small(panel: Panel) -> bytes:
     image = Image.open(io.BytesIO(grey_png(panel)))
     image.thumbnail((320, 320))
     buffer = io.BytesIO()
-    image.save(buffer, format="PNG", optimize=True)
+    image.save(buffer, format="PNG")
     return buffer.getvalue()
 
 

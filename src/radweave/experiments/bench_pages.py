@@ -157,7 +157,7 @@ def sample_picture(results: SetResults) -> bytes | None:
     studies = {study.study_id: study for study in results.dataset.studies("test")}
     tiles = [_tile(results.dataset, studies[study_id]) for study_id in chosen_studies(results)]
     buffer = io.BytesIO()
-    Image.fromarray(np.concatenate(tiles, axis=1)).save(buffer, format="PNG", optimize=True)
+    Image.fromarray(np.concatenate(tiles, axis=1)).save(buffer, format="PNG")
     return buffer.getvalue()
 
 

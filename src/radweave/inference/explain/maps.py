@@ -346,7 +346,7 @@ def _legend(image: Image.Image, *, right: int, top: int) -> None:
 
 def _png(image: Image.Image, **options: bytes) -> bytes:
     buffer = io.BytesIO()
-    image.save(buffer, format="PNG", optimize=True, **options)
+    image.save(buffer, format="PNG", **options)
     return buffer.getvalue()
 
 
