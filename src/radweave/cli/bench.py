@@ -9,6 +9,7 @@ import typer
 
 from radweave.cli.ablate import Jobs, Meteor, Reuse
 from radweave.cli.options import MAX_SEEDS, MAX_STUDIES, comma_separated, resumable
+from radweave.core.errors import InputError, printable
 
 Overrides = Annotated[
     list[str] | None,
@@ -76,13 +77,25 @@ def bench(
     no_pace: NoPace = False,
     no_probe: NoProbe = False,
     no_train: Annotated[bool, typer.Option("--no-train", help="Only write the pages of what is finished.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Train one finished run of OUT again, drawn at random, and compare scores.")
+    ] = False,
+    cell: Annotated[
+        str | None, typer.Option("--cell", help="The run that --verify takes: SET/ROW/seed-N.", metavar="CELL")
+    ] = None,
 ) -> None:
     """Train and compare all methods on the same data: scores, tests, floors, evidence, costs, as pages. It takes hours.
 
     --sets, --methods, --seeds 1 and fewer phantoms make it shorter, --jobs shares the cores. The same command goes on
-    where it stopped.
+    where it stopped. --verify writes nothing; exit code 1 if a score differs.
     """
     from radweave.cli.options import console
+
+    if cell is not None and not verify:
+        raise InputError("belongs to --verify", field="--cell", got=cell)
+    if verify:
+        _verify(out, cell)
+        return
     from radweave.experiments.bench import BenchRequest, run_bench
     from radweave.experiments.bench_tables import short_table
     from radweave.metrics.tables import print_tables
@@ -120,4 +133,32 @@ def bench(
     console.print(f"pages: {result.page}")
     if result.failed:
         console.print(f"{result.failed} runs or methods failed; the pages name them")
+        raise typer.Exit(1)
+
+
+def _verify(out: Path, cell: str | None) -> None:
+    """Train a run again and print its scores beside those of the table.
+
+    Raises:
+        typer.Exit: with code 1 if they differ.
+    """
+    from radweave.cli.options import console
+    from radweave.experiments.verify import TOLERANCE, verify
+    from radweave.metrics.tables import TextTable, number, print_tables
+
+    with resumable("nothing was written"):
+        result = verify(out, cell, lambda text: console.print(printable(text)))
+    different = result.differences()
+    rows = [
+        (name, number(value), number(result.repeated.get(name)), "different" if name in different else "equal")
+        for name, value in result.cell.scores.items()
+        if value is not None or name in different
+    ]
+    notes = (
+        f"equal: within {TOLERANCE:g}",
+        f"code of the table {result.cell.code or 'unknown'}, now {result.code}",
+    )
+    print_tables([TextTable(result.cell.name, ("score", "table", "again", ""), tuple(rows), notes)])
+    if different:
+        typer.echo(f"{len(different)} of {len(rows)} scores differ", err=True)
         raise typer.Exit(1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import platform
 import re
+import subprocess
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -48,6 +49,25 @@ def code_hash(*packages: str) -> str:
         digest.update(f"{inside.as_posix()} {len(data)}\n".encode())
         digest.update(data)
     return digest.hexdigest()
+
+
+@cache
+def commit() -> str | None:
+    """Commit of the source code, with a "+" if its files differ from that; None where it is not in a git checkout."""
+    root = Path(__file__).parents[1]
+    git = ("git", "-C", str(root))
+    try:
+        # A package may be installed below somebody else's checkout.
+        if not _output(*git, "ls-files", "__init__.py"):
+            return None
+        changed = _output(*git, "status", "--porcelain", "--", ".")
+        return _output(*git, "rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _output(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
 
 
 def _is_in(name: str, packages: tuple[str, ...] | dict[str, str]) -> bool:

@@ -517,6 +517,7 @@ def _row(
         "generate_s": [run["generate_s"] for run in runs],
         "threads": [run.get("threads") for run in runs],
         "code": [run["code"] for run in runs],
+        "commit": [run.get("commit") for run in runs],
         "left_out": [run["left_out"] for run in runs],
         "training_notes": list(dict.fromkeys(note for run in runs for note in run["notes"])),
         "paper": {name: dict(values) for name, values in row.row.paper.items()},

@@ -116,6 +116,8 @@ def provenance(results: SetResults) -> tuple[str, ...]:
     counts = ", ".join(f"{card.counts.get(f'studies_{split}', 0)} {split}" for split in ("train", "val", "test"))
     notes = [f"{card.name}: studies {counts}; data {record['dataset']['fingerprint'][:12]}"]
     notes += progress_notes(record)
+    commits = {commit for row in record["rows"] for commit in row.get("commit", ()) if commit}
+    notes += [f"trained at commit {', '.join(sorted(commits))}"] if commits else []
     for row in record["rows"]:
         notes += [f"refused: {row['label']}: {row['refused']}"] if row["refused"] else []
         notes += [f"failed: {row['label']}, seed {one['seed']}: {one['reason']}" for one in row["seeds"]["failed"]]

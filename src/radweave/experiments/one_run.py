@@ -23,7 +23,7 @@ import torch
 from radweave.core.config import from_yaml
 from radweave.core.errors import InputError
 from radweave.core.json_files import read_json, write_json
-from radweave.core.provenance import code_hash
+from radweave.core.provenance import code_hash, commit
 from radweave.core.stopping import StoppedError
 from radweave.core.storage import sha256_json, write_folder
 from radweave.data.dataset import Dataset
@@ -289,6 +289,7 @@ def _train(task: Task, watch: TrainingWatch, *, own_process: bool) -> dict[str, 
         "notes": notes,
         "threads": torch.get_num_threads(),
         "code": code_hash()[:12],
+        "commit": commit(),
     }
     write_json(record, figures)
     return figures
@@ -488,7 +489,7 @@ def _different(wanted: object, actual: object, path: str = "") -> list[str]:
 def _copy(folder: Path, task: Task, dataset: Dataset) -> None:
     with write_folder(task.path, overwrite=True) as partial:
         shutil.copytree(
-            folder, partial, copy_function=_link, ignore=shutil.ignore_patterns(*_LEFT_BEHIND), dirs_exist_ok=True
+            folder, partial, copy_function=link, ignore=shutil.ignore_patterns(*_LEFT_BEHIND), dirs_exist_ok=True
         )
         write_json(partial / REUSED, {"from": folder.parent.name})
     path = task.path / "scores.json"
@@ -516,7 +517,7 @@ def _are_of_the_predictions(task: Task, dataset: Dataset, scores: dict[str, Any]
     return same_scores(computed, scores["metrics"])
 
 
-def _link(source: str, destination: str) -> None:
+def link(source: str, destination: str) -> None:
     """A hard link where the file system can: files of a run are never changed in place, only replaced."""
     try:
         os.link(source, destination)
