@@ -32,6 +32,7 @@ from radweave.inference.predictor import Predictor
 from radweave.labels.comparisons import CHANGES
 from radweave.metrics.pairs import Pair
 from radweave.metrics.statistics import Floats, Statistic, bootstrap, cluster_index, resampled_weights
+from radweave.nn.decoding import OWN_DECODER
 
 # F1 of change words. A word counts once per report; a clause that denies it ("no new opacity") does not count.
 _CLAUSE_END = re.compile(r"[.;,:\n]|\b(?:and|but|with|while)\b")
@@ -122,7 +123,7 @@ def pairs_of(folder: Path, dataset: Dataset, prior: str) -> list[Pair]:
     for number, example in enumerate(examples):
         other = examples[(number + len(examples) // 2) % len(examples)]
         shown.append(replace(example, prior={"own": example.prior, "none": None, "strange": other.prior}[prior]))
-    reports = Predictor.of(run).reports(shown)
+    reports = Predictor.of(run, decoding=[OWN_DECODER]).reports(shown)
     return [
         Pair(example.study_id, report.text, (example.report or "",), patient_id=example.patient_id, has_prior=True)
         for example, report in zip(examples, reports, strict=True)

@@ -25,6 +25,7 @@ from radweave.experiments.bench_tables import invented_share, mean_honesty, mean
 from radweave.experiments.bench_terms import read_experiment
 from radweave.inference.bulk import generate_split
 from radweave.inference.predictor import Predictor
+from radweave.nn.decoding import OWN_DECODER
 
 METRICS = ("CE_F1", "CE_F1_macro", "CIDEr", "BLEU_4")
 UTILITY = ("kind=expected_utility",)
@@ -41,7 +42,7 @@ def reward(run: Path, data: Path, out: Path, options: list[str]) -> Path:
     return out
 
 
-def draft(run: Path, data: Path, out: Path, decoding: tuple[str, ...] = ()) -> None:
+def draft(run: Path, data: Path, out: Path, decoding: tuple[str, ...] = (OWN_DECODER,)) -> None:
     if not out.is_file():
         out.parent.mkdir(parents=True, exist_ok=True)
         restored = restore(run)

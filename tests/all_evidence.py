@@ -13,6 +13,7 @@ from radweave.core.batch import Batch, Generation
 from radweave.data.tokenizer import encode
 from radweave.engine.restore import Run
 from radweave.inference.predictor import Predictor
+from radweave.nn.decoding import OWN_DECODER
 
 TEXT = "The heart is enlarged. There is a pneumothorax. No effusion. The lungs are clear."
 EVIL = '<script>alert(1)</script> & "quoted" \x07\u202e'
@@ -70,4 +71,5 @@ class AllEvidence:
 
 
 def stubbed(run: Run) -> Predictor:
-    return replace(Predictor.of(run), model=AllEvidence(run), warnings=("trained on synthetic phantom images only",))
+    predictor = Predictor.of(run, decoding=[OWN_DECODER])
+    return replace(predictor, model=AllEvidence(run), warnings=("trained on synthetic phantom images only",))

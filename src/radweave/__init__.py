@@ -37,6 +37,7 @@ def load(
     device: torch.device | str | None = None,
     untrained: bool = False,
     decoding: Sequence[str] = (),
+    own_decoder: bool = False,
     revision: str | None = None,
     allow_remote: bool = False,
 ) -> Predictor:
@@ -47,6 +48,7 @@ def load(
         device: where the model runs: "cpu", "cuda", "cuda:1", "mps". Without, a CUDA device where there is one.
         untrained: let a run report whose weights were never trained; each report then says so.
         decoding: overrides of the run's decoding options, such as ``["num_beams=3"]``.
+        own_decoder: draft by the method's own decoder. A calibrated run drafts by expected utility.
         revision: commit of a run on the hub, or "owner/name@commit"; without, the newest one, which is logged.
         allow_remote: let a run from the hub, or an exported one, send images to the server that it names on another
             machine; a run that was made here says so itself.
@@ -61,11 +63,13 @@ def load(
     from radweave.engine.restore import restore
     from radweave.inference.predictor import Predictor
     from radweave.methods.model import Served
+    from radweave.nn.decoding import chosen_options
 
     if not isinstance(run, (str, Path)):
         raise InputError("not a path", field="run", got=type(run).__name__, expected="the path of a run folder")
     if isinstance(decoding, str):
         raise InputError("not a list", field="decoding", got="one string", expected='such as ["num_beams=3"]')
+    options = chosen_options(decoding, own_decoder=own_decoder)
     place = None if device is None else parse_device(str(device), field="device")
     folder, is_foreign = Path(run), False
     if isinstance(run, str) and not folder.exists():
@@ -76,7 +80,7 @@ def load(
     restored = restore(folder, device=place)
     if (is_foreign or allow_remote) and isinstance(restored.model, Served):
         restored.model.allow_remote(allow_remote)
-    return Predictor.of(restored, untrained=untrained, decoding=decoding)
+    return Predictor.of(restored, untrained=untrained, decoding=options)
 
 
 def __getattr__(name: str) -> Any:

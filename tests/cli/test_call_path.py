@@ -54,5 +54,5 @@ def test_a_report_is_five_calls_away(
         (toy_dataset.image_path("images/1_0.png"),),
         ("--data", toy_dataset.path, "--out", tmp_path / "predictions.jsonl"),
     ):
-        path = path_to(monkeypatch, drafts, "generations", "generate", toy_run, *arguments)
+        path = path_to(monkeypatch, drafts, "generations", "generate", toy_run, "--own-decoder", *arguments)
         assert len(path) <= 5, path

@@ -182,9 +182,9 @@ def test_every_option_of_reports_features_pages_and_exports(monkeypatch: pytest.
     monkeypatch.setattr("radweave.inference.predictor.Predictor", SimpleNamespace(of=predictor))
     monkeypatch.setattr("radweave.engine.restore.restore", lambda folder: run)
     arguments = "generate r --data d --split val --out o --untrained --batch-size 3 --shard-size 5 --ray 2 --set a=1"
-    arguments += " --at-test pairing_seed=3"
+    arguments += " --own-decoder --at-test pairing_seed=3"
     args, named = given_to(monkeypatch, "radweave.inference.bulk.generate_split", arguments)
-    assert calls == {"untrained": True, "decoding": ["a=1"]}
+    assert calls == {"untrained": True, "decoding": ("a=1", "kind=likelihood")}
     assert args[0] is run
     assert args[2:] == (P("d"), "val", P("o"))
     assert (named["batch_size"], named["shard_size"], named["ray_workers"]) == (3, 5, 2)
@@ -207,13 +207,13 @@ def test_every_option_of_reports_features_pages_and_exports(monkeypatch: pytest.
     calls.clear()
     arguments = "explain r --data d --study s --out o --threshold 0.3 --force --untrained --set a=1 --overwrite"
     args, named = given_to(monkeypatch, "radweave.inference.explain.explain_study", arguments)
-    assert calls == {"untrained": True, "decoding": ["a=1"]}
+    assert calls == {"untrained": True, "decoding": ("a=1",)}
     assert args[2:] == (P("d"), "s", P("o"))
     assert named == {"threshold": 0.3, "force": True, "overwrite": True}
-    args, named = given_to(
-        monkeypatch, "radweave.inference.export.export", "export r o --overwrite --no-bank --scores e"
-    )
-    assert (args, named) == ((P("r"), P("o")), {"overwrite": True, "bank": False, "scores": P("e")})
+    arguments = "export r o --overwrite --no-bank --scores e --set a=1 --set b=2"
+    args, named = given_to(monkeypatch, "radweave.inference.export.export", arguments)
+    assert args == (P("r"), P("o"))
+    assert named == {"overwrite": True, "bank": False, "scores": P("e"), "decoding": ("a=1", "b=2")}
 
 
 def test_every_option_of_phantoms(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,7 +54,7 @@ from radweave.methods.model import (
 )
 from radweave.methods.stage import apply_finetune, build_optimizer, set_train_mode, total_loss
 from radweave.nn.connector import LinearConnectorConfig
-from radweave.nn.decoding import DecodingConfig, Prefixes, Written
+from radweave.nn.decoding import OWN_DECODER, DecodingConfig, Prefixes, Written
 from radweave.nn.encoder_decoder import CrossAttentionLanguageModel
 from radweave.nn.heads import NEGATIVE, POSITIVE, UNCERTAIN, UNLABELED, UncertainPolicy
 from radweave.nn.language_model import CausalLanguageModel
@@ -521,9 +521,11 @@ def test_save_and_restore_give_the_identical_report(experiment: Experiment, data
 def test_maps_say_of_which_kind_they_are(experiment: Experiment, dataset: Dataset, run: Path) -> None:
     """A page would else caption them as what they are not."""
     images = [dataset.image_path(ref.path) for ref in next(iter(dataset.studies())).images]
-    evidence = Predictor.of(restore(run)).report(images).evidence
-    assert (map_kinds.KEY in evidence) == ("attention_maps" in evidence)
-    assert evidence.get(map_kinds.KEY, "difference") in map_kinds.KINDS
+    restored = restore(run)
+    for decoding in ([OWN_DECODER], ["kind=expected_utility"]):
+        evidence = Predictor.of(restored, decoding=decoding).report(images).evidence
+        assert (map_kinds.KEY in evidence) == ("attention_maps" in evidence)
+        assert evidence.get(map_kinds.KEY, "difference") in map_kinds.KINDS
 
 
 def test_features_come_of_every_encoder(dataset: Dataset, run: Path, tmp_path: Path) -> None:
@@ -547,7 +549,7 @@ def test_an_export_recalls_like_its_run_and_never_the_query_itself(dataset: Data
     data = first.experiment.data
     cache = build_cache(dataset, size=data.image_size, ct=data.ct)
     examples = prepare(dataset, "train", first.experiment, first.tokenizer, cache, need_text=False).examples[:6]
-    brief = ["max_new_tokens=3", "num_beams=1"]
+    brief = ["max_new_tokens=3", "num_beams=1", f"kind={first.experiment.decoding.kind}"]
     for requested in (
         examples,
         [replace(example, study_id=f"other-{example.study_id}") for example in examples],
@@ -727,7 +729,7 @@ def test_every_field_of_the_other_records_is_read_by_a_run(
         run = restore(train("baseline", dataset.path, tmp_path / preset, preset=preset, overrides=options))
         images = [dataset.image_path(ref.path) for ref in next(iter(dataset.studies("test"))).images]
         for decoding in ([], ["num_beams=2"], ["do_sample=true"], ["kind=expected_utility"]):
-            Predictor.of(run, decoding=decoding).report(images)
+            Predictor.of(run, decoding=[OWN_DECODER, *decoding]).report(images)
     assert unread(kinds, reads) == NEED_A_FAULT
 
 

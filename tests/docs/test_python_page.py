@@ -58,7 +58,11 @@ def test_a_run_opens_by_the_documented_call(monkeypatch: pytest.MonkeyPatch) -> 
     plain = {"untrained": False, "decoding": ()}
     assert radweave.load("folder") == ("run", plain)
     assert radweave.load("folder", device="cpu", decoding=["num_beams=3"], untrained=True) == (
-        "run", {"untrained": True, "decoding": ["num_beams=3"]},
+        "run", {"untrained": True, "decoding": ("num_beams=3",)},
+    )  # fmt: skip
+    requested.pop()
+    assert radweave.load("folder", device="cpu", own_decoder=True) == (
+        "run", {"untrained": False, "decoding": ("kind=likelihood",)},
     )  # fmt: skip
     assert requested == [(Path("folder"), None), (Path("folder"), torch.device("cpu"))]
     for wrong in ({"run": 3}, {"run": "folder", "decoding": "num_beams=3"}, {"run": "folder", "device": "tpu"}):

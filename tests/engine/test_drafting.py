@@ -32,6 +32,7 @@ from radweave.methods.dast.model import DastModel
 from radweave.methods.diffrgennet.model import DiffRGenNetModel
 from radweave.methods.diffvp.model import DiffvpModel
 from radweave.methods.model import Classifying, EvidenceSource, ReportModel, generations
+from radweave.nn.decoding import OWN_DECODER
 from tests.toys import TOY_CT_OVERRIDES, TOY_OVERRIDES, TOY_SIZES
 
 UTILITY = ["kind=expected_utility"]
@@ -113,7 +114,7 @@ def test_calibrated_probabilities_stand_in_place_of_the_method_s_own(
 
     monkeypatch.setattr(drafts_module, "generations", with_raw)
     monkeypatch.setattr(Drafting, "classes", lambda self, batch, decoding: [better] * (len(batch) * calibrated))
-    for report in Predictor.of(run).reports(prepared_examples(run, toy_dataset)):
+    for report in Predictor.of(run, decoding=[OWN_DECODER]).reports(prepared_examples(run, toy_dataset)):
         assert report.evidence["class_probabilities"] == (better if calibrated else raw)["class_probabilities"]
         assert report.evidence["routing"] == [1.0]
 

@@ -14,7 +14,7 @@ from radweave.engine.drafts import EMPTY, MARKS_REMOVED
 from radweave.engine.restore import restore
 from radweave.inference.predictor import Predictor
 from radweave.labels.comparisons import without_marks
-from radweave.nn.decoding import DecodingConfig, Prefixes, Written
+from radweave.nn.decoding import OWN_DECODER, DecodingConfig, Prefixes, Written
 from radweave.nn.language_model import CausalLanguageModel
 from tests.command_line import radweave
 
@@ -38,12 +38,11 @@ def test_sentences_with_marks_are_removed_whole(text: str, now: str) -> None:
     assert bool(without_marks(text)[1]) == (now != text)
 
 
-@pytest.mark.parametrize("options", [[], ["num_beams=2"], ["kind=likelihood", "do_sample=true"]])
+@pytest.mark.parametrize("options", [[], ["num_beams=2"], ["do_sample=true"]])
 def test_drafts_of_a_decoder_have_no_marks_unless_requested(
     toy_run: Path, toy_dataset: Dataset, monkeypatch: pytest.MonkeyPatch, options: list[str]
 ) -> None:
-    run = restore(toy_run)
-
+    run, options = restore(toy_run), [OWN_DECODER, *options]
     text = MARKED
 
     def write(self: CausalLanguageModel, batches: Iterator[Prefixes], decoding: DecodingConfig) -> Iterator[Written]:

@@ -25,6 +25,7 @@ from radweave.engine.restore import Run, restore
 from radweave.engine.stages import TrainingWatch
 from radweave.engine.train import train
 from radweave.inference.predictor import Predictor
+from radweave.nn.decoding import OWN_DECODER
 from tests.toys import TOY_OVERRIDES, TOY_SIZES, toy_image, write_followed_dataset
 
 OVERRIDES = [*TOY_OVERRIDES, *TOY_SIZES["baseline"], "stages.report.epochs=1", "decoding.expected_utility.samples=1"]
@@ -50,7 +51,8 @@ def prepared(run: Run, dataset: Dataset, split: Any = "test") -> PreparedSplit:
 
 
 def reports(run: Run, examples: Sequence[Example], *options: str) -> list[Report]:
-    return list(Predictor.of(run, decoding=[UTILITY, *options]).reports(examples))
+    """Drafts by expected utility; their evidence does not name the options, of which it shall not depend."""
+    return list(replace(Predictor.of(run, decoding=[UTILITY, *options]), options=()).reports(examples))
 
 
 def later(run: Run, dataset: Dataset) -> Example:
@@ -85,7 +87,8 @@ def test_the_method_itself_reads_no_prior(run: Run, dataset: Dataset, monkeypatc
     asked.clear()
     reports(run, [example], "expected_utility.prior=report")
     assert len(asked) == 1, "the image of the prior is not looked at"
-    own = [next(iter(Predictor.of(run).reports([one]))) for one in (example, replace(example, prior=None))]
+    predictor = Predictor.of(run, decoding=[OWN_DECODER])
+    own = [next(iter(predictor.reports([one]))) for one in (example, replace(example, prior=None))]
     assert (own[0].text, own[0].evidence) == (own[1].text, own[1].evidence), "nor is its own decoder told"
 
 

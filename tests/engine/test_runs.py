@@ -26,13 +26,14 @@ from radweave.engine.restore import restore
 from radweave.engine.train import train
 from radweave.inference.bulk import generate_split, group_images
 from radweave.inference.predictor import Predictor
+from radweave.nn.decoding import OWN_DECODER
 from tests.toys import TOY_OVERRIDES, TOY_SIZES, toy_image
 
 OVERRIDES = [*TOY_OVERRIDES, *TOY_SIZES["baseline"]]
 
 
 def test_three_lines_of_python(toy_run: Path, toy_dataset: Dataset) -> None:
-    report = radweave.load(toy_run).report([toy_dataset.image_path("images/1_0.png")])
+    report = radweave.load(toy_run, own_decoder=True).report([toy_dataset.image_path("images/1_0.png")])
     assert report.text == str(report)
     assert "not a medical device" in report.notice
     assert all(0 <= sentence["confidence"] <= 1 for sentence in report.evidence["sentences"])
@@ -205,7 +206,7 @@ def test_frontal_views_come_first_for_any_order_of_files(toy_run: Path, tmp_path
 
 def test_decoding_options_of_a_call_replace_those_of_the_run(toy_run: Path) -> None:
     run = restore(toy_run)
-    predictor = Predictor.of(run, decoding=["max_new_tokens=3"])
+    predictor = Predictor.of(run, decoding=["max_new_tokens=3", OWN_DECODER])
     assert predictor.decoding == run.experiment.decoding.model_copy(update={"max_new_tokens": 3})
     assert predictor.decoding != run.experiment.decoding
 

@@ -27,7 +27,7 @@ from radweave.inference.predictor import Predictor
 from radweave.labels import get_labeler
 from radweave.methods import resolve
 from radweave.metrics import Options, evaluate_pairs, read_pairs
-from radweave.nn.decoding import DecodingConfig, Prefixes, Written
+from radweave.nn.decoding import OWN_DECODER, DecodingConfig, Prefixes, Written
 from radweave.nn.language_model import CausalLanguageModel
 from radweave.workstation.draft_report import sections_of
 from radweave.workstation.result import StudyContext, result_of
@@ -103,7 +103,7 @@ def test_smoothers_over_training_studies_use_the_context(dataset: Dataset, tmp_p
 def test_the_indication_reaches_the_model_by_data_set_by_path_and_without_names(
     dataset: Dataset, context_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    predictor = Predictor.of(context_run, decoding=["max_new_tokens=2", "num_beams=1"])
+    predictor = Predictor.of(context_run, decoding=["max_new_tokens=2", "num_beams=1", OWN_DECODER])
     lengths: list[int] = []
     write = CausalLanguageModel.write
 
@@ -175,7 +175,7 @@ class Parrot:
 @pytest.mark.parametrize("with_scores", [True, False])
 def test_removed_sentences_leave_the_sections_apart(context_run: Run, with_scores: bool) -> None:
     """The first sentence of a part goes, and with it the heading went: the rest stood in the part before."""
-    own = Predictor.of(context_run)
+    own = Predictor.of(context_run, decoding=[OWN_DECODER])
 
     def draft(text: str) -> tuple[str, list[tuple[str, str]], tuple[str, ...]]:
         parrot = Parrot(own, text, with_scores=with_scores)

@@ -23,6 +23,7 @@ from radweave.engine.drafts import EMPTY
 from radweave.engine.restore import restore
 from radweave.engine.run_folder import hash_files, read_card_alone
 from radweave.inference.predictor import Predictor
+from radweave.nn.decoding import OWN_DECODER
 from tests.toys import rewrite_card, toy_image
 
 
@@ -47,7 +48,7 @@ def test_weights_of_another_type_are_refused(kind: torch.dtype, run: Path) -> No
 def test_an_empty_draft_says_that_it_is_empty(run: Path, tmp_path: Path) -> None:
     _weights(run, torch.zeros_like)
     rewrite_card(run, files=hash_files(run))
-    predictor = Predictor.of(restore(run))
+    predictor = Predictor.of(restore(run), decoding=[OWN_DECODER])
     report = predictor.report([toy_image(tmp_path / "a.png", bright_side="left", seed=3)], force=True)
     assert report.text == ""
     assert EMPTY in report.warnings

@@ -26,6 +26,7 @@ from radweave.methods import load_method, resolve
 from radweave.methods.experiment import as_written
 from radweave.metrics import Options, evaluate_pairs, read_pairs
 from radweave.metrics.result_tables import language_table
+from radweave.nn.decoding import OWN_DECODER
 
 METHODS = sorted(all_methods())
 DRAFT = "Stable opacity on the left. No interval change. The heart is enlarged."
@@ -49,7 +50,7 @@ class Parrot:
 
 @pytest.fixture
 def predictor(toy_run: Path) -> Predictor:
-    own = Predictor.of(restore(toy_run))
+    own = Predictor.of(restore(toy_run), decoding=[OWN_DECODER])
     return dataclasses.replace(own, model=Parrot(own, DRAFT))  # type: ignore[arg-type]
 
 
@@ -120,6 +121,7 @@ def test_predictions_and_evaluation_count_what_was_removed(
         "comparisons_removed": 12,
         "marks_removed": 0,
         "edited_reports": 6,
+        "decoder": "own decoder",
     }
     notes = language_table({"run": evaluation.to_json()}).notes
     assert any(note.startswith("drafts are scored after removals from 6 of 6: comparisons in 12") for note in notes)
@@ -164,7 +166,8 @@ def test_a_file_that_does_not_say_is_not_said_to_be_as_written(tmp_path: Path) -
 
     assert drafts()["as_written"] is None
     rows[1] |= {"as_written": True, "evidence": {"marks_removed": ["An XXXX opacity."]}}
-    assert drafts() == {"as_written": False, "comparisons_removed": 0, "marks_removed": 1, "edited_reports": 1}
+    edits = {"as_written": False, "comparisons_removed": 0, "marks_removed": 1, "edited_reports": 1}
+    assert drafts() == {**edits, "decoder": None}
     rows[2] |= {"as_written": "yes"}
     with pytest.raises(InputError) as caught:
         drafts()

@@ -30,6 +30,7 @@ from radweave.inference.pictures import NoChestError
 from radweave.inference.predictor import Predictor
 from radweave.io.volumes import Geometry, Volume, read_volume
 from radweave.methods import resolve
+from radweave.nn.decoding import OWN_DECODER
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +60,7 @@ class Pointing:
 
 
 def test_explain_draws_maps_on_three_slices(run: Run, toy_ct_dataset: Dataset, tmp_path: Path) -> None:
-    predictor = replace(Predictor.of(run), model=Pointing(run))
+    predictor = replace(Predictor.of(run, decoding=[OWN_DECODER]), model=Pointing(run))
     study = next(iter(toy_ct_dataset.studies("test")))
     path = toy_ct_dataset.image_path(study.images[0].path)
     by_file = explain_files(run, predictor, [path], tmp_path / "file")

@@ -761,7 +761,7 @@ def test_a_method_without_such_evidence_still_gets_a_page(
     toy_run: Path, toy_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     images = [toy_dataset.image_path("images/0_0.png"), toy_dataset.image_path("images/0_1.png")]
-    assert radweave(monkeypatch, "explain", toy_run, *images, "--out", tmp_path / "out") == 0
+    assert radweave(monkeypatch, "explain", toy_run, *images, "--own-decoder", "--out", tmp_path / "out") == 0
     output = capsys.readouterr()
     assert str(tmp_path / "out" / "index.html") in output.out
     assert RESEARCH_ONLY in output.err

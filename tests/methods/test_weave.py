@@ -451,7 +451,8 @@ def test_a_study_with_a_prior_is_compared_and_without_it_is_as_if_there_were_non
     later = next(example for example in examples if example.prior is not None)
     alone = replace(later, prior=None)
     (one,), (other,) = (Predictor.of(followed).reports([example]) for example in (later, alone))
-    (untold,) = Predictor.of(followed, decoding=["expected_utility.prior=none"]).reports([later])
+    told_nothing = replace(Predictor.of(followed, decoding=["expected_utility.prior=none"]), options=())
+    (untold,) = told_nothing.reports([later])
     states = {name: value for name, value in one.evidence["changes"]["Lung Opacity"].items() if name != "before"}
     assert sum(states.values()) == pytest.approx(1.0, abs=1e-3)  # type: ignore[arg-type]
     assert one.evidence["changes"]["Lung Opacity"]["before"] in ("affirmed", "not affirmed")

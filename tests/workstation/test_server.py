@@ -9,10 +9,12 @@ import pytest
 
 from radweave.core.errors import InputError
 from radweave.workstation.app import _greet
+from radweave.workstation.inference import InferenceModel, main
 from radweave.workstation.settings import Limits, OpenId, Settings
 from radweave.workstation.station import Station
 from tests.command_line import radweave
-from tests.workstation.stations import NOTICE
+from tests.toys import toy_image
+from tests.workstation.stations import NOTICE, one_draft, running
 
 
 def test_every_option_arrives(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -21,14 +23,14 @@ def test_every_option_arrives(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     run = tmp_path / "run"
     options = (
         "--data d --split val --watch w --host ::1 --port 7 --database sqlite:// --untrained"
-        " --queue 3 --upload-mib 2 --upload-files 4 --draft-seconds 5"
+        " --set num_beams=2 --own-decoder --queue 3 --upload-mib 2 --upload-files 4 --draft-seconds 5"
     )
     assert radweave("serve", run, *options.split()).returncode == 0
     assert started == [
         Settings(
             run=run, state=tmp_path / "run.workstation", data=Path("d"), split="val", watch=Path("w"), host="::1",
             port=7, database="sqlite://", untrained=True, study_s=5,
-            limits=Limits(waiting=3, body_bytes=2 << 20, files=4),
+            decoding=("num_beams=2", "kind=likelihood"), limits=Limits(waiting=3, body_bytes=2 << 20, files=4),
         )
     ]  # fmt: skip
 
@@ -82,3 +84,32 @@ def test_missing_files_are_refused_before_the_start(settings: Settings, tmp_path
         with pytest.raises(InputError) as error:
             Station(settings.model_copy(update=changed))
         assert field is None or error.value.field == field
+
+
+def test_what_is_set_decides_drafts_and_stands_on_the_page(toy_run: Path, settings: Settings, tmp_path: Path) -> None:
+    """By the process that holds the model, started as a workstation starts it."""
+    chosen = settings.model_copy(update={"run": toy_run, "decoding": ("max_new_tokens=9", "kind=likelihood")})
+    image = toy_image(tmp_path / "chest.png", bright_side="left", seed=0)
+    with running(chosen, main) as (client, station):
+        study = one_draft(client, image.read_bytes())["id"]
+        evidence = client.get(f"/api/v1/studies/{study}/evidence").json()["evidence"]
+        assert evidence["decoder"] == {"kind": "own decoder", "set": list(chosen.decoding)}
+        assert station.inference.drafts == "drafts: own decoder; set: max_new_tokens=9 kind=likelihood"
+        assert "Drafts: own decoder; set: max_new_tokens=9 kind=likelihood." in client.get("/login").text
+    default = InferenceModel(toy_run, None, untrained=False)
+    assert default.predictor.drafts == "drafts: expected utility"
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("num_beams=0", "num_beams"),
+        ("beams=3", "num_beams"),
+        ("unprompted_comparisons=keep", "drafts for readers have another"),
+        ("deidentification_marks=keep", "deidentification_marks=remove"),
+    ],
+)
+def test_an_option_that_drafts_cannot_have_ends_the_start(toy_run: Path, option: str, says: str) -> None:
+    done = radweave("serve", toy_run, "--try", "--port", "1", "--set", option)
+    assert done.returncode == 2
+    assert says in done.stderr

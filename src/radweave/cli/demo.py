@@ -15,6 +15,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader
 from PIL import Image
 
+from radweave.core.evidence import BY_UTILITY
 from radweave.core.figures import BLUE, MARKERS, OTHERS, can_draw, new_figure, png
 from radweave.core.json_files import read_jsonl, write_json
 from radweave.core.map_kinds import kind_of
@@ -154,6 +155,7 @@ def demo_page(
         honesty=evaluation.honesty.rows(),
         warnings=evaluation.warnings(),
         num_test=len(evaluation.study_ids),
+        by_utility=bool(rows) and rows[0]["evidence"]["decoder"]["kind"] == BY_UTILITY,
         kind=kinds[0] if kinds else None,
         differences=SIGNS,
         sure=SURE,

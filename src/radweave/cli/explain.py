@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from radweave.cli.options import DataInstead, Decoding, Force, Overwrite, RunFolder, Untrained
+from radweave.cli.options import DataInstead, Decoding, Force, Overwrite, OwnDecoder, RunFolder, Untrained
 from radweave.core.errors import InputError, printable
 from radweave.core.study import RESEARCH_ONLY
 
@@ -28,6 +28,7 @@ def explain(
     force: Force = False,
     untrained: Untrained = False,
     decoding: Decoding = None,
+    own_decoder: OwnDecoder = False,
     overwrite: Overwrite = False,
 ) -> None:
     """Write a page with the evidence of a draft: maps, probabilities, recalled cases, support of each sentence."""
@@ -38,9 +39,11 @@ def explain(
     from radweave.engine.restore import restore
     from radweave.inference.explain import explain_files, explain_study
     from radweave.inference.predictor import Predictor
+    from radweave.nn.decoding import chosen_options
 
+    options = chosen_options(decoding or (), own_decoder=own_decoder)
     restored = restore(run)
-    predictor = Predictor.of(restored, untrained=untrained, decoding=decoding or [])
+    predictor = Predictor.of(restored, untrained=untrained, decoding=options)
     if data is not None and study is not None:
         page = explain_study(
             restored, predictor, data, study, out, threshold=threshold, force=force, overwrite=overwrite
@@ -50,6 +53,7 @@ def explain(
             restored, predictor, images or [], out, threshold=threshold, force=force, overwrite=overwrite
         )
     typer.echo(f"page: {printable(page)}")
+    typer.echo(printable(predictor.drafts), err=True)
     typer.echo(RESEARCH_ONLY, err=True)
 
 
@@ -68,20 +72,26 @@ def export(
             "adapters, for peft.",
         ),
     ] = "run",
+    decoding: Decoding = None,
+    own_decoder: OwnDecoder = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
 ) -> None:
     """Write a trained run as one self-contained folder that opens on a machine without the data."""
     from radweave.cli.options import console
     from radweave.inference.export import export as export_run
     from radweave.inference.export import export_checkpoint, training_content
+    from radweave.nn.decoding import chosen_options
 
+    options = chosen_options(decoding or (), own_decoder=own_decoder)
     if form != "run":
+        if options:
+            raise InputError("is for --as run: other programs have decoding options of their own", field="--set")
         folder = export_checkpoint(run, out, form, overwrite=overwrite, scores=scores)
         size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
         console.print(f"exported {size / 1e6:.1f} MB: {printable(folder)}")
         console.print(f"read {printable(folder / 'LICENSES.md')} before you pass it on", style="yellow")
         return
-    folder = export_run(run, out, overwrite=overwrite, bank=not no_bank, scores=scores)
+    folder = export_run(run, out, overwrite=overwrite, bank=not no_bank, scores=scores, decoding=options)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     console.print(f"exported {size / 1e6:.1f} MB: {printable(folder)}")
     content = training_content(folder)

@@ -16,6 +16,7 @@ from radweave.cli.options import (
     Decoding,
     Force,
     Overwrite,
+    OwnDecoder,
     RayWorkers,
     RunFolder,
     ShardSize,
@@ -84,6 +85,7 @@ def generate(
     shard_size: ShardSize = 256,
     ray: RayWorkers = 0,
     decoding: Decoding = None,
+    own_decoder: OwnDecoder = False,
     at_test: AtTest = None,
     overwrite: Overwrite = False,
 ) -> None:
@@ -99,10 +101,12 @@ def generate(
     from radweave.inference.pictures import stated_view
     from radweave.inference.predictor import Predictor
     from radweave.inference.shards import locked_output
+    from radweave.nn.decoding import chosen_options
 
     views = [stated_view(text) for text in view or []]
+    options = chosen_options(decoding or (), own_decoder=own_decoder)
     restored = restore(run)
-    predictor = Predictor.of(restored, untrained=untrained, decoding=decoding or [])
+    predictor = Predictor.of(restored, untrained=untrained, decoding=options)
     if data is not None and out is not None:
         with bulk("reports") as (ranks, reading, progress):
             done = generate_split(
@@ -110,7 +114,7 @@ def generate(
                 progress=progress, shard_size=shard_size, ranks=ranks, ray_workers=ray, at_test=at_test or (),
             )  # fmt: skip
         if ranks.is_first:
-            _print_summary(done, out, predictor.warnings)
+            _print_summary(done, out, predictor)
         if done.failed:
             raise typer.Exit(2)
         return
@@ -133,7 +137,7 @@ def generate(
         for result in generate_files(predictor, groups, force=force, context=context):
             rows.append(draft_row(result))
             _print_result(result, text=out is None and not as_json, warnings=not as_json)
-        _finish(rows, out, as_json=as_json)
+        _finish(rows, out, predictor, as_json=as_json)
 
 
 def _chosen_format(data: Path | None, out: Path | None, named: str | None, *, as_json: bool) -> Format | None:
@@ -187,12 +191,13 @@ def _refuse_contradictions(
         refuse_other_kind(out)
 
 
-def _print_summary(result: BulkResult, out: Path, warnings: Sequence[str]) -> None:
-    """Print the result of a split and the warnings of its run."""
+def _print_summary(result: BulkResult, out: Path, predictor: Predictor) -> None:
+    """Print the result of a split, what drafted, and the warnings of its run."""
     from radweave.cli.options import console
 
     console.print(f"{result.written} reports: {printable(out)}")
-    for warning in warnings:
+    console.print(printable(predictor.drafts))
+    for warning in predictor.warnings:
         console.print(f"mind: {printable(warning)}", style="yellow")
     for study_id, reason in result.left_out.items():
         console.print(f"left out {printable(study_id)}: {printable(reason)}", style="yellow")
@@ -219,7 +224,7 @@ def _print_result(result: Report | FileGroup, *, text: bool, warnings: bool) -> 
         typer.echo(f"warning: {warning}", err=True)
 
 
-def _finish(rows: list[dict[str, Any]], out: Path | None, *, as_json: bool) -> None:
+def _finish(rows: list[dict[str, Any]], out: Path | None, predictor: Predictor, *, as_json: bool) -> None:
     """Write and print all drafts; exit code 2 if a study was refused."""
     from radweave.inference.bulk import write_drafts
 
@@ -230,6 +235,7 @@ def _finish(rows: list[dict[str, Any]], out: Path | None, *, as_json: bool) -> N
     if as_json:
         typer.echo(json_text(rows), nl=False)
     elif refused < len(rows):
+        typer.echo(printable(predictor.drafts), err=True)
         typer.echo(RESEARCH_ONLY, err=True)
     if refused:
         if len(rows) > 1:
@@ -276,6 +282,7 @@ def write_finished(
     for warning in finished.warnings:
         typer.echo(f"warning: {warning}", err=True)
     typer.echo(f"1 report ({chosen.name}): {out}", err=True)
+    typer.echo(printable(predictor.drafts), err=True)
     typer.echo(RESEARCH_ONLY, err=True)
 
 

@@ -44,6 +44,10 @@ SplitName = Annotated[str, typer.Option("--split", help="Split of the dataset.")
 Force = Annotated[bool, typer.Option("--force", help="Report on a doubtful image, or one of another kind.")]
 Untrained = Annotated[bool, typer.Option("--untrained", help="Let an untrained run report.")]
 Decoding = Annotated[list[str] | None, typer.Option("--set", help="Decoding option, key=value.")]
+OwnDecoder = Annotated[
+    bool,
+    typer.Option("--own-decoder", help="Draft by the method's own decoder. Default: expected utility, if calibrated."),
+]
 BatchSize = Annotated[int, typer.Option("--batch-size", help="Studies per batch.", min=1, max=MAX_BATCH)]
 ShardSize = Annotated[
     int, typer.Option("--shard-size", help="Studies per shard; finished shards are kept.", min=1, max=MAX_STUDIES)

@@ -12,7 +12,9 @@ from typer.core import TyperGroup
 from radweave.cli.options import (
     MAX_STUDIES,
     DataInstead,
+    Decoding,
     Overwrite,
+    OwnDecoder,
     RunFolder,
     SplitName,
     Untrained,
@@ -57,6 +59,8 @@ def start(
     port: Annotated[int, typer.Option("--port", help="Port to listen on.", min=1, max=65_535)] = 8765,
     database: Database = None,
     untrained: Untrained = False,
+    decoding: Decoding = None,
+    own_decoder: OwnDecoder = False,
     queue: Annotated[
         int, typer.Option("--queue", help="Most studies that wait for a draft.", min=1, max=MAX_STUDIES)
     ] = 256,
@@ -119,10 +123,12 @@ def start(
     verify_log: Annotated[bool, typer.Option("--verify-log", help="Verify the audit log, and end.")] = False,
 ) -> None:
     """Serve a workstation on this machine: studies in, drafts with evidence out, edits and signatures kept."""
+    from radweave.nn.decoding import chosen_options
     from radweave.workstation import check_log
     from radweave.workstation import serve as run_server
     from radweave.workstation.settings import Limits, OpenId, Settings, network, origin
 
+    options = chosen_options(decoding or (), own_decoder=own_decoder)
     openid = None
     if oidc_issuer is not None and oidc_client_id is not None:
         openid = OpenId(
@@ -143,7 +149,7 @@ def start(
         with TemporaryDirectory(prefix="radweave-try-") as folder:
             tried = Settings(
                 run=run, state=Path(folder), host=host, port=port, untrained=untrained, study_s=draft_seconds,
-                behind_proxy=tuple(map(network, comma_separated(behind_proxy))), try_out=True,
+                decoding=options, behind_proxy=tuple(map(network, comma_separated(behind_proxy))), try_out=True,
                 public_url=None if public_url is None else origin(public_url), hide_patients=hide_patients,
             )  # fmt: skip
             run_server(tried)
@@ -151,7 +157,7 @@ def start(
     settings = Settings(
         run=run, state=_state(run), data=data, split=known_split(split), watch=watch, hospital=hospital,
         host=host, port=port, database=database, untrained=untrained, study_s=draft_seconds,
-        behind_proxy=tuple(map(network, comma_separated(behind_proxy))),
+        decoding=options, behind_proxy=tuple(map(network, comma_separated(behind_proxy))),
         public_url=None if public_url is None else origin(public_url), tls_cert=tls_cert,
         tls_key=tls_key, openid=openid, idle_s=60 * lock_minutes, hide_patients=hide_patients,
         reader_study=reader_study, limits=Limits(

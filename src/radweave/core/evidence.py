@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NotRequired, TypedDict
+from typing import Any, Final, NotRequired, TypedDict
 
 CalibrationEvidence = TypedDict(  # noqa: UP013
     "CalibrationEvidence",
@@ -191,6 +191,21 @@ class ServedEvidence(TypedDict, total=False):
     failed: str
 
 
+BY_UTILITY: Final = "expected utility"
+BY_OWN_DECODER: Final = "own decoder"
+
+
+class DecoderEvidence(TypedDict, total=False):
+    """The decoder of a draft: ``kind`` is ``BY_UTILITY`` or ``BY_OWN_DECODER``.
+
+    ``reason`` says why the default of calibrated runs was not taken, ``set`` has the options that were set.
+    """
+
+    kind: str
+    reason: str
+    set: list[str]
+
+
 class DraftEvidence(_Judged, total=False):
     """Evidence of a draft, by key."""
 
@@ -217,6 +232,7 @@ class DraftEvidence(_Judged, total=False):
     contradictions: list[Contradiction]
     own_reports: OwnEvidence
     served: ServedEvidence
+    decoder: DecoderEvidence
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,10 +246,14 @@ class RecalledText:
 
 @dataclass(frozen=True, slots=True)
 class OwnReports:
-    """A method's own texts for a study: reports of its language model, the likeliest first, and texts it recalled."""
+    """A method's own texts for a study: reports of its language model, the likeliest first, and texts it recalled.
+
+    ``maps`` is what its evidence has of maps.
+    """
 
     written: tuple[str, ...] = ()
     recalled: tuple[RecalledText, ...] = ()
+    maps: DraftEvidence = field(default_factory=lambda: DraftEvidence(), compare=False)
 
     def __bool__(self) -> bool:
         return bool(self.written or self.recalled)

@@ -16,6 +16,8 @@ from radweave.core.evidence import DraftEvidence
 
 KEY: Final = "map_kind"
 """Key in the evidence, next to ``attention_maps``."""
+OF_WORDS: Final = "input gradient"
+"""The kind of maps that belong to the words of one report."""
 _SUMS_TO_1: Final = "a share: all patches of all views of the study add up to 1"
 _NO_OUTLINE: Final = "It is not the outline of a lesion"
 
@@ -102,7 +104,7 @@ KINDS: Final[Mapping[str, MapKind]] = {
         of_class=False,
         adds_up=True,
     ),
-    "input gradient": MapKind(
+    OF_WORDS: MapKind(
         title="Where the report hangs on the image",
         shows="Image tokens as the language model reads them, times the gradient of the log-probability of the whole"
         " {name}, place by place; of an image in tiles those of the overview.",

@@ -18,7 +18,7 @@ from radweave.drafting.prior import only_of_one_patient, reported_classes
 from radweave.drafting.smoothers import EmbeddedStudies, Evidence, Floats, PriorEvidence
 from radweave.drafting.store import BANK, DraftingFacts, DraftingStore, load_drafting
 from radweave.drafting.writer import UtilityDraft, UtilityWriter
-from radweave.labels import get_labeler
+from radweave.labels import NO_FINDING, get_labeler
 from radweave.methods.model import (
     Classifying,
     EvidenceSource,
@@ -102,6 +102,20 @@ def training_reports_of(run: Path) -> list[str]:
     return [str(row["text"]) for row in load_bank(place).rows] if place.is_dir() else []
 
 
+def lacking(folder: Path, calibration: RunCalibration) -> str | None:
+    """Reason why a run drafts by expected utility on request only; None if it is calibrated and has training reports.
+
+    ``folder`` is that of its drafting.
+    """
+    if not (folder / BANK).is_dir():
+        return "the run has no training reports to draft from"
+    known = (name for name in calibration.classes if name != NO_FINDING)
+    if not calibration.holds or not any(map(calibration.is_calibrated, known)):
+        studies = f"{calibration.studies} studies of split {calibration.split}"
+        return f"the run is not calibrated: in {studies} no finding is frequent enough"
+    return None
+
+
 @dataclass(slots=True)
 class Drafting:
     """The drafting of a run; its folder is read with the first draft.
@@ -137,7 +151,8 @@ class Drafting:
         if batch.places is not None:
             evidence = [replace(one, places=places) for one, places in zip(evidence, batch.places, strict=True)]
         for row, barred, texts in zip(evidence, self._opened.barred(batch), own, strict=True):
-            yield writer.write(row, barred, texts)
+            draft = writer.write(row, barred, texts)
+            yield replace(draft, evidence={**texts.maps, **draft.evidence})
 
     def _own(self, batch: Batch, evidence: Sequence[Evidence], decoding: DecodingConfig) -> list[OwnReports]:
         """Texts of the method itself; none of a run that was not calibrated with them, whose drafts stay as they were.

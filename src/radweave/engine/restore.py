@@ -53,6 +53,16 @@ class Run:
     place: PlacePart | None = None
 
 
+def read_experiment(folder: Path, card: RunCard) -> Experiment:
+    """The experiment of a run folder.
+
+    Raises:
+        InputError: if ``config.yaml`` is missing or broken, or the method is not there.
+    """
+    experiment: Experiment = from_yaml(type(load_method(card.method).PRESETS["tiny"]()), folder / "config.yaml")
+    return experiment
+
+
 def restore(folder: Path, *, device: torch.device | None = None) -> Run:
     """Open a finished run folder; every file is checked against its hash.
 
@@ -70,7 +80,7 @@ def restore(folder: Path, *, device: torch.device | None = None) -> Run:
             got=card.preprocessing,
             expected=PREPROCESSING_VERSION,
         )
-    experiment = from_yaml(type(load_method(card.method).PRESETS["tiny"]()), folder / "config.yaml")
+    experiment = read_experiment(folder, card)
     if experiment.method != card.method:
         raise InputError("the method is not that of config.yaml", file=folder / "run.json", field="method")
     if experiment.had_former_keys():

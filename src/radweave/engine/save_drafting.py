@@ -299,5 +299,6 @@ def _ask(training: Training, embedded: EmbeddedStudies, store: DraftingStore, *,
         validation.evidence.extend(evidence)
         validation.barred.extend(barred)
         decoding = training.experiment.decoding
-        validation.own.extend(own_reports(model, batch, evidence, decoding, partial(decode, training.tokenizer)))
+        own = own_reports(model, batch, evidence, decoding, partial(decode, training.tokenizer))
+        validation.own.extend(replace(one, maps={}) for one in own)
     return validation

@@ -170,7 +170,8 @@ def _trained_scores(
     training = _train(task, watch, own_process=own_process)
     started = time.perf_counter()
     run = restore(task.run_path)
-    predictor = Predictor.of(run, decoding=task.decoding)
+    # A row drafts as its preset says: the default of calibrated runs has rows of its own.
+    predictor = Predictor.of(run, decoding=(f"kind={run.experiment.decoding.kind}", *task.decoding))
     if task.averaged:
         others = [restore(Path(folder)) for folder in task.averaged]
         predictor = replace(predictor, drafting=averaged_drafting([run, *others], dataset))

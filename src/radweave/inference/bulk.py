@@ -368,6 +368,8 @@ def generate_split(
                 settings,
                 answers,
                 ray_workers,
+                predictor.options,
+                predictor.own_because,
             )
 
             def finished(number: int) -> None:
@@ -446,6 +448,7 @@ def _identity(run: Run, predictor: Predictor, dataset: Dataset, split: Split, ba
         "dataset": dataset.fingerprint(),
         "split": split,
         "decoding": predictor.decoding.model_dump(mode="json"),
+        "decoder": predictor.decoder,
         "warnings": list(predictor.warnings),
         "batch_size": batch_size,
         "code": code_hash(),
@@ -524,6 +527,8 @@ class ReportRecipe:
     at_test: tuple[str, ...] = ()
     answers: Path | None = None
     workers: int = 1
+    options: tuple[str, ...] = ()
+    own_because: str = ""
 
     def open(self) -> Compute:
         run = restore(self.run)
@@ -536,7 +541,13 @@ class ReportRecipe:
         cache = build_cache(dataset, size=data.image_size, ct=data.ct)
         prepared = prepare(dataset, self.split, run.experiment, run.tokenizer, cache, need_text=False)
         decoding = type(run.experiment.decoding).model_validate(self.decoding)
-        predictor = dataclasses.replace(Predictor.of(run, untrained=True), decoding=decoding, warnings=self.warnings)
+        predictor = dataclasses.replace(
+            Predictor.of(run, untrained=True),
+            decoding=decoding,
+            warnings=self.warnings,
+            options=self.options,
+            own_because=self.own_because,
+        )
         examples = prepared.examples_with_priors if predictor.decoding.asks_prior else prepared.examples
         rows = Rows(predictor, {example.study_id: example for example in examples}, self.batch_size)
         return lambda study_ids, path: write_jsonl(path, rows.of(study_ids))

@@ -26,7 +26,7 @@ from typing import Any, Final, Literal
 import torch
 from jinja2 import Environment, PackageLoader, StrictUndefined, Undefined
 
-from radweave.core.config import from_yaml, to_yaml
+from radweave.core.config import override, to_yaml
 from radweave.core.errors import InputError
 from radweave.core.escaping import Markdown, code, escaped
 from radweave.core.json_files import read_json_object, write_json
@@ -38,7 +38,8 @@ from radweave.data.tokenizer import load_tokenizer
 from radweave.drafting.calibration import load_calibration, save_calibration
 from radweave.drafting.store import BANK as DRAFTING_BANK
 from radweave.engine.expected_utility import FOLDER as DRAFTING
-from radweave.engine.restore import restore, rows_of_memories
+from radweave.engine.expected_utility import lacking
+from radweave.engine.restore import read_experiment, restore, rows_of_memories
 from radweave.engine.run_directory import named_files
 from radweave.engine.run_folder import (
     RunCard,
@@ -50,13 +51,13 @@ from radweave.engine.run_folder import (
     weight_sources,
     write_card,
 )
-from radweave.inference.predictor import UNTRAINED
-from radweave.methods import load_method
+from radweave.inference.predictor import UNTRAINED, decides
 from radweave.methods.experiment import BuildContext, Experiment
 from radweave.methods.model import Published
 from radweave.metrics.result import FORMAT
 from radweave.metrics.result_tables import floor_table, language_table
 from radweave.metrics.tables import TextTable, markdown_tables
+from radweave.nn.decoding import decoding_options, sets_kind
 from radweave.nn.memory.bank import Bank, load_bank, save_bank
 
 # The test scores of a model card: the output of ``radweave evaluate --out``, with intervals and floors.
@@ -92,6 +93,7 @@ def model_card(
     holds: str,
     measured: str = "",
     published: Mapping[str, str] | None = None,
+    drafts: str = "",
 ) -> str:
     """The README of an exported model.
 
@@ -103,6 +105,7 @@ def model_card(
         holds: a sentence on the training data in the export.
         measured: test scores with floors as Markdown, if there are any.
         published: of a model for other programs its form, base and prompt.
+        drafts: what drafts, of an export for Radweave.
     """
     decoding = experiment.decoding
     changed = decoding.model_dump(exclude_defaults=True)
@@ -114,6 +117,8 @@ def model_card(
         best={stage: _best_figures(figures) for stage, figures in card.validation.items()},
         data=experiment.data,
         decoding=", ".join(f"{name} {value}" for name, value in changed.items()) or "greedy search",
+        options=decoding_options(card.overrides),
+        drafts=drafts,
         memories=memories,
         files=files,
         holds=holds,
@@ -195,14 +200,23 @@ class Preprocessing(Record):
     thresholds: dict[str, float]
 
 
-def export(run: Path, out: Path, *, overwrite: bool = False, bank: bool = True, scores: Path | None = None) -> Path:
+def export(
+    run: Path,
+    out: Path,
+    *,
+    overwrite: bool = False,
+    bank: bool = True,
+    scores: Path | None = None,
+    decoding: Sequence[str] = (),
+) -> Path:
     """Write a trained run as one self-contained folder, whole or not at all.
 
     The folder is loaded once before it is renamed, so that every export can be loaded.
 
     Without ``bank`` no data of single training studies is exported: neither the reports to draft from, nor the
     method's memories, nor the parts of the model that read them. Card, model card and every draft name the missing
-    parts. ``scores`` is the ``evaluation.json`` of the test predictions, for the model card.
+    parts. ``scores`` is the ``evaluation.json`` of the test predictions, for the model card. ``decoding`` are options
+    (key=value) that the export drafts with; they stand in its ``run.json`` and model card.
 
     Raises:
         InputError: if the run is unfinished, untrained or damaged, ``scores`` is no evaluation, or ``out`` exists; or
@@ -213,11 +227,11 @@ def export(run: Path, out: Path, *, overwrite: bool = False, bank: bool = True, 
     if not card.is_trained:
         raise InputError(UNTRAINED.split(":")[0], file=run)
     measured = "" if scores is None else scores_page(scores)
-    content = _content(run, card, bank=bank)
+    content = _content(run, card, bank=bank, options=decoding)
     # A killed export may have moved the old folder away: it gets its name back before anything is refused or replaced.
     remove_leftovers(out.parent)
     with write_folder(out, overwrite=overwrite, kind=_OUTPUT) as partial:
-        _fill(run, card, partial, content, measured)
+        _fill(run, card, partial, content, measured, decoding)
         restore(partial)
     return out
 
@@ -343,10 +357,13 @@ class ExportContent:
     heads_hold: bool = True
 
 
-def _content(run: Path, card: RunCard, *, bank: bool) -> ExportContent:
-    experiment = from_yaml(type(load_method(card.method).PRESETS["tiny"]()), run / "config.yaml")
+def _content(run: Path, card: RunCard, *, bank: bool, options: Sequence[str]) -> ExportContent:
+    experiment = read_experiment(run, card)
+    experiment = experiment.model_copy(update={"decoding": override(experiment.decoding, options)})
     if bank:
         return ExportContent(experiment, bank=True, lost=card.without)
+    if experiment.decoding.kind == "expected_utility" and sets_kind(options):
+        raise InputError("drafts from training reports, which --no-bank leaves out", field="--set", got=list(options))
     try:
         bare = experiment.model.without_memories()
     except InputError as error:
@@ -363,7 +380,9 @@ def _banks(card: RunCard, place: str) -> list[str]:
     return sorted({name.split("/")[1] for name in card.files if name.startswith(f"{place}/")})
 
 
-def _fill(run: Path, card: RunCard, folder: Path, content: ExportContent, measured: str) -> None:
+def _fill(
+    run: Path, card: RunCard, folder: Path, content: ExportContent, measured: str, options: Sequence[str]
+) -> None:
     for name in card.files:
         if name.startswith(AS_THEY_ARE):
             _copy(run / name, folder / name, card.files[name])
@@ -375,12 +394,19 @@ def _fill(run: Path, card: RunCard, folder: Path, content: ExportContent, measur
     write_text(folder / "config.yaml", to_yaml(public))
     write_json(folder / "preprocessing.json", preprocessing(public, card).model_dump(mode="json"))
     write_text(folder / "LICENSES.md", licence_notes(card, weight_sources(public), licences_of(card.files), rows))
-    card = card.model_copy(update={"without": content.lost})
+    # Other overrides of the run may name folders of this machine.
+    chosen = [option for option in decoding_options(card.overrides) if content.bank and sets_kind([option])]
+    chosen += options
+    overrides = tuple(f"decoding.{option}" for option in chosen)
+    card = card.model_copy(update={"without": content.lost, "overrides": overrides})
+    drafts, reason = decides(public.decoding, chosen, lacking(folder / DRAFTING, load_calibration(run, card.classes)))
+    drafts += f" ({reason})" if reason else ""
     holds = _training_content(list(banks.values()), card).sentence
-    write_text(folder / "README.md", model_card(card, public, rows, _sizes(folder), holds, measured))
+    page = model_card(card, public, rows, _sizes(folder), holds, measured, drafts=drafts)
+    write_text(folder / "README.md", page)
     files = {path.relative_to(folder).as_posix(): sha256_file(path) for path in _files(folder)}
     values = {name: getattr(card, name) for name in type(card).model_fields}
-    changed = {"files": files, "memories": rows_of_memories(folder), "overrides": (), "validation": _best(card)}
+    changed = {"files": files, "memories": rows_of_memories(folder), "validation": _best(card)}
     write_card(folder, RunCard(**{**values, **changed}))
 
 

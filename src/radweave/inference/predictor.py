@@ -14,7 +14,14 @@ from PIL import Image
 
 from radweave.core.config import override
 from radweave.core.errors import InputError, printable
-from radweave.core.evidence import DraftEvidence, OodEvidence, ViewEvidence
+from radweave.core.evidence import (
+    BY_OWN_DECODER,
+    BY_UTILITY,
+    DecoderEvidence,
+    DraftEvidence,
+    OodEvidence,
+    ViewEvidence,
+)
 from radweave.core.study import Modality, Report, View
 from radweave.data.ct import NO_SCANS, CtPreprocessing
 from radweave.data.loader import VIEW_KINDS, Example, view_id
@@ -22,7 +29,7 @@ from radweave.data.ood import Judgement, OutOfDistribution, Verdict
 from radweave.data.targets import NO_CONTEXT, ContextSections
 from radweave.data.tokenizer import encode
 from radweave.engine.drafts import Drafter
-from radweave.engine.expected_utility import Drafting
+from radweave.engine.expected_utility import Drafting, lacking
 from radweave.engine.place import PlacePart
 from radweave.inference.pictures import (
     Picture,
@@ -38,8 +45,8 @@ from radweave.inference.pictures import (
     views_for,
 )
 from radweave.io.images import radiograph_from_array, radiograph_from_picture
-from radweave.methods.model import ReportModel, device_of
-from radweave.nn.decoding import DecodingConfig
+from radweave.methods.model import ReportModel, Served, device_of
+from radweave.nn.decoding import DecodingConfig, decoding_options, sets_kind
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -184,6 +191,39 @@ def _statement(test: OutOfDistribution, judgement: Judgement) -> str:
     return f"{text} (score {judgement.score:.1f}, {limit}{wrongly})"
 
 
+# The decoder of drafts: by default expected utility, where the run is calibrated.
+
+
+def decides(decoding: DecodingConfig, chosen: Sequence[str], unable: str | None) -> tuple[str, str]:
+    """The decoder of drafts, and the reason for the own one where nobody chose it.
+
+    A calibrated run drafts by expected utility. ``chosen`` options (key=value) win, so does a run whose drafts are
+    scored as written; ``unable`` is the reason why a run cannot.
+    """
+    if decoding.kind == "expected_utility":
+        return BY_UTILITY, ""
+    if sets_kind(chosen):
+        return BY_OWN_DECODER, ""
+    if decoding.is_as_written:
+        return BY_OWN_DECODER, "the run's drafts are scored as the method wrote them"
+    return (BY_UTILITY, "") if unable is None else (BY_OWN_DECODER, unable)
+
+
+def default_decoding(run: Run, options: Sequence[str]) -> tuple[DecodingConfig, str]:
+    """Options of decoding of a run's drafts by ``decides``, and its reason.
+
+    Raises:
+        InputError: for an option that does not exist.
+    """
+    assert run.drafting is not None, "a restored run has it"
+    decoding = override(run.experiment.decoding, options)
+    unable = lacking(run.drafting.folder, run.drafting.calibration)
+    if isinstance(run.model, Served):
+        unable = "each report that an endpoint draws is a request"
+    drafts, reason = decides(decoding, [*decoding_options(run.card.overrides), *options], unable)
+    return decoding.model_copy(update={"kind": "expected_utility"}) if drafts == BY_UTILITY else decoding, reason
+
+
 UNTRAINED = "the weights of this run were never trained: its text would be noise; give --untrained to see it anyway"
 
 
@@ -197,7 +237,8 @@ class Predictor:
     look like those the run was trained on. ``known_views`` are the kinds of views (see ``Batch.view_ids``) that the
     training split stated; only those are guessed for files that state none. ``drafting`` is what drafts by expected
     utility, ``place`` what says where findings lie. ``target`` is the text that the run learned to write;
-    ``context_sections`` are those that its model reads, in at most ``max_context_tokens`` tokens.
+    ``context_sections`` are those that its model reads, in at most ``max_context_tokens`` tokens. ``options`` are the
+    decoding options that were set, ``own_because`` the reason for the own decoder where nobody chose one.
     """
 
     model: ReportModel
@@ -215,10 +256,12 @@ class Predictor:
     context_sections: ContextSections = field(default_factory=ContextSections)
     max_context_tokens: int = 0
     place: PlacePart | None = None
+    options: tuple[str, ...] = ()
+    own_because: str = ""
 
     @classmethod
     def of(cls, run: Run, *, untrained: bool = False, decoding: Sequence[str] = ()) -> Predictor:
-        """The predictor of a run with its decoding options, or with some of them overridden.
+        """The predictor of a run with the options of ``default_decoding``.
 
         Raises:
             InputError: for a decoding option that does not exist.
@@ -235,13 +278,16 @@ class Predictor:
         if (text := untested(run.ood)) is not None:
             warnings.append(text)
         data = run.experiment.data
+        options, own_because = default_decoding(run, decoding)
         return cls(
             model=run.model,
             tokenizer=run.tokenizer,
             image_size=data.image_size,
             ct=data.ct,
             max_views=data.max_views,
-            decoding=override(run.experiment.decoding, decoding),
+            decoding=options,
+            options=tuple(decoding),
+            own_because=own_because,
             warnings=tuple(warnings),
             refusal=None if run.card.is_trained or untrained else UNTRAINED,
             ood=run.ood,
@@ -264,11 +310,29 @@ class Predictor:
         return device_of(self.model)
 
     @property
+    def decoder(self) -> DecoderEvidence:
+        """The decoder of drafts, the reason for the own one where nobody chose it, and the options that were set."""
+        shown: DecoderEvidence = {"kind": BY_UTILITY if self.decoding.kind == "expected_utility" else BY_OWN_DECODER}
+        if self.own_because:
+            shown["reason"] = self.own_because
+        if self.options:
+            shown["set"] = list(self.options)
+        return shown
+
+    @property
+    def drafts(self) -> str:
+        """A line on what drafts."""
+        shown = self.decoder
+        reason = f" ({shown['reason']})" if "reason" in shown else ""
+        return f"drafts: {shown['kind']}{reason}" + (f"; set: {' '.join(shown['set'])}" if "set" in shown else "")
+
+    @property
     def _use(self) -> str:
         """A sentence on what it reads, where it runs and how it is called."""
         squares = f"radiographs in squares of {self.image_size} pixels, up to {self.max_views} views of a study"
         reads = squares if self.ct.size is None else f"a CT scan of {' x '.join(map(str, self.ct.size))} voxels"
-        return f'Reads {reads}. Runs on {self.device}. Use: predictor.report("chest.dcm")'
+        drafts = f"{self.drafts[0].upper()}{self.drafts[1:]}"
+        return f'Reads {reads}. {drafts}. Runs on {self.device}. Use: predictor.report("chest.dcm")'
 
     @property
     def _cautions(self) -> tuple[str, ...]:
@@ -456,6 +520,7 @@ class Predictor:
         )
         for draft in drafter.drafts(examples, batch_size=batch_size, progress=progress):
             example, evidence = draft.example, draft.evidence
+            evidence = {**evidence, "decoder": self.decoder}
             judgements = judge(self.ood, example)
             if self.ood is not None:
                 evidence = {**evidence, EVIDENCE: evidence_of(self.ood, judgements)}

@@ -31,6 +31,7 @@ from radweave.core.batch import Batch, Generation, VisionEncoder
 from radweave.core.config import Config
 from radweave.core.errors import InputError
 from radweave.core.evidence import DraftEvidence, OwnReports, RecalledText
+from radweave.core.map_kinds import OF_WORDS
 from radweave.core.study import Split, Study
 from radweave.data.loader import Example, Features, StudyLoader
 from radweave.drafting.smoothers import Evidence
@@ -676,8 +677,16 @@ def own_reports(
     each = []
     for one, reports in zip(begun, drawn, strict=True):
         (shown,) = one.finish(reports[:1], [[0.0] * len(reports[0])]).intermediates
-        each.append(OwnReports(tuple(map(decode, reports)), _recalled(shown.get("recalled", ()))))
+        each.append(OwnReports(tuple(map(decode, reports)), _recalled(shown.get("recalled", ())), _maps(shown)))
     return each
+
+
+def _maps(shown: DraftEvidence) -> DraftEvidence:
+    """Maps of a method's evidence; none of the words of its own report, which the draft need not have."""
+    maps = shown.get("attention_maps")
+    if not maps or shown.get("map_kind") == OF_WORDS:
+        return {}
+    return {"attention_maps": maps, **({"map_kind": shown["map_kind"]} if "map_kind" in shown else {})}
 
 
 def _recalled(rows: Iterable[Mapping[str, Any]]) -> tuple[RecalledText, ...]:

@@ -26,6 +26,7 @@ from pydantic import ValidationError
 
 from radweave.core.config import first_problem
 from radweave.core.errors import InputError
+from radweave.core.evidence import BY_OWN_DECODER, BY_UTILITY
 from radweave.core.study import FindingBox, LabelState, Modality, TargetText
 from radweave.data.tables import ID, read_rows
 
@@ -146,6 +147,7 @@ class Pair:
     """One study: what was generated (``hyp``) and what was written (``refs``, at least one), on which ``modality``.
 
     ``target`` is the text that was to be written, None where nothing says it.
+    ``decoder`` is what drafted ("expected utility", "own decoder"), None where nothing says it.
     ``as_written`` is True if ``hyp`` is all that the method wrote, None where nothing says it; ``comparisons_removed``
     and ``marks_removed`` count the sentences that lost a comparison, or were left out for a mark of de-identification.
     """
@@ -167,6 +169,7 @@ class Pair:
     target: TargetText | None = None
     boxes: tuple[FindingBox, ...] | None = None
     ref_boxes: tuple[FindingBox, ...] | None = None
+    decoder: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,6 +329,7 @@ def _pair_of(row: Mapping[str, Any], place: dict[str, Any]) -> Pair:
         modality=_modality_of(row.get("modality"), place),
         dataset=row.get("dataset"),
         as_written=as_written,
+        decoder=_decoder_of(row.get("evidence")),
         comparisons_removed=_removed_of(row.get("evidence"), "comparisons_removed"),
         marks_removed=_removed_of(row.get("evidence"), "marks_removed"),
         probabilities=_probabilities_of(row.get("evidence"), place),
@@ -367,6 +371,13 @@ def _removed_of(evidence: Any, name: str) -> int:
     """Number of sentences that ``generate`` changed or left out, in one list; 0 for evidence of another program."""
     removed = evidence.get(name) if isinstance(evidence, dict) else None
     return len(removed) if isinstance(removed, list) else 0
+
+
+def _decoder_of(evidence: Any) -> str | None:
+    """The decoder of a draft, if the evidence names it as ours does."""
+    made = evidence.get("decoder") if isinstance(evidence, dict) else None
+    kind = made.get("kind") if isinstance(made, dict) else None
+    return kind if kind in (BY_UTILITY, BY_OWN_DECODER) else None
 
 
 def _probabilities_of(evidence: Any, place: dict[str, Any]) -> Probabilities | None:

@@ -108,6 +108,7 @@ class DraftEdits:
     """Removals from the drafts before they were scored.
 
     Attributes:
+        decoder: what drafted, None if the file does not say or drafts differ in it.
         as_written: True if nothing could be removed from any draft, False if it could from one or was, None if the
             file does not say.
         comparisons_removed: sentences that lost a comparison with an earlier study, or were left out for one.
@@ -119,6 +120,7 @@ class DraftEdits:
     comparisons_removed: int
     marks_removed: int
     edited_reports: int
+    decoder: str | None = None
 
     def to_json(self) -> Json:
         return asdict(self)
@@ -130,7 +132,8 @@ def draft_edits(pairs: Sequence[Pair]) -> DraftEdits:
     stated = {pair.as_written for pair in pairs}
     edited = sum(p.comparisons_removed + p.marks_removed > 0 for p in pairs)
     as_written = False if edited or False in stated else None if None in stated else True
-    return DraftEdits(as_written, comparisons, marks, edited)
+    decoders = {pair.decoder for pair in pairs}
+    return DraftEdits(as_written, comparisons, marks, edited, decoders.pop() if len(decoders) == 1 else None)
 
 
 def stated_target(pairs: Sequence[Pair]) -> TargetText | None:

@@ -168,6 +168,8 @@ def language_table(runs: Mapping[str, Result]) -> TextTable:
 def _studies(result: Result) -> str:
     resampling, texts = result["resampling"], result["texts"]
     text = f"{result['studies']} studies" + (f", target {result['target']}" if result["target"] else "")
+    if result["drafts"].get("decoder"):
+        text += f", drafts by {result['drafts']['decoder']}"
     if resampling["resamples"]:
         text += (
             f"; 95 % intervals, {resampling['resamples']} resamples by {resampling['unit']}, seed {resampling['seed']},"

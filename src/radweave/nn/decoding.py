@@ -133,6 +133,33 @@ class DecodingConfig(Config):
         return self
 
 
+OWN_DECODER = "kind=likelihood"
+"""The option of decoding by which a method's own decoder drafts."""
+
+
+def sets_kind(options: Sequence[str]) -> bool:
+    """True if options of decoding, key=value, say which decoder drafts."""
+    return any(option.partition("=")[0] == "kind" for option in options)
+
+
+def decoding_options(overrides: Sequence[str]) -> tuple[str, ...]:
+    """The options of decoding among the overrides of an experiment."""
+    return tuple(one.removeprefix("decoding.") for one in overrides if one.startswith("decoding."))
+
+
+def chosen_options(options: Sequence[str], *, own_decoder: bool) -> tuple[str, ...]:
+    """Options of decoding, key=value; with ``own_decoder`` those by which the method's own decoder drafts.
+
+    Raises:
+        InputError: with ``own_decoder``, if they choose the decoder too.
+    """
+    if not own_decoder:
+        return tuple(options)
+    if sets_kind(options):
+        raise InputError("the decoder is chosen twice", field="--own-decoder", expected="it, or --set kind=...")
+    return (*options, OWN_DECODER)
+
+
 def refuse_too_long(shape: Any, length: int, field: str) -> None:
     """Refuse a sequence with more tokens than a model has positions: it would fail, or write nonsense.
 

@@ -73,7 +73,7 @@ def _page(name: str, station: Station, *, user: User | None, status: int = 200, 
     """A page with the notice, the user and the model."""
     text = _frames().get_template(f"{name}.html.j2").render(
         notice=RESEARCH_ONLY, user=user, model=station.model, version=__version__, page=name,
-        try_out=station.settings.try_out, **values,
+        try_out=station.settings.try_out, drafts=station.inference.drafts, **values,
     )  # fmt: skip
     return HTMLResponse(text, status)
 

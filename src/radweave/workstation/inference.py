@@ -50,18 +50,38 @@ PRIOR_NOT_USED = "a prior was found; this model was trained without any and does
 PRIOR_UNREPORTED = "the prior has no signed report: the model sees its image alone"
 
 
-def main(pipe: Connection, run: str, data: str | None, untrained: bool) -> None:
+def refuse_unusable_options(run: Path, options: Sequence[str]) -> None:
+    """Refuse decoding options that the run does not have, and those that drafts for readers are never made with.
+
+    Raises:
+        InputError: naming the option.
+    """
+    from radweave.core.config import override
+    from radweave.engine.restore import read_experiment
+    from radweave.engine.run_folder import read_card_alone
+
+    fixed = {option.partition("=")[0]: option for option in FOR_READERS}
+    for option in options:
+        if (needed := fixed.get(option.partition("=")[0], option)) != option:
+            raise InputError("drafts for readers have another", field="--set", got=option, expected=needed)
+    override(read_experiment(run, read_card_alone(run)).decoding, options)
+
+
+def main(pipe: Connection, run: str, data: str | None, untrained: bool, decoding: Sequence[str] = ()) -> None:
     """Serve until the pipe ends."""
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     # The server handles signals: it lets a draft be finished, then closes the pipe.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
-        inference = InferenceModel(Path(run), None if data is None else Path(data), untrained=untrained)
+        inference = InferenceModel(
+            Path(run), None if data is None else Path(data), untrained=untrained, decoding=decoding
+        )
     except InputError as error:
         _send(pipe, {"kind": "broken", "reason": str(error)})
         return
-    _send(pipe, {"kind": "ready", "modality": inference.predictor.modality})
+    made = {"modality": inference.predictor.modality, "drafts": inference.predictor.drafts}
+    _send(pipe, {"kind": "ready", **made})
     while True:
         try:
             jobs = json.loads(pipe.recv_bytes())
@@ -96,13 +116,14 @@ class _LoadedStudy:
 class InferenceModel:
     """A restored run that answers jobs."""
 
-    def __init__(self, run: Path, data: Path | None, *, untrained: bool) -> None:
+    def __init__(self, run: Path, data: Path | None, *, untrained: bool, decoding: Sequence[str] = ()) -> None:
         from radweave.data.dataset import Dataset
         from radweave.engine.restore import restore
         from radweave.inference.predictor import Predictor
 
         self.run: Run = restore(run)
-        self.predictor: Predictor = Predictor.of(self.run, untrained=untrained, decoding=FOR_READERS)
+        made = Predictor.of(self.run, untrained=untrained, decoding=(*decoding, *FOR_READERS))
+        self.predictor: Predictor = replace(made, options=tuple(decoding))
         if self.predictor.refusal is not None:
             raise InputError(self.predictor.refusal)
         target = self.run.experiment.data.target
@@ -268,8 +289,9 @@ class InferenceProcess:
         context = get_context("spawn")
         self.pipe, child = context.Pipe()
         data = None if settings.data is None else str(settings.data)
+        options = {"decoding": settings.decoding} if settings.decoding else {}
         self.process: BaseProcess = context.Process(
-            target=target, args=(child, str(settings.run), data, settings.untrained), daemon=True
+            target=target, args=(child, str(settings.run), data, settings.untrained), kwargs=options, daemon=True
         )
         self.process.start()
         child.close()  # otherwise the pipe would outlive the process
@@ -283,6 +305,7 @@ class InferenceProcess:
             self.kill()
             raise ProcessLostError(first["reason"])
         self.modality = first["modality"]
+        self.drafts: str = first.get("drafts", "")
 
     def send(self, jobs: Sequence[store.Job], allowed: Mapping[str, str]) -> None:
         """Request drafts; ``allowed`` maps studies to the kind of their overridden refusal."""
@@ -343,6 +366,12 @@ class InferenceQueue:
         """True while an inference process is loaded and takes studies."""
         worker = self._worker
         return worker is not None and worker.process.is_alive() and not self._stopping.is_set()
+
+    @property
+    def drafts(self) -> str:
+        """A line on what drafts; empty before an inference process is loaded."""
+        worker = self._worker
+        return "" if worker is None else worker.drafts
 
     @property
     def pid(self) -> int | None:

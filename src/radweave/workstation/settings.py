@@ -105,7 +105,8 @@ class Settings(Record):
     ``behind_proxy`` are the addresses whose forwarded headers are trusted, ``public_url`` is the address of the
     server for browsers, ``tls_cert`` and ``tls_key`` are PEM files. ``try_out`` logs every browser of this machine in,
     ``hide_patients`` shows pseudonyms and no identifying header,
-    ``reader_study`` has half of the studies read without their draft.
+    ``reader_study`` has half of the studies read without their draft. ``decoding`` are options that drafts are made
+    with, key=value.
     """
 
     run: Path
@@ -118,6 +119,7 @@ class Settings(Record):
     port: int = Field(default=8765, ge=0, le=65_535)
     database: str | None = None
     untrained: bool = False
+    decoding: tuple[str, ...] = ()
     batch: int = Field(default=8, ge=1)
     tries: int = Field(default=3, ge=1)
     study_s: float = Field(default=120.0, gt=0)

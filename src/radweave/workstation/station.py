@@ -29,7 +29,7 @@ from radweave.workstation.finished import model_facts
 from radweave.workstation.hospital import HospitalServices, refuse_unusable
 from radweave.workstation.hospital_plan import Plan, read_plan
 from radweave.workstation.identity import Identity
-from radweave.workstation.inference import InferenceQueue, Target, main
+from radweave.workstation.inference import InferenceQueue, Target, main, refuse_unusable_options
 from radweave.workstation.learning import SignedPairs
 from radweave.workstation.openid import provider_of
 from radweave.workstation.settings import Settings
@@ -161,6 +161,8 @@ class Station:
         card = read_card(settings.run)
         if not (card.is_trained or settings.untrained):
             raise InputError(UNTRAINED, file=settings.run)
+        if settings.decoding:
+            refuse_unusable_options(settings.run, settings.decoding)
         self.settings = settings
         self.model = model_facts(card)
         self.modality: Modality = "ct" if card.dataset.modality == "ct" else "xray"

@@ -20,6 +20,7 @@ from radweave.core.config import Config, Heads, Layers, Pixels, Prompt, Width
 from radweave.core.evidence import DraftEvidence
 from radweave.core.foreign_models import read_processor
 from radweave.core.map_kinds import KEY as MAP_KIND
+from radweave.core.map_kinds import OF_WORDS
 from radweave.core.study import Modality
 from radweave.data.loader import VIEW_KINDS
 from radweave.data.tokenizer import decode, encode
@@ -275,9 +276,7 @@ class GeneratorModel(ReadsPrior):
             maps = self.network.gradients(query, words)[: query.views]
             peak = max((float(one.max()) for one in maps), default=0.0)
             scaled = [(one / peak if peak > 0 else one).numpy() for one in maps]
-            evidence.append(
-                {"attention_maps": {"report": np.stack(scaled)}, MAP_KIND: "input gradient"} if maps else {}
-            )
+            evidence.append({"attention_maps": {"report": np.stack(scaled)}, MAP_KIND: OF_WORDS} if maps else {})
         return written(ids, log_probs, evidence)
 
 
