@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from radweave import __version__
-from radweave.cli import ablate, bench, data, doctor, estimate, evaluation, explain, generate, probe, serve, train
+from radweave.cli import ablate, bench, data, doctor, estimate, evaluation, explain, fit, generate, probe, serve, train
 from radweave.core.errors import InputError, printable
 from radweave.core.stopping import StoppedError, stopped_at_once
 from radweave.core.study import RESEARCH_ONLY
@@ -43,6 +43,7 @@ app.command("demo")(train.demo)
 app.command("phantom")(data.phantom)
 app.add_typer(data.app, name="data")
 app.command("inspect")(data.inspect)
+app.command("fit")(fit.fit)
 app.command("methods")(train.methods)
 app.command("train")(train.train)
 app.command("config")(train.config)

@@ -1,0 +1,194 @@
+"""``radweave fit``: from a folder of images and reports to an evaluated model, one command after another.
+
+OUT/data            the dataset folder                 OUT/run          the trained, calibrated run
+OUT/drafts.jsonl    drafts of the test split           OUT/own.jsonl    the same by the method's own decoder
+OUT/evaluation/     scores of both                     OUT/page/        one draft beside its evidence
+OUT/fit.json        what was asked for
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from radweave.cli.options import FIELDS_TO_CHANGE, MAX_EPOCHS, MAX_SEED, console
+from radweave.core.errors import InputError, printable
+from radweave.core.evidence import BY_UTILITY
+from radweave.core.study import SPLITS
+
+if TYPE_CHECKING:
+    from radweave.data.dataset import Dataset
+
+RECORD = "fit.json"
+BY_PATIENT = "7:1:2"
+SOURCE = "source"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A command of ``radweave`` and the file or folder that it finishes with."""
+
+    command: tuple[str, ...]
+    makes: Path
+
+    @property
+    def line(self) -> str:
+        """The command as a shell reads it."""
+        return shlex.join(("radweave", *self.command))
+
+
+def fit(
+    source: Annotated[Path, typer.Argument(help="A folder with images and reports.csv, or its table.")],
+    overrides: Annotated[list[str] | None, typer.Argument(help=FIELDS_TO_CHANGE, metavar="[key=value ...]")] = None,
+    out: Annotated[Path, typer.Option("--out", help="Folder for data, run, drafts, scores and page.")] = ...,  # type: ignore[assignment]
+    kind: Annotated[str, typer.Option(help="Kind of the source, as 'data import' has them.")] = "folder",
+    split: Annotated[
+        str | None, typer.Option(help="As 'data import' has it. Default: the source's own, else 7:1:2 of the patients.")
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option(help="See 'radweave methods'. Default: kernels; baseline for CT.")
+    ] = None,
+    preset: Annotated[str, typer.Option(help="tiny, small or paper; a method may have more.")] = "tiny",
+    epochs: Annotated[
+        int | None, typer.Option("--epochs", help="Passes of every stage that trains.", min=1, max=MAX_EPOCHS)
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of split and training.", min=0, max=MAX_SEED)] = 0,
+) -> None:
+    """Import images and reports, split by patient, check, train, calibrate, draft the test split, and evaluate.
+
+    Each step is printed as the command that repeats it. The same command goes on where it stopped.
+    """
+    from radweave.core.json_files import read_json, write_json
+    from radweave.core.storage import refuse_existing
+    from radweave.data.dataset import Dataset
+
+    options: dict[str, Any] = {
+        "source": str(source.resolve()), "kind": kind, "split": split, "method": method, "preset": preset,
+        "epochs": epochs, "seed": seed, "overrides": list(overrides or ()),
+    }  # fmt: skip
+    record, data = out / RECORD, out / "data"
+    if record.is_file():
+        before = read_json(record)
+        for name, value in options.items():
+            if before.get(name) != value:
+                raise InputError(
+                    "holds what was made with other options; give another --out", file=out, field=name, got=value,
+                    expected=before.get(name),
+                )  # fmt: skip
+    else:
+        refuse_existing(out, overwrite=False)
+        if not source.exists():
+            raise InputError("no such file or folder", file=source)
+        out.mkdir(parents=True, exist_ok=True)
+        write_json(record, options)
+    if not data.is_dir():
+        try:
+            words = ("--split", split or _split_of(kind, source), "--seed", str(seed))
+            _run(Step(("data", "import", kind, str(source), *words, "--out", str(data)), data))
+            _refuse_missing_splits(Dataset.open(data))
+        except (InputError, typer.Exit):
+            _remove(out, record, data)
+            raise
+    dataset, run = Dataset.open(data), out / "run"
+    if not run.is_dir():  # a run that began is of data that was checked
+        _run(Step(("data", "check", str(data)), run))
+    _train(dataset, run, method, preset, epochs, [f"seed={seed}", *(overrides or ())])
+    drafts, own = out / "drafts.jsonl", out / "own.jsonl"
+    generate = ("generate", str(run), "--data", str(data), "--split", "test")
+    _run(Step((*generate, "--out", str(drafts)), drafts))
+    scored = [drafts]
+    if _first(drafts)["evidence"]["decoder"]["kind"] == BY_UTILITY:
+        _run(Step((*generate, "--own-decoder", "--out", str(own)), own))
+        scored.append(own)
+    scores = out / "evaluation"
+    _run(Step(("evaluate", *map(str, scored), "--train", str(data), "--out", str(scores)), scores))
+    page = out / "page"
+    study = f"--study={_first(drafts)['study_id']}"
+    _run(Step(("explain", str(run), "--data", str(data), study, "--force", "--out", str(page)), page))
+    console.print(f"model: {printable(run)}   scores: {printable(scores / 'tables.md')}")
+
+
+def _run(step: Step) -> None:
+    """Print a step, and run it unless what it makes is there.
+
+    Raises:
+        typer.Exit: with the exit code of a command that fails.
+    """
+    from radweave.cli import app
+
+    made = step.makes.exists()
+    console.print(f"{'done: ' if made else ''}{printable(step.line)}", style="bold")
+    if made:
+        return
+    code = app(list(step.command), standalone_mode=False)
+    if code:
+        raise typer.Exit(code)
+
+
+def _split_of(kind: str, source: Path) -> str:
+    """The source's own split where it has one, else shares of the patients."""
+    from importlib import import_module
+
+    from radweave.data.importers import KINDS, ImportOptions
+
+    if kind not in KINDS:
+        raise InputError("no such kind of data set", field="--kind", got=kind, expected=", ".join(KINDS))
+    opened = import_module(f"radweave.data.importers.{KINDS[kind]}").open_source(source, ImportOptions())
+    return BY_PATIENT if opened.split_provenance == "none" else SOURCE
+
+
+def _refuse_missing_splits(dataset: Dataset) -> None:
+    """Refuse data without studies to train on, to validate with or to test on.
+
+    Raises:
+        InputError: naming the split.
+    """
+    for name in SPLITS:
+        if not dataset.card.counts.get(f"studies_{name}"):
+            raise InputError(
+                f"no usable study in split '{name}'", field="--split", got=dataset.card.split_provenance,
+                expected=f"{BY_PATIENT}, or valid-as-test for data without a test split",
+            )  # fmt: skip
+
+
+def _remove(out: Path, record: Path, data: Path) -> None:
+    """Remove what an import that failed leaves, so that the folder can be used again."""
+    if data.is_dir():
+        shutil.rmtree(data)
+    record.unlink()
+    with contextlib.suppress(OSError):  # somebody else's file is in it
+        out.rmdir()
+
+
+def _train(
+    dataset: Dataset, run: Path, method: str | None, preset: str, epochs: int | None, overrides: Sequence[str]
+) -> None:
+    """Train and calibrate the run, or finish it."""
+    from radweave.engine.run_directory import is_finished
+    from radweave.experiments.bench_suite import preset_for
+
+    modality = dataset.card.modality
+    method = method or ("kernels" if modality == "xray" else "baseline")
+    named = preset_for(method, preset, modality, overrides)
+    if named is None:
+        raise InputError(f"no preset '{preset}' of it reads {modality}", field="--method", got=method)
+    passes = () if epochs is None else ("--epochs", str(epochs))
+    command = ("train", method, str(dataset.path), "--out", str(run), "--preset", named, *passes, *overrides)
+    if run.is_dir() and not is_finished(run):
+        command = ("train", "--resume", str(run))
+    _run(Step(command, run / "run.json"))
+
+
+def _first(drafts: Path) -> dict[str, Any]:
+    """The first draft of a file."""
+    from radweave.core.json_files import read_jsonl
+
+    _, row = next(iter(read_jsonl(drafts)))
+    return row
