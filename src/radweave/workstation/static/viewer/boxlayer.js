@@ -38,10 +38,14 @@ export class BoxLayer {
     const own = isHidden ? [] : boxes.filter(({ image }) => image === film.subject.name);
     this.shown = own.map((one) => ({ ...one, corners: cornersOn(film, one.box) })).filter(({ corners }) => corners).map((one) => ({ ...one, ...edges(one.corners) }));
     const last = [...this.shown].sort((one, other) => marked.has(one.key) - marked.has(other.key));
+    const named = new Set(); // once on a film: several boxes of a finding may lie close together
     this.svg.replaceChildren(...last.flatMap(({ key, finding, corners, left, top, bottom }) => {
       const isMarked = marked.has(key);
-      const outline = drawn("polygon", { points: corners.map((corner) => corner.join()).join(" "), class: isMarked ? "rv-box rv-marked" : "rv-box", "data-key": key });
-      return isMarked ? [outline, drawn("text", { x: left, y: top > LINE + ABOVE ? top - ABOVE : bottom + LINE }, finding)] : [outline];
+      const points = corners.map((corner) => corner.join()).join(" ");
+      const outline = [drawn("polygon", { points, class: "rv-under" }), drawn("polygon", { points, class: isMarked ? "rv-box rv-marked" : "rv-box", "data-key": key })];
+      if (!isMarked || named.has(finding)) return outline;
+      named.add(finding);
+      return [...outline, drawn("text", { x: left, y: top > LINE + ABOVE ? top - ABOVE : bottom + LINE }, finding)];
     }));
   }
 
