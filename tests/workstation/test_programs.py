@@ -161,10 +161,10 @@ def test_reports_stored_by_dicomweb_are_filed_under_their_study(
 ) -> None:
     for _ in range(2):  # sent twice, each is there once
         archive.web().store_instances([dcmread(written(name, study, tmp_path)) for name in DICOM])
-    assert modalities(archive, study) == ["CR", "DOC", "OT", "SR", "SR"]
+    assert modalities(archive, study) == ["CR", "DOC", "OT", "PR", "SR", "SR"]
     (series,) = archive.web().search_for_studies(search_filters={"PatientID": study.patient.patient_id})
-    assert series["00201206"]["Value"] == [5]  # series
-    assert series["00201208"]["Value"] == [5]  # instances
+    assert series["00201206"]["Value"] == [6]  # series
+    assert series["00201208"]["Value"] == [6]  # instances
     for name in SR:
         original = dcmread(written(name, study, tmp_path))
         back = archive.web().retrieve_instance(
@@ -180,4 +180,4 @@ def test_reports_sent_by_dcmtk_are_filed_under_their_study(
     call("storescu", "-aec", AET, "127.0.0.1", archive.dicom, written("sr-basic", study, tmp_path))
     paths = [written(name, study, tmp_path) for name in DICOM]
     call("dcmsend", "-aec", AET, "127.0.0.1", archive.dicom, *paths)
-    assert modalities(archive, study) == ["CR", "DOC", "OT", "SR", "SR"]
+    assert modalities(archive, study) == ["CR", "DOC", "OT", "PR", "SR", "SR"]
