@@ -82,7 +82,9 @@ def test_a_presentation_state_draws_each_box_on_its_view(tmp_path: Path) -> None
     assert {
         text.UnformattedTextValue for item in dataset.GraphicAnnotationSequence for text in item.TextObjectSequence
     } == {"Pleural Effusion"}
-    assert dataset.GraphicLayerSequence[0].GraphicLayerDescription.startswith("Signed by Dr. Jana Weber")
+    assert dataset.GraphicLayerSequence[0].GraphicLayerDescription == "Chest imaging report"
+    draft = written(BOXES, replace(report, signature=None))
+    assert draft.GraphicLayerSequence[0].GraphicLayerDescription == "Chest imaging report, unverified draft"
     (series,) = dataset.ReferencedSeriesSequence
     assert {str(item.ReferencedSOPInstanceUID) for item in series.ReferencedImageSequence} == {first, second}
     corners = {

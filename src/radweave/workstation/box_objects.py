@@ -20,7 +20,7 @@ from pydicom.uid import GrayscaleSoftcopyPresentationStateStorage
 
 from radweave.core.errors import InputError
 from radweave.io.volumes import Volume
-from radweave.workstation.finished import MAKER, FinishedReport, MarkedBox, StatedPlace, status_line
+from radweave.workstation.finished import MAKER, FinishedReport, MarkedBox, StatedPlace, document_title
 from radweave.workstation.formats import BOXES
 from radweave.workstation.identity import Identity
 from radweave.workstation.structured_reports import envelope, file_bytes, outline_px, reference
@@ -182,7 +182,7 @@ def write_boxes(report: FinishedReport) -> bytes:
     dataset.DisplayedAreaSelectionSequence = [_area(*size, images) for size in sizes]
     layer = Dataset()
     layer.GraphicLayer, layer.GraphicLayerOrder = LAYER, 1
-    layer.GraphicLayerDescription = status_line(report)[:64]
+    layer.GraphicLayerDescription = document_title(report)
     dataset.GraphicLayerSequence = [layer]
     dataset.GraphicAnnotationSequence = [_annotation(one, lines) for one in images]
     return file_bytes(dataset)
