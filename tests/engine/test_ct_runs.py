@@ -29,6 +29,7 @@ from radweave.inference.predictor import Predictor
 from radweave.io.volumes import read_volume
 from radweave.methods import resolve
 from radweave.nn.connector import encode_views
+from radweave.nn.decoding import OWN_DECODER
 from tests.toys import TOY_CT_OVERRIDES
 
 
@@ -261,12 +262,16 @@ def test_methods_of_radiographs_train_and_draft_on_scans(method: str, toy_ct_dat
     run = restore(
         train(method, toy_ct_dataset.path, tmp_path / "run", preset="tiny-ct", overrides=[*overrides, *short])
     )
-    written = Predictor.of(run).report(first_scan(toy_ct_dataset))
+    written, chosen = (
+        Predictor.of(run, decoding=options).report(first_scan(toy_ct_dataset))
+        for options in ([OWN_DECODER], ["kind=expected_utility"])
+    )
     if method != "vdgen":  # its head has words alone
         assert set(written.evidence["class_probabilities"]) == set(run.card.classes)
     for values in written.evidence.get("attention_maps", {}).values():
         assert np.asarray(values).ndim == 4, "one view, and a map over depth, height and width"
-    assert Predictor.of(run, decoding=["kind=expected_utility"]).report(first_scan(toy_ct_dataset)).text
+    assert chosen.evidence.get("attention_maps") == written.evidence.get("attention_maps"), "of the scan, not of words"
+    assert chosen.text
 
 
 def test_scans_come_with_their_prior_and_in_the_same_order_after_a_stop(toy_ct_dataset: Dataset, run: Run) -> None:

@@ -39,7 +39,7 @@ from radweave.engine.train import train
 from radweave.inference.export import export
 from radweave.inference.predictor import Predictor
 from radweave.methods.stage import apply_finetune
-from radweave.nn.decoding import DecodingConfig
+from radweave.nn.decoding import OWN_DECODER, DecodingConfig
 from radweave.nn.encoder_decoder import PretrainedBertDecoderConfig
 from radweave.nn.language_model import LoraConfig, NoLoraConfig, PretrainedLanguageModelConfig
 from radweave.nn.prompt import PromptTemplate
@@ -106,13 +106,13 @@ def test_a_checkpoint_trains_reports_and_restores_without_its_folder(
         overrides=overrides_for(checkpoint, lora, LORA_TARGETS.get(family, "null")),
     )
     images = [toy_dataset.image_path("images/1_0.png")]
-    report = Predictor.of(restore(run)).report(images)
+    report = Predictor.of(restore(run), decoding=[OWN_DECODER]).report(images)
     exported = export(run, tmp_path / "exported")
     shutil.rmtree(checkpoint)
     restored = restore(run)
-    assert Predictor.of(restored).report(images) == report
+    assert Predictor.of(restored, decoding=[OWN_DECODER]).report(images) == report
     shutil.move(run, tmp_path / "away")
-    assert radweave.load(exported).report(images) == report
+    assert radweave.load(exported, own_decoder=True).report(images) == report
     assert f"started from the checkpoint `{checkpoint.name}`" in (exported / "LICENSES.md").read_text()
     pages = [path.read_text() for path in exported.rglob("*") if path.suffix in (".md", ".json", ".yaml")]
     assert not any(str(tmp_path) in page for page in pages)
@@ -225,13 +225,13 @@ def test_a_run_with_a_bert_decoder_reports_exports_and_restores_without_its_fold
     with pytest.warns(UserWarning, match="start from nothing"):
         run = train("diffrgennet", toy_dataset.path, tmp_path / "run", overrides=overrides)
     images = [toy_dataset.image_path("images/1_0.png")]
-    report = Predictor.of(restore(run)).report(images)
+    report = Predictor.of(restore(run), decoding=[OWN_DECODER]).report(images)
     exported = export(run, tmp_path / "exported")
     shutil.rmtree(tmp_path / "bert")
-    assert Predictor.of(restore(run)).report(images) == report
+    assert Predictor.of(restore(run), decoding=[OWN_DECODER]).report(images) == report
     shutil.move(run, tmp_path / "away")
     # The recalled cases are the same; an export gives them numbers in place of their names.
-    assert radweave.load(exported).report(images).text == report.text
+    assert radweave.load(exported, own_decoder=True).report(images).text == report.text
 
 
 def test_an_encoder_checkpoint_restores_without_its_folder(toy_dataset: Dataset, tmp_path: Path) -> None:
@@ -245,9 +245,9 @@ def test_an_encoder_checkpoint_restores_without_its_folder(toy_dataset: Dataset,
     ]
     run = train("baseline", toy_dataset.path, tmp_path / "run", overrides=overrides)
     images = [toy_dataset.image_path("images/1_0.png")]
-    report = Predictor.of(restore(run)).report(images)
+    report = Predictor.of(restore(run), decoding=[OWN_DECODER]).report(images)
     shutil.rmtree(tmp_path / "swin")
-    assert Predictor.of(restore(run)).report(images) == report
+    assert Predictor.of(restore(run), decoding=[OWN_DECODER]).report(images) == report
 
 
 def test_the_chat_format_puts_the_prompt_into_the_tokenizers_template() -> None:
