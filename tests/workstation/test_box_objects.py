@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import subprocess
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from radweave.io.images import read_radiograph
 from radweave.workstation.box_objects import on_images
 from radweave.workstation.finished import FinishedReport, MarkedBox
 from radweave.workstation.formats import BOXES, FORMATS
-from radweave.workstation.identity import by_file, read_identities
+from radweave.workstation.identity import read_identities
 from tests.image_files import chest, edit, write_dicom, write_series
 from tests.workstation.archive import needs
 from tests.workstation.reports import BOX, PLACE, SIGNED, STUDY, finished, identity
@@ -39,7 +40,7 @@ def about(*files: Path, **changes: Any) -> FinishedReport:
     """A report about files; boxes are those of ``places``."""
     sources, _ = read_identities(files)
     pictures = [read_scan(file) if file.is_dir() else read_radiograph(file) for file in files]
-    places = on_images(changes.pop("places", (PLACE,)), pictures, by_file(files, sources))
+    places = on_images(changes.pop("places", (PLACE,)), pictures, files, sources)
     return finished(sources=sources, places=places, **changes)
 
 
@@ -166,14 +167,17 @@ ORIENTATIONS = {
 """Directions of rows and columns, and the step from slice to slice in mm."""
 
 
-def scan(folder: Path, orientation: list[int], step: list[int]) -> list[Path]:
+def scan(folder: Path, orientation: list[int], step: list[float]) -> list[Path]:
     hu = np.full((24, 40, 48), -900, np.int16)
     hu[SLICES, ROWS, COLUMNS] = 300
     paths = write_series(folder, hu)
-    for number, path in enumerate(paths):
-        position = (np.array([-30.0, -40.0, -100.0]) + number * np.array(step)).tolist()
-        edit(path, ImageOrientationPatient=orientation, ImagePositionPatient=position)
+    move(paths, orientation, [np.array(step) * number for number in range(len(paths))])
     return paths
+
+
+def move(paths: list[Path], orientation: list[int], offsets: Sequence[NDArray[np.float64]]) -> None:
+    for path, offset in zip(paths, offsets, strict=True):
+        edit(path, ImageOrientationPatient=orientation, ImagePositionPatient=(offset - [30, 40, 100]).tolist())
 
 
 @pytest.mark.parametrize("kind", ORIENTATIONS)
@@ -205,6 +209,73 @@ def test_a_box_of_a_scan_lies_on_its_voxels_in_every_orientation(kind: str, tmp_
     assert np.allclose(points.min(axis=0), np.minimum(*ends), atol=1e-3)
     assert np.allclose(points.max(axis=0), np.maximum(*ends), atol=1e-3)
     assert faces[0].ReferencedFrameOfReferenceUID == report.patient.frame_of_reference_uid
+
+
+def test_a_box_of_a_tilted_scan_lies_on_its_voxels(tmp_path: Path) -> None:
+    paths = scan(tmp_path / "scan", [1, 0, 0, 0, 1, 0], [0, 1.5, 2])  # each slice a row further back
+    hu = read_scan(tmp_path / "scan").hu
+    box = box_of_mask(hu > 0)
+    assert box is not None
+    edges = outlines(written(BOXES, about(tmp_path / "scan", places=(replace(PLACE, boxes=(MarkedBox(0, box),)),))))
+    assert len(edges) == SLICES.stop - SLICES.start
+    for number in range(SLICES.start, SLICES.stop):
+        left, top, right, bottom = edges[str(dcmread(paths[number]).SOPInstanceUID)]
+        # Upright, the block leans over: its box reaches from the first slice's rows to the last one's.
+        rows = ROWS.start + SLICES.start - number, ROWS.stop + SLICES.stop - 1 - number
+        assert [left, top, right, bottom] == pytest.approx([COLUMNS.start, rows[0], COLUMNS.stop, rows[1]], abs=0.01)
+
+
+def test_a_box_of_a_scan_lies_on_its_series_alone(tmp_path: Path) -> None:
+    paths = scan(tmp_path / "scan", *ORIENTATIONS["axial"])
+    first = dcmread(paths[0])
+    localizer = write_dicom(  # the first file by name, in front of the whole scan
+        tmp_path / "scan" / "00.dcm", chest(40, 48), SOPClassUID=first.SOPClassUID, Modality="CT", ViewPosition=None,
+        PatientID=first.get("PatientID"), PatientName=first.get("PatientName"), StudyInstanceUID=first.StudyInstanceUID,
+        FrameOfReferenceUID=f"{STUDY}.9", ImageType=["ORIGINAL", "PRIMARY", "LOCALIZER"], PixelSpacing=[1.5, 1.25],
+        RescaleSlope=2, RescaleIntercept=0,
+        ImageOrientationPatient=[1, 0, 0, 0, 0, -1], ImagePositionPatient=[-30, -20, 0],
+    )  # fmt: skip
+    box = box_of_mask(read_scan(tmp_path / "scan").hu > 0)
+    assert box is not None
+    report = about(tmp_path / "scan", places=(replace(PLACE, boxes=(MarkedBox(0, box),)),))
+    assert report.patient.sop_instance_uid == dcmread(localizer).SOPInstanceUID
+    assert {*outlines(written(BOXES, report))} == {str(dcmread(path).SOPInstanceUID) for path in paths[SLICES]}
+    (group,) = regions(written(TID1500, report))
+    faces = [item for item in group.ContentSequence if item.ValueType == "SCOORD3D"]
+    assert {face.ReferencedFrameOfReferenceUID for face in faces} == {first.FrameOfReferenceUID}
+    (series,) = [item for item in group.ContentSequence if item.ValueType == "UIDREF" and _name(item) == "121232"]
+    assert first.SeriesInstanceUID == series.UID
+
+
+def test_a_box_of_a_scan_with_uneven_slices_lies_nowhere(tmp_path: Path) -> None:
+    paths = scan(tmp_path / "scan", *ORIENTATIONS["axial"])
+    heights = [2.0 * number if number < 12 else 24 + 2.8 * (number - 12) for number in range(len(paths))]
+    move(paths, [1, 0, 0, 0, 1, 0], [np.array([0, 0, height]) for height in heights])
+    report = about(tmp_path / "scan", places=(replace(PLACE, boxes=(MarkedBox(0, (0.2, 0.2, 0.2, 0.4, 0.4, 0.4)),)),))
+    assert regions(written(TID1500, report)) == []
+    with pytest.raises(InputError, match="no sentence has a box"):
+        written(BOXES, report)
+
+
+@pytest.mark.parametrize(
+    ("tags", "ratio"),
+    [({}, [1, 1]), ({"ImagerPixelSpacing": [0.2, 0.1]}, [2, 1]), ({"PixelAspectRatio": [3, 4]}, [3, 4]),
+     ({"PixelSpacing": [0, 0], "PixelAspectRatio": [3, 4]}, [3, 4])],
+    ids=["not stated", "detector", "ratio", "no spacing"],
+)  # fmt: skip
+def test_a_presentation_state_keeps_the_shape_of_pixels(tags: dict[str, Any], ratio: list[int], tmp_path: Path) -> None:
+    path = write_dicom(tmp_path / "a.dcm", chest(96, 80), **tags)
+    (area,) = written(BOXES, about(path)).DisplayedAreaSelectionSequence
+    assert list(area.PresentationPixelAspectRatio) == ratio
+    assert "PresentationPixelSpacing" not in area
+    path = write_dicom(tmp_path / "b.dcm", chest(96, 80), PixelSpacing=[0.3, 0.2], ImagerPixelSpacing=[1, 1])
+    (area,) = written(BOXES, about(path)).DisplayedAreaSelectionSequence
+    assert list(area.PresentationPixelSpacing) == [0.3, 0.2]
+
+
+def test_a_list_of_presentation_states_tells_a_draft_from_a_signed_report() -> None:
+    labels = [written(BOXES, finished(**more)).ContentLabel for more in ({}, {"signature": SIGNED})]
+    assert labels == ["DRAFT_BOXES", "SIGNED_BOXES"]
 
 
 def test_a_box_between_two_slices_is_drawn_on_the_nearest_one(tmp_path: Path) -> None:

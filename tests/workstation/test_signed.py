@@ -479,6 +479,19 @@ def test_a_rejected_draft_is_no_report_and_its_archive_gets_a_notice(
     assert events(database, monkeypatch) == ["signed after drafted"]
 
 
+def test_a_notice_of_a_rejected_draft_has_neither_maps_nor_boxes(
+    database: Database, study: str, readers: Readers
+) -> None:
+    formats = ("map-dicom", "box-dicom", "sr-tid1500")
+    target = TARGET.model_copy(update={"formats": formats, "events": ("drafted",)})
+    with database.writing() as connection:
+        assert outbox.enqueue(connection, [target]) == len(formats)
+        drafts.reject(connection, study, 1, "No chest.", readers[0])
+        assert outbox.enqueue(connection, [target]) == 1
+        (row,) = [row for row in outbox.of_study(connection, study) if row["event"] == "rejected"]
+    assert row["format"] == "sr-tid1500"
+
+
 def test_a_draft_that_was_rejected_before_it_was_sent_is_not_sent(
     database: Database, study: str, readers: Readers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

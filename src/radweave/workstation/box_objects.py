@@ -8,9 +8,11 @@ becomes a window over its range.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
@@ -22,7 +24,7 @@ from radweave.core.errors import InputError
 from radweave.io.volumes import Volume
 from radweave.workstation.finished import MAKER, FinishedReport, MarkedBox, StatedPlace, document_title
 from radweave.workstation.formats import BOXES
-from radweave.workstation.identity import Identity
+from radweave.workstation.identity import Identity, by_file
 from radweave.workstation.structured_reports import envelope, file_bytes, outline_px, reference
 
 if TYPE_CHECKING:
@@ -35,28 +37,49 @@ _Key = TypeVar("_Key")
 
 
 def on_images(
-    places: Sequence[StatedPlace], pictures: Sequence[Picture | None], sources: Sequence[Sequence[int]]
+    places: Sequence[StatedPlace],
+    pictures: Sequence[Picture | None],
+    files: Sequence[Path],
+    identities: Sequence[Identity],
 ) -> tuple[StatedPlace, ...]:
-    """Places with their boxes on the images: radiographs as ``sources``, scans in patient coordinates.
+    """Places with their boxes on the images: radiographs by their ``source``, scans in patient coordinates.
 
     Args:
         pictures: the images of the study, None for one that cannot be read.
-        sources: of each image the indices of its DICOM files.
+        files: of the pictures; a folder is a scan.
+        identities: of the DICOM files, in the order of ``read_identities``.
     """
-    return tuple(
-        replace(place, boxes=tuple(_on_image(box, pictures, sources) for box in place.boxes)) for place in places
-    )
+    own = by_file(files, identities)
+
+    def placed(box: MarkedBox) -> MarkedBox:
+        if not 0 <= box.image < len(pictures):
+            return box
+        picture, sources = pictures[box.image], own[box.image]
+        if isinstance(picture, Volume):
+            return _on_scan(box, picture, sources, identities)
+        if picture is None or len(box.box) != 4 or len(sources) != 1:
+            return box
+        return replace(box, source=sources[0])
+
+    return tuple(replace(place, boxes=tuple(map(placed, place.boxes))) for place in places)
 
 
-def _on_image(box: MarkedBox, pictures: Sequence[Picture | None], sources: Sequence[Sequence[int]]) -> MarkedBox:
-    if not 0 <= box.image < len(pictures):
+def _on_scan(box: MarkedBox, volume: Volume, sources: Sequence[int], identities: Sequence[Identity]) -> MarkedBox:
+    """A box of a scan with its corners, if the slices of the scan lie where the volume has them.
+
+    Slices at uneven distances do not: readers of volumes take their mean.
+    """
+    slices = _slices(identities[source] for source in sources)
+    if len(box.box) != 6 or not slices:
         return box
-    picture = pictures[box.image]
-    if isinstance(picture, Volume):
-        return replace(box, corners_lps=_corners(box.box, picture)) if len(box.box) == 6 else box
-    if picture is None or len(box.box) != 4 or len(sources[box.image]) != 1:
+    directions, spacing = volume.geometry.matrix(), volume.geometry.spacing_xyz_mm
+    axis = int(np.argmax(np.abs(directions.T @ np.cross(slices[0].across, slices[0].down))))
+    offsets = np.array([one.position for one in slices]) - volume.geometry.origin_lps
+    places = np.unique((offsets @ directions[:, axis] / spacing[axis]).round(3))
+    count = volume.hu.shape[2 - axis]
+    if len(places) != count or np.abs(places - np.arange(count)).max() > 0.5:
         return box
-    return replace(box, source=sources[box.image][0])
+    return replace(box, source=identities.index(slices[0].image), corners_lps=_corners(box.box, volume))
 
 
 def _corners(box: Sequence[float], volume: Volume) -> tuple[tuple[float, float, float], ...]:
@@ -84,11 +107,11 @@ class _Slice:
 
     @classmethod
     def of(cls, image: Identity) -> _Slice | None:
-        """None where the header does not say it."""
+        """None for a localizer, and where the header does not say it."""
         shown = image.display
-        if shown.position_lps is None or shown.orientation is None or shown.spacing_mm is None:
+        if shown.is_localizer or shown.position_lps is None or shown.orientation is None or shown.spacing_mm is None:
             return None
-        if image.rows is None or image.columns is None or min(shown.spacing_mm) <= 0:
+        if image.rows is None or image.columns is None:
             return None
         across, down = np.array(shown.orientation).reshape(2, 3)
         return cls(image, np.array(shown.position_lps), across, down, (shown.spacing_mm[1], shown.spacing_mm[0]))
@@ -103,6 +126,10 @@ class _Slice:
         offsets = (points - self.position) @ np.stack([self.across, self.down], axis=1) / self.steps_mm + 0.5
         pixels: Points = np.clip(offsets, 0, [float(self.image.columns or 0), float(self.image.rows or 0)])
         return pixels
+
+
+def _slices(images: Iterable[Identity]) -> list[_Slice]:
+    return [one for one in map(_Slice.of, images) if one is not None]
 
 
 def _cuts(box: MarkedBox, slices: Sequence[_Slice]) -> Iterator[tuple[Identity, Points]]:
@@ -145,16 +172,16 @@ class _Line:
 
 def _lines(report: FinishedReport) -> Iterator[_Line]:
     """Each box once, however many sentences state its finding."""
-    slices = [one for one in map(_Slice.of, report.sources) if one is not None]
     boxes = dict.fromkeys((place.finding, box) for place in report.places for box in place.boxes)
     for finding, box in boxes:
-        if box.source is not None:
-            image = report.sources[box.source]
-            points = outline_px(box, image)
-            if points is not None:
-                yield _Line(image, points, finding)
-        elif box.corners_lps and slices:
-            yield from (_Line(image, points, finding) for image, points in _cuts(box, slices))
+        if box.source is None:
+            continue
+        image = report.sources[box.source]
+        if box.corners_lps:
+            scan = (one for one in report.sources if one.series_instance_uid == image.series_instance_uid)
+            yield from (_Line(one, points, finding) for one, points in _cuts(box, _slices(scan)))
+        elif (points := outline_px(box, image)) is not None:
+            yield _Line(image, points, finding)
 
 
 def write_boxes(report: FinishedReport) -> bytes:
@@ -174,12 +201,15 @@ def write_boxes(report: FinishedReport) -> bytes:
     dataset.PresentationCreationDate, dataset.PresentationCreationTime = (
         dataset.InstanceCreationDate, dataset.InstanceCreationTime
     )  # fmt: skip
-    dataset.ContentLabel, dataset.ContentDescription = LAYER, "Boxes of findings by software; no lesion boundary"
+    dataset.ContentLabel = "SIGNED_BOXES" if report.is_final else "DRAFT_BOXES"
+    dataset.ContentDescription = "Boxes of findings by software; no lesion boundary"
     dataset.ContentCreatorName, dataset.Laterality = f"{MAKER}^software", ""
     dataset.ReferencedSeriesSequence = _by_series(images)
     _set_grey_values(dataset, images)
-    sizes = {(one.columns, one.rows, one.display.spacing_mm): one for one in images}
-    dataset.DisplayedAreaSelectionSequence = [_area(*size, images) for size in sizes]
+    sizes: dict[object, list[Identity]] = {}
+    for one in images:
+        sizes.setdefault((one.columns, one.rows, one.display.spacing_mm, one.display.pixel_ratio), []).append(one)
+    dataset.DisplayedAreaSelectionSequence = [_area(group) for group in sizes.values()]
     layer = Dataset()
     layer.GraphicLayer, layer.GraphicLayerOrder = LAYER, 1
     layer.GraphicLayerDescription = document_title(report)
@@ -233,20 +263,18 @@ def _one(values: Sequence[_Key], field: str) -> _Key:
     return values[0]
 
 
-def _area(
-    columns: int | None, rows: int | None, spacing_mm: tuple[float, float] | None, images: Sequence[Identity]
-) -> Dataset:
-    """The whole of the images of one size (C.10.4)."""
-    item = Dataset()
-    item.ReferencedImageSequence = _references(
-        [one for one in images if (one.columns, one.rows, one.display.spacing_mm) == (columns, rows, spacing_mm)]
-    )
-    item.DisplayedAreaTopLeftHandCorner, item.DisplayedAreaBottomRightHandCorner = [1, 1], [columns, rows]
+def _area(images: Sequence[Identity]) -> Dataset:
+    """The whole of images of one size (C.10.4)."""
+    item, shown = Dataset(), images[0].display
+    item.ReferencedImageSequence = _references(images)
+    item.DisplayedAreaTopLeftHandCorner = [1, 1]
+    item.DisplayedAreaBottomRightHandCorner = [images[0].columns, images[0].rows]
     item.PresentationSizeMode = "SCALE TO FIT"
-    if spacing_mm is None:
-        item.PresentationPixelAspectRatio = [1, 1]
+    if shown.spacing_mm is None:
+        height, width = Fraction(shown.pixel_ratio).limit_denominator(1000).as_integer_ratio()
+        item.PresentationPixelAspectRatio = [height, width]
     else:
-        item.PresentationPixelSpacing = [f"{value:.10g}" for value in spacing_mm]
+        item.PresentationPixelSpacing = [f"{value:.10g}" for value in shown.spacing_mm]
     return item
 
 

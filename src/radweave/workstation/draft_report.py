@@ -32,7 +32,7 @@ from radweave.workstation.finished import (
     model_from,
     writable,
 )
-from radweave.workstation.identity import by_file, read_identities
+from radweave.workstation.identity import read_identities
 from radweave.workstation.map_objects import heat_maps
 from radweave.workstation.result import places_of
 
@@ -82,7 +82,7 @@ def finished_report(
         sources=sources,
         pictures=tuple(Picture(panel.title, panel.grey) for subject in subjects for panel in subject.panels()),
         maps=heat_maps({**report.evidence, "views": shown}, named, findings),
-        places=on_images(places, [picture for _, picture in views], by_file([path for path, _ in views], sources)),
+        places=on_images(places, [picture for _, picture in views], [path for path, _ in views], sources),
     )
 
 

@@ -121,9 +121,9 @@ class Flagged:
 class MarkedBox:
     """A box of a finding, in shares of its image as ``core.study.FindingBox`` has it.
 
-    ``image`` is the index of the image among those of the study, and ``source`` that of a radiograph among the
-    ``sources``. A box of a scan has eight corners in mm: of x, y and z the lower before the upper end, z changing
-    first.
+    ``image`` is the index of the image among those of the study, and ``source`` that of a radiograph, or of the first
+    slice of a scan, among the ``sources``. A box of a scan has eight corners in mm: of x, y and z the lower before the
+    upper end, z changing first.
     """
 
     image: int

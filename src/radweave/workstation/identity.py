@@ -24,9 +24,11 @@ class Display(Record):
     """Grey values of an image, and the place of a slice (PS3.3 C.7.6.2.1.1), as its header states them.
 
     ``rescale`` is (slope, intercept), ``window`` (center, width) of ``function``, ``orientation`` the directions of
-    rows and columns, ``spacing_mm`` that between rows and columns. ``has_table`` is True for a modality LUT.
+    rows and columns, ``spacing_mm`` that between rows and columns, ``pixel_ratio`` the height of a pixel by its width.
+    ``has_table`` is True for a modality LUT.
     """
 
+    is_localizer: bool = False
     is_inverted: bool = False
     has_table: bool = False
     rescale: tuple[float, float] | None = None
@@ -35,6 +37,7 @@ class Display(Record):
     position_lps: tuple[float, float, float] | None = None
     orientation: tuple[float, float, float, float, float, float] | None = None
     spacing_mm: tuple[float, float] | None = None
+    pixel_ratio: float = 1.0
 
 
 class Identity(Record):

@@ -88,7 +88,12 @@ def _display(dataset: Dataset) -> dict[str, Any]:
         window = (descriptor[1] + count / 2, count)
     slope, intercept = _numbers(dataset, "RescaleSlope", 1), _numbers(dataset, "RescaleIntercept", 1)
     function = str(dataset.get("VOILUTFunction") or "")
+    spacing, *others = (
+        _positive(dataset, name) for name in ("PixelSpacing", "ImagerPixelSpacing", "PixelAspectRatio")
+    )  # fmt: skip
+    sides = next((pair for pair in (spacing, *others) if pair is not None), (1.0, 1.0))
     return {
+        "is_localizer": "LOCALIZER" in str(dataset.get("ImageType") or ""),
         "is_inverted": dataset.get("PhotometricInterpretation") == "MONOCHROME1",
         "has_table": _first(dataset, "ModalityLUTSequence") is not None,
         "rescale": (slope[0], intercept[0]) if slope and intercept else None,
@@ -96,8 +101,15 @@ def _display(dataset: Dataset) -> dict[str, Any]:
         "function": function if function in ("LINEAR_EXACT", "SIGMOID") else "LINEAR",
         "position_lps": _numbers(dataset, "ImagePositionPatient", 3),
         "orientation": _numbers(dataset, "ImageOrientationPatient", 6),
-        "spacing_mm": _numbers(dataset, "PixelSpacing", 2),
+        "spacing_mm": spacing,
+        "pixel_ratio": sides[0] / sides[1],
     }
+
+
+def _positive(dataset: Dataset, keyword: str) -> tuple[float, ...] | None:
+    """Two positive numbers of a field; None where they are not."""
+    numbers = _numbers(dataset, keyword, 2)
+    return numbers if numbers is not None and min(numbers) > 0 else None
 
 
 def _first(dataset: Dataset, keyword: str) -> Dataset | None:

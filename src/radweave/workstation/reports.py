@@ -36,7 +36,7 @@ from radweave.workstation.finished import (
     model_from,
     person_name,
 )
-from radweave.workstation.identity import Identity, by_file, read_identities
+from radweave.workstation.identity import Identity, read_identities
 from radweave.workstation.map_objects import heat_maps
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def with_images(stored: Stored, *, maps: bool = False) -> FinishedReport:
     pictures = [_read(file) for file in files]
     return replace(
         _of(report, sources, warnings),
-        places=on_images(report.places, pictures, by_file(files, sources)),
+        places=on_images(report.places, pictures, files, sources),
         pictures=tuple(_pictures(pictures)),
         maps=_maps(stored, pictures) if maps else (),
     )

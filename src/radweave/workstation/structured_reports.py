@@ -579,23 +579,27 @@ def _region(place: StatedPlace, box: MarkedBox, report: FinishedReport, tracking
     if place.probability is not None:
         value = round(place.probability, 4)
         measurements.append(Measurement(name=_concept(OF_THE_PLACE), value=value, unit=_concept(NO_UNITS)))
-    if box.corners_lps and report.patient.frame_of_reference_uid:
+    image = None if box.source is None else report.sources[box.source]
+    if image is None:
+        return None
+    if box.corners_lps:
+        if not image.frame_of_reference_uid:
+            return None
         return VolumetricROIMeasurementsAndQualitativeEvaluations(
             tracking_identifier=tracking,
             referenced_volume_surface=VolumeSurface(
                 "POLYGON",
                 [np.array([box.corners_lps[corner] for corner in face]) for face in FACES],
-                report.patient.frame_of_reference_uid,
-                source_series=SourceSeriesForSegmentation(report.patient.series_instance_uid),
+                image.frame_of_reference_uid,
+                source_series=SourceSeriesForSegmentation(image.series_instance_uid),
             ),
             finding_type=finding,
             algorithm_id=algorithm,
             finding_sites=sites,
             measurements=measurements,
         )
-    image = None if box.source is None else report.sources[box.source]
-    outline = None if image is None else outline_px(box, image)
-    if image is None or outline is None:
+    outline = outline_px(box, image)
+    if outline is None:
         return None
     return PlanarROIMeasurementsAndQualitativeEvaluations(
         tracking_identifier=tracking,
