@@ -55,15 +55,15 @@ BOXES = {
 
 def placing_worker(pipe: Connection, run: str, data: str | None, untrained: bool) -> None:
     """Drafts on radiographs with places."""
-    _serve(pipe, lambda job: _with_places(job, "xray"))
+    _serve(pipe, lambda job: drafted_with_places(job, "xray"))
 
 
 def placing_scan_worker(pipe: Connection, run: str, data: str | None, untrained: bool) -> None:
     """Drafts on scans with places."""
-    _serve(pipe, lambda job: _with_places(job, "ct"), "ct")
+    _serve(pipe, lambda job: drafted_with_places(job, "ct"), "ct")
 
 
-def _with_places(job: dict[str, Any], modality: str) -> dict[str, Any]:
+def drafted_with_places(job: dict[str, Any], modality: str) -> dict[str, Any]:
     """Boxes on images that the study has."""
     draft = drafted(job["id"])
     draft["sentences"] = [{**row, "details": {"claims": [], "places": []}} for row in draft["sentences"]]

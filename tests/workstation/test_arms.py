@@ -77,8 +77,9 @@ def test_nothing_of_a_hidden_draft_is_shown_before_it_is_signed(studied: Any) ->
     assert "The heart is normal" in shown
     assert "Lung / Opacity" in client.get(f"/api/v1/studies/{ids[WITH][0]}/images").text
 
-    edits = [{"op": "insert", "text": "The heart is small."}]
-    assert client.patch(f"{place}/sentences", json={"version": 2, "edits": edits}).status_code == 200
+    edits = [{"op": "insert", "text": "There is an opacity on the left."}]
+    (own,) = client.patch(f"{place}/sentences", json={"version": 2, "edits": edits}).json()["sentences"]
+    assert (own["flagged"], own["details"], own["verdict"]) == (False, {}, "edited"), "as it is in the hidden draft"
     assert client.post(f"{place}/sign", json={"version": 3, "seconds": 50}).status_code == 200
     assert client.get(f"{place}/versions/1").json()["text"].startswith("The heart is normal.")
     assert client.get(f"{place}/report?format=text").status_code == 200

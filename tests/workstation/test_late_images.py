@@ -16,7 +16,7 @@ from radweave.workstation.database import studies as studies_table
 from radweave.workstation.settings import Settings
 from radweave.workstation.store import NewStudy
 from tests.image_files import save
-from tests.workstation.fake_workers import drafted
+from tests.workstation.fake_workers import PLACED, drafted, drafted_with_places
 from tests.workstation.hospitals import Archive, figure, free_port, image, listening, plan_file, push, studies, until
 from tests.workstation.query_archive import TODAY, QueryArchive, web
 from tests.workstation.stations import running
@@ -137,4 +137,30 @@ def test_a_study_that_cannot_be_redrafted_keeps_its_draft(url: str, tmp_path: Pa
         store.claim(connection, 1)
         assert store.give_back(connection, [study], tries=1, reason="it took too long") == []
         assert store.counts(connection)["drafted"] == 1
+    database.close()
+
+
+@pytest.mark.parametrize(("modality", "boxes", "views"), [("xray", 2, 1), ("ct", 0, 0)])
+def test_boxes_and_maps_of_a_scan_end_when_more_slices_come(
+    modality: str, boxes: int, views: int, url: str, tmp_path: Path
+) -> None:
+    database, old = Database(url), [(tmp_path / "1", "1")]
+    with database.writing() as connection:
+        study = store.add(connection, NewStudy("a", files=tuple(old)), owner=None)
+        store.claim(connection, 1)
+        result = drafted_with_places({"id": study, "files": ["1"]}, modality)
+        result["evidence"]["views"] = [{"image": 0, "covers": [[0, 1]] * (3 if modality == "ct" else 2)}]
+        store.finish(connection, study, result)
+        assert store.add_images(connection, study, [(tmp_path / "2", "2")], 1)
+        store.claim(connection, 1)
+        assert not store.refuse(connection, study, "2 cannot be read")
+        rows = drafts.read(connection, study, 1)["sentences"]
+        evidence = drafts.read_evidence(connection, study)
+    assert [row["text"] for row in rows] == [row["text"] for row in result["sentences"]]
+    assert sum(len(place["boxes"]) for row in rows for place in row["details"]["places"]) == boxes
+    assert [place["named"] for row in rows for place in row["details"]["places"]] == [
+        named for _, _, named, *_ in PLACED
+    ]
+    assert evidence is not None
+    assert len(evidence["evidence"]["views"]) == views
     database.close()

@@ -346,6 +346,23 @@ def write(connection: sa.Connection, study: str, version: int, text: str, rows: 
         connection.execute(sentences.insert(), made)
 
 
+def forget_places_on_scan(connection: sa.Connection, study: str) -> None:
+    """Remove boxes and maps on the scan of an unsigned draft: with more slices, their shares of it are other places."""
+    for row in connection.execute(sa.select(sentences).where(sentences.c.study_id == study)).all():
+        places = [
+            {**place, "boxes": [one for one in place["boxes"] if len(one["box"]) != 6]}
+            for place in (row.details or {}).get("places") or ()
+        ]
+        if places:
+            this = (sentences.c.study_id == study, sentences.c.version == row.version, sentences.c.key == row.key)
+            connection.execute(sentences.update().where(*this).values(details={**row.details, "places": places}))
+    held = read_evidence(connection, study)
+    views = [] if held is None else held["evidence"].get("views") or []
+    if held is not None and any(len(view.get("covers") or ()) == 3 for view in views):
+        values = {"evidence": {**held["evidence"], "views": []}}
+        connection.execute(evidence.update().where(evidence.c.study_id == study).values(values))
+
+
 def _undo(connection: sa.Connection, study: str, version: int) -> int | None:
     """The version that undoes ``version``; None for a draft by the model."""
     query = sa.select(drafts.c.version, drafts.c.restores, drafts.c.author_id).where(drafts.c.study_id == study)
@@ -492,9 +509,14 @@ def _same_words(text: str) -> list[str]:
 
 
 def _warned(connection: sa.Connection, study: str, text: str) -> dict[str, Any]:
-    """Warning of a flagged sentence of this study with the same words; empty if there is none."""
+    """Warning of a flagged sentence with the same words since the newest draft by the model; empty if there is none.
+
+    Older drafts are of fewer images, or hidden from the reader.
+    """
     words = _same_words(text)
-    for row in connection.execute(sa.select(sentences).where(sentences.c.study_id == study, sentences.c.flagged)):
+    since = sentences.c.version >= drafted_version(connection, study)
+    query = sa.select(sentences).where(sentences.c.study_id == study, sentences.c.flagged, since)
+    for row in connection.execute(query):
         if _same_words(row.text) == words:
             return {"flagged": True, "verdict": row.verdict, "details": row.details}
     return {}

@@ -40,7 +40,7 @@ from radweave.workstation.database import (
     refusals,
     studies,
 )
-from radweave.workstation.drafts import drafted_version, write
+from radweave.workstation.drafts import drafted_version, forget_places_on_scan, write
 from radweave.workstation.find_prior import Prior
 from radweave.workstation.identity import Identity, read_identities
 from radweave.workstation.users import User
@@ -228,6 +228,7 @@ def add_images(connection: sa.Connection, study: str, more: Sequence[tuple[Path,
     connection.execute(files.delete().where(files.c.study_id == study))
     connection.execute(refusals.update().where(refusals.c.study_id == study).values(holds=False))
     _add_files(connection, study, more)
+    forget_places_on_scan(connection, study)
     outbox.forget_drafted(connection, study, states=("waiting",))  # it would lack the new images
     log.append(connection, "images came", study=study, details={"files": count})
     return True
