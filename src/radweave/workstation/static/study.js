@@ -230,7 +230,7 @@ function pointed(keys) {
   } else markSentences(keys);
 }
 
-onMarked((keys) => page.viewer?.markBoxes(keys));
+if (!isFilms) onMarked((keys) => page.viewer?.markBoxes(keys)); // the window with the draft knows what is marked
 
 window.addEventListener("beforeunload", (event) => {
   if (hasUnsaved() || hasAddendum()) event.preventDefault();

@@ -182,6 +182,15 @@ export class Film {
     this.setPreset(this.subject.presets[0]);
   }
 
+  /** Bring a point in mm into the middle where it is not seen. */
+  reveal(point) {
+    const place = this.viewport.worldToCanvas(point);
+    const { clientWidth, clientHeight } = this.view;
+    if (place.every((at, axis) => at >= 0 && at <= [clientWidth, clientHeight][axis])) return;
+    const [x, y] = this.toImage(place);
+    this.change((view) => ({ ...view, middle: [x / this.size.width, y / this.size.height] }));
+  }
+
   zoomBy(factor) {
     this.change(({ zoom, ...view }) => ({ ...view, zoom: Math.min(Math.max(zoom * factor, 0.1), 60) }));
   }

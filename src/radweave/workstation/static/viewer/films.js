@@ -431,7 +431,7 @@ export class Films {
     for (const film of this.films) if (film.isShown) film.boxes.draw(film);
   }
 
-  /** Go to a sentence's first box: to its image, and through its middle. */
+  /** Go to a sentence's first box: to its image, and its middle, in a slice through it. */
   async showBox(key) {
     const found = this.marks.boxes.find((one) => one.key === key);
     const subject = this.own.find(({ name }) => name === found?.image);
@@ -439,7 +439,9 @@ export class Films {
     if (this.marks.isHidden) this.hideBoxes();
     if (!this.films.some((film) => film.subject === subject)) await this.hang(subject);
     const half = found.box.length / 2;
-    if (half === 3 && subject.size) this.goTo(subject.point(found.box.slice(0, 3).map((low, axis) => (low + found.box[half + axis]) / 2)));
+    const middle = found.box.slice(0, half).map((low, axis) => (low + found.box[half + axis]) / 2);
+    if (half === 3 && subject.size) this.goTo(subject.point(middle));
+    for (const film of this.films) if (film.subject === subject && film.isShown) film.reveal(half === 3 ? subject.point(middle) : film.worldOf([middle[0] * film.size.width, middle[1] * film.size.height]));
   }
 
   async showFinding(name) {

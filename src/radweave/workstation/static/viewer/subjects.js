@@ -259,7 +259,7 @@ export class Scan extends Subject {
     await this.load();
     const [plane, slab, place] = id.slice(this.key.length + 1).split("/");
     const [across, down, through, isUp] = AXES[plane];
-    const reach = Math.round(Number(slab) / this.spacing[through] / 2);
+    const reach = this.reach(through, Number(slab));
     const [from, to] = [Math.max(0, Number(place) - reach), Math.min(this.size[through] - 1, Number(place) + reach)];
     const pixels = this.slice(plane, from);
     for (let other = from + 1; other <= to; other += 1) {
@@ -304,13 +304,18 @@ export class Scan extends Subject {
   outline(plane, place, slab, box) {
     const [across, down, through] = AXES[plane];
     const [low, high] = [box.slice(0, 3), box.slice(3)].map((shares) => this.point(shares));
-    const [middle, reach] = [this.depth(plane, place), (this.spacing[through] + slab) / 2];
+    const [middle, reach] = [this.depth(plane, place), (this.reach(through, slab) + 0.5) * this.spacing[through]];
     if (high[through] <= middle - reach || low[through] >= middle + reach) return null;
     return [[low, low], [high, low], [high, high], [low, high]].map(([one, other]) => {
       const corner = [0, 0, 0];
       [corner[across], corner[down], corner[through]] = [one[across], other[down], middle];
       return corner;
     });
+  }
+
+  /** The slices of a slab before and after its middle one. */
+  reach(through, slab) {
+    return Math.round(slab / this.spacing[through] / 2);
   }
 
   /** The middle of a slice's plane on its axis, in mm. */
