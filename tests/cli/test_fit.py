@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from radweave.cli import fit as fit_module
 from radweave.core.json_files import read_json, read_jsonl
@@ -168,3 +169,21 @@ def test_leaks_end_it_before_training(raw: Path, tmp_path: Path) -> None:
     assert done.returncode == 1, done.stderr
     assert "leak" in done.stdout
     assert not (out / "run").exists()
+
+
+def test_a_dataset_folder_is_used_where_it_lies(
+    toy_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[Any] = []
+
+    def record(step: Any) -> None:
+        steps.append(step.command[:3])
+        if step.command[0] == "train":
+            raise typer.Exit(3)
+
+    monkeypatch.setattr(fit_module, "_run", record)
+    assert radweave("fit", toy_dataset.path, "--out", tmp_path / "fitted").returncode == 3
+    assert steps == [("data", "check", str(toy_dataset.path)), ("train", "kernels", str(toy_dataset.path))]
+    refused = radweave("fit", toy_dataset.path, "--out", tmp_path / "other", "--split", "7:1:2")
+    assert "'--split': a dataset folder has its splits" in refused.stderr
+    assert not (tmp_path / "other").exists()

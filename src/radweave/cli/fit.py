@@ -45,7 +45,7 @@ class Step:
 
 
 def fit(
-    source: Annotated[Path, typer.Argument(help="A folder with images and reports.csv, or its table.")],
+    source: Annotated[Path, typer.Argument(help="Images with reports.csv, its table, or a dataset folder.")],
     overrides: Annotated[list[str] | None, typer.Argument(help=FIELDS_TO_CHANGE, metavar="[key=value ...]")] = None,
     out: Annotated[Path, typer.Option("--out", help="Folder for data, run, drafts, scores and page.")] = ...,  # type: ignore[assignment]
     kind: Annotated[str, typer.Option(help="Kind of the source, as 'data import' has them.")] = "folder",
@@ -73,7 +73,9 @@ def fit(
         "source": str(source.resolve()), "kind": kind, "split": split, "method": method, "preset": preset,
         "epochs": epochs, "seed": seed, "overrides": list(overrides or ()),
     }  # fmt: skip
-    record, data = out / RECORD, out / "data"
+    # A dataset folder is used where it lies.
+    is_dataset = all((source / name).is_file() for name in ("dataset.json", "manifest.jsonl"))
+    record, data = out / RECORD, source if is_dataset else out / "data"
     if record.is_file():
         before = read_json(record)
         for name, value in options.items():
@@ -86,6 +88,10 @@ def fit(
         refuse_existing(out, overwrite=False)
         if not source.exists():
             raise InputError("no such file or folder", file=source)
+        if is_dataset:
+            if split is not None:
+                raise InputError("a dataset folder has its splits", field="--split", got=split)
+            _refuse_missing_splits(Dataset.open(data))
         out.mkdir(parents=True, exist_ok=True)
         write_json(record, options)
     if not data.is_dir():
