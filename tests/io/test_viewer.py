@@ -122,9 +122,7 @@ def _ours() -> list[Path]:
 
 def test_no_script_evaluates_text() -> None:
     for path in _ours():
-        text = path.read_text().replace(
-            "http://www.w3.org/2000/svg", ""
-        )  # the name of a language, which nobody asks for
+        text = path.read_text().replace("http://www.w3.org/2000/svg", "")  # a name, not asked for
         for word in (
             "innerHTML",
             "outerHTML",
