@@ -149,12 +149,29 @@ def test_a_structured_report_has_each_box_of_a_radiograph_with_its_sentence_and_
     site = inside["363698007"]
     assert site.ConceptCodeSequence[0].CodeValue == "43799004"
     assert {item.ConceptCodeSequence[0].CodeMeaning for item in site.ContentSequence} == {"Left", "left pleura"}
+    assert inside["STATED"].ConceptCodeSequence[0].CodeMeaning == "Present"
     assert float(inside["PLACE"].MeasuredValueSequence[0].NumericValue) == 0.8
     (region,) = [item for item in group.ContentSequence if item.ValueType == "SCOORD"]
     assert region.GraphicType == "POLYLINE"
     assert list(region.GraphicData) == [40, 24, 60, 24, 60, 48, 40, 48, 40, 24]
     (image,) = region.ContentSequence
     assert image.ReferencedSOPSequence[0].ReferencedSOPInstanceUID == f"{STUDY}.1.1"
+
+
+def test_a_finding_that_a_sentence_leaves_open_is_not_said_to_be_there(tmp_path: Path) -> None:
+    files = (write_dicom(tmp_path / "a.dcm", chest(96, 80)), scan(tmp_path / "scan", *ORIENTATIONS["axial"])[0].parent)
+    for file, box in zip(files, (BOX.box, (0.2, 0.2, 0.2, 0.4, 0.4, 0.4)), strict=True):
+        place = replace(PLACE, boxes=(MarkedBox(0, box),), is_uncertain=True)
+        for places, state, label in (
+            ((place,), "Undetermined", "Pleural Effusion, left open"),
+            ((place, replace(place, is_uncertain=False)), "Present", "Pleural Effusion"),
+        ):
+            report = about(file, places=places)
+            *_, group = regions(written(TID1500, report))
+            (stated,) = [item for item in group.ContentSequence if _name(item) == "STATED"]
+            assert stated.ConceptCodeSequence[0].CodeMeaning == state
+            texts = [item.TextObjectSequence for item in written(BOXES, report).GraphicAnnotationSequence]
+            assert [[text.UnformattedTextValue for text in one] for one in texts] == [[label]] * len(texts)
 
 
 ORIENTATIONS = {

@@ -12,7 +12,7 @@ import pytest
 from radweave.core.study import Report, Study
 from radweave.engine.run_folder import read_card
 from radweave.labels import get_labeler
-from radweave.workstation.finished import model_facts
+from radweave.workstation.finished import StatedPlace, model_facts
 from radweave.workstation.result import StudyContext, result_of
 
 TEXT = "There is a new pleural effusion. No pneumothorax. The heart is large."
@@ -100,7 +100,9 @@ def test_the_bank_has_one_hash_which_changes_with_any_of_its_files(toy_run: Path
 OPACITY = "There is an opacity in the left upper lung."
 
 
-def _placed(toy_run: Path, probability: float | None, *boxes: tuple[int, list[float]]) -> dict[str, Any]:
+def _placed(
+    toy_run: Path, probability: float | None, *boxes: tuple[int, list[float]], text: str = OPACITY
+) -> dict[str, Any]:
     """The only sentence of a draft of a study with two radiographs, the second one the first in the model's order."""
     place = {
         "finding": "Lung Opacity", "sides": ["left"], "zones": ["upper"], "probability": probability,
@@ -108,11 +110,11 @@ def _placed(toy_run: Path, probability: float | None, *boxes: tuple[int, list[fl
     }  # fmt: skip
     square = [(0.0, 1.0), (-0.1, 1.2)]
     evidence: Any = {
-        "sentences": [{"text": OPACITY, "places": [place]}],
+        "sentences": [{"text": text, "places": [place]}],
         "views": [{"file": "b.png", "image": 1, "view": "PA", "covers": square},
                   {"file": "a.png", "image": 0, "view": "LATERAL", "covers": square}],
     }  # fmt: skip
-    made = result_of(Report(OPACITY, "s", evidence), read_card(toy_run), get_labeler("chexpert14"), StudyContext())
+    made = result_of(Report(text, "s", evidence), read_card(toy_run), get_labeler("chexpert14"), StudyContext())
     json.dumps(made, allow_nan=False)
     (row,) = made["sentences"]
     return dict(row)
@@ -124,6 +126,13 @@ def test_a_sentence_has_its_places_with_the_image_of_each_box(toy_run: Path) -> 
     assert (place["named"], place["probability"], place["improbable"]) == ("left upper zone", 0.7, False)
     assert place["probabilities"] == {"left": 0.1235}
     assert place["boxes"] == [{"image": 1, "box": [0.1, 0.2, 0.3, 0.4]}, {"image": 0, "box": [0.5, 0.5, 1, 1]}]
+
+
+def test_a_place_tells_whether_its_finding_is_left_open(toy_run: Path) -> None:
+    said = (OPACITY, "There may be an opacity in the left upper lung.")
+    places = [_placed(toy_run, 0.7, text=text)["details"]["places"][0] for text in said]
+    assert [place["uncertain"] for place in places] == [False, True]
+    assert [StatedPlace.of("", place).is_uncertain for place in places] == [False, True]
 
 
 def test_a_box_that_is_not_on_its_image_is_left_out(toy_run: Path) -> None:

@@ -21,8 +21,9 @@ from pydicom.dataset import Dataset
 from pydicom.uid import GrayscaleSoftcopyPresentationStateStorage
 
 from radweave.core.errors import InputError
+from radweave.core.study import LabelState
 from radweave.io.volumes import Volume
-from radweave.workstation.finished import MAKER, FinishedReport, MarkedBox, StatedPlace, document_title
+from radweave.workstation.finished import MAKER, STATE_WORDS, FinishedReport, MarkedBox, StatedPlace, document_title
 from radweave.workstation.formats import BOXES
 from radweave.workstation.identity import Identity, by_file
 from radweave.workstation.structured_reports import envelope, file_bytes, outline_px, reference
@@ -171,9 +172,13 @@ class _Line:
 
 
 def _lines(report: FinishedReport) -> Iterator[_Line]:
-    """Each box once, however many sentences state its finding."""
-    boxes = dict.fromkeys((place.finding, box) for place in report.places for box in place.boxes)
-    for finding, box in boxes:
+    """Each box once, however many sentences state its finding; one that they all leave open says so."""
+    boxes: dict[tuple[str, MarkedBox], bool] = {}
+    for place in report.places:
+        for box in place.boxes:
+            boxes[place.finding, box] = boxes.get((place.finding, box), True) and place.is_uncertain
+    for (name, box), is_uncertain in boxes.items():
+        finding = f"{name}, {STATE_WORDS[LabelState.UNCERTAIN]}" if is_uncertain else name
         if box.source is None:
             continue
         image = report.sources[box.source]

@@ -137,7 +137,8 @@ class StatedPlace:
     """Place of a finding that a sentence states, by the sentence and by the images, as ``core.evidence`` has it.
 
     ``named`` is the place in words, "" where the sentence names none. ``probability`` is None where it is not checked.
-    ``boxes`` are those that mark the finding, the likeliest first.
+    ``boxes`` are those that mark the finding, the likeliest first. ``is_uncertain`` tells that the sentence leaves the
+    finding open.
     """
 
     sentence: str
@@ -147,13 +148,14 @@ class StatedPlace:
     zones: tuple[str, ...]
     probability: float | None
     boxes: tuple[MarkedBox, ...] = ()
+    is_uncertain: bool = False
 
     @classmethod
     def of(cls, sentence: str, row: Mapping[str, Any]) -> StatedPlace:
         """From the details of a stored sentence, as ``result_of`` gives them."""
         return cls(
             sentence, row["finding"], row["named"], tuple(row["sides"]), tuple(row["zones"]), row["probability"],
-            tuple(MarkedBox(one["image"], tuple(one["box"])) for one in row["boxes"]),
+            tuple(MarkedBox(one["image"], tuple(one["box"])) for one in row["boxes"]), row.get("uncertain", False),
         )  # fmt: skip
 
 

@@ -105,11 +105,13 @@ def places_of(sentence: Sentence, views: Sequence[ViewEvidence], modality: Modal
     """Places of the findings that a sentence states; None of a run that checks none. A box names its image."""
     if sentence.places is None:
         return None
+    states = [(claim.name, claim.state) for claim in sentence.claims]
     return [
         {
             **json_value(place),
             "named": places_name(place["sides"], place["zones"], modality),
             "improbable": is_improbable(place),
+            "uncertain": (place["finding"], LabelState.UNCERTAIN) in states,
             "boxes": _boxes_on(place, views),
         }
         for place in sentence.places

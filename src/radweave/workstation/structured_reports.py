@@ -576,6 +576,8 @@ def _region(place: StatedPlace, box: MarkedBox, report: FinishedReport, tracking
     tracking = TrackingIdentifier(uid=tracking_uid, identifier=place.sentence)
     algorithm = AlgorithmIdentification(f"{MAKER} {report.model.method}", report.model.version)
     finding, sites, measurements = _concept(code_of(place.finding)), _sites(place), []
+    state = LabelState.UNCERTAIN if place.is_uncertain else LabelState.POSITIVE
+    evaluation = QualitativeEvaluation(_concept(IN_THE_REPORT), _concept(PRESENCE[state]))
     if place.probability is not None:
         value = round(place.probability, 4)
         measurements.append(Measurement(name=_concept(OF_THE_PLACE), value=value, unit=_concept(NO_UNITS)))
@@ -597,6 +599,7 @@ def _region(place: StatedPlace, box: MarkedBox, report: FinishedReport, tracking
             algorithm_id=algorithm,
             finding_sites=sites,
             measurements=measurements,
+            qualitative_evaluations=[evaluation],
         )
     outline = outline_px(box, image)
     if outline is None:
@@ -610,6 +613,7 @@ def _region(place: StatedPlace, box: MarkedBox, report: FinishedReport, tracking
         algorithm_id=algorithm,
         finding_sites=sites,
         measurements=measurements,
+        qualitative_evaluations=[evaluation],
     )
 
 
