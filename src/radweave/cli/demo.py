@@ -249,7 +249,7 @@ def _findings(row: Mapping[str, Any], labeler: Labeler) -> list[Finding]:
 
 
 METHOD, PRESET = "diffvp", "tiny-xray"
-"""The method with the best finding F1 in the benchmark (docs/results)."""
+"""A published method, trained in minutes."""
 IMAGE_SIZE_PX = 160
 REPORT_EPOCHS = 8
 """Half of the preset's passes: a demonstration is to end in minutes."""
