@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pydicom
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.uid import ExplicitVRLittleEndian, generate_uid
 
@@ -56,6 +56,22 @@ def open_study(page: Page, name: str = "chest.dcm", data: bytes | None = None) -
     page.goto(f"/studies/{study}")
     page.locator("li.sentence").first.wait_for()
     return study
+
+
+def open_two_views(page: Page, *, rows: int, columns: int) -> Locator:
+    """Upload a frontal and a lateral image as one study and open it: its two films."""
+    views = {
+        name: dicom(rows=rows, columns=columns, StudyInstanceUID="1.2.3", PatientID="p", ViewPosition=view)
+        for name, view in (("pa.dcm", "PA"), ("lateral.dcm", "LL"))
+    }
+    page.get_by_label("All files are views of one study").check()
+    files = [{"name": name, "mimeType": "application/dicom", "buffer": data} for name, data in views.items()]
+    page.set_input_files("#files", files)  # type: ignore[arg-type]
+    page.locator("tr[data-state=drafted] .study-link").click(timeout=90_000)
+    films = page.locator(".rv-film[data-center]")
+    expect(films).to_have_count(2)
+    page.wait_for_load_state("networkidle")
+    return films
 
 
 def open_editor(page: Page) -> None:

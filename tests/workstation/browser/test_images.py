@@ -18,7 +18,7 @@ from playwright.sync_api import BrowserContext, Locator, Page, expect
 from radweave.data.dataset import Dataset
 from radweave.io import viewer
 from radweave.workstation.settings import Settings
-from tests.workstation.browser.steps import dicom, open_study, upload
+from tests.workstation.browser.steps import dicom, open_study, open_two_views, upload
 from tests.workstation.fake_workers import worker_with_maps
 from tests.workstation.stations import listening
 
@@ -273,17 +273,7 @@ def test_two_views_hang_beside_each_other_and_a_map_turns_with_its_image(
         page = watched(f"http://127.0.0.1:{port}").new_page()
         page.goto(f"/login#token={token}")
         page.wait_for_url("**/studies")
-        views = {
-            name: dicom(rows=300, columns=450, StudyInstanceUID="1.2.3", PatientID="p", ViewPosition=view)
-            for name, view in (("pa.dcm", "PA"), ("lateral.dcm", "LL"))
-        }
-        page.get_by_label("All files are views of one study").check()
-        files = [{"name": name, "mimeType": "application/dicom", "buffer": data} for name, data in views.items()]
-        page.set_input_files("#files", files)  # type: ignore[arg-type]
-        page.locator("tr[data-state=drafted] .study-link").click(timeout=90_000)
-        films = page.locator(".rv-film[data-center]")
-        expect(films).to_have_count(2)
-        page.wait_for_load_state("networkidle")
+        films = open_two_views(page, rows=300, columns=450)
         for film in films.all():
             box, facts = film.bounding_box(), {name: float(film.get_attribute(f"data-{name}") or 0) for name in PLACE}
             assert box is not None

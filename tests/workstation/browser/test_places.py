@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import BrowserContext, Locator, Page, expect
 
 from radweave.workstation.settings import Settings
-from tests.workstation.browser.steps import AXE, dicom, grave_problems, upload
+from tests.workstation.browser.steps import AXE, grave_problems, open_two_views, upload
 from tests.workstation.fake_workers import BOXES, placing_scan_worker, placing_worker
 from tests.workstation.stations import listening
 
@@ -43,17 +43,7 @@ def ct_page(toy_ct_run: Path, tmp_path: Path, watched: Callable[..., BrowserCont
 
 def _open_two_views(page: Page) -> Locator:
     """The films of a frontal and a lateral image, in which boxes of both are drawn."""
-    views = {
-        name: dicom(rows=ROWS, columns=COLUMNS, StudyInstanceUID="1.2.3", PatientID="p", ViewPosition=view)
-        for name, view in (("pa.dcm", "PA"), ("lateral.dcm", "LL"))
-    }
-    page.get_by_label("All files are views of one study").check()
-    files = [{"name": name, "mimeType": "application/dicom", "buffer": data} for name, data in views.items()]
-    page.set_input_files("#files", files)  # type: ignore[arg-type]
-    page.locator("tr[data-state=drafted] .study-link").click(timeout=90_000)
-    films = page.locator(".rv-film[data-center]")
-    expect(films).to_have_count(2)
-    page.wait_for_load_state("networkidle")
+    films = open_two_views(page, rows=ROWS, columns=COLUMNS)
     expect(films.first.locator(".rv-box")).to_have_count(2)
     expect(films.nth(1).locator(".rv-box")).to_have_count(1)
     return films
