@@ -33,12 +33,17 @@ def test_the_demo_ends_with_a_self_contained_page(tmp_path: Path) -> None:
     assert not re.findall(r"""(?:src|href)=["'](?!data:|#)""", html), "the page needs no other file"
     assert "<script" not in html
     drafts = (page.parent / "predictions.jsonl").read_text().splitlines()
-    assert html.count('<article class="card">') == len(drafts)
+    led = "<h2>A finding, drafted</h2>" in html
+    assert html.count('<article class="card">') == len(drafts) + led
     assert "one constant report" in html
-    assert html.count('<li><svg class="bar"') == FINDINGS_SHOWN * len(drafts)
-    places = [html.index(words) for words in ('id="cautions"', "<article", "<h2>Plots</h2>", "<h2>Tables</h2>")]
-    assert places == sorted(places), "pictures first, then plots, then tables; what is wrong with the model before all"
-    assert "Barely trained" in html
+    assert html.count('<li><svg class="bar"') == FINDINGS_SHOWN * (len(drafts) + led)
+    headings = ("<h2>What to try</h2>", 'id="cautions"', 'id="studies"', "<h2>Plots</h2>", "<h2>Tables</h2>")
+    places = [html.index(words) for words in headings]
+    assert places == sorted(places), "what to try, a line on what the model cannot do, then drafts, plots and tables"
+    assert not led or html.index("<article") < places[0]
+    warned = html[html.index('<details class="alert" id="cautions">') : html.index("</details>")]
+    assert "Barely trained" in warned
+    assert f"{warned.count('<li>')} warning" in warned
     study = html[html.index("<article") : html.index("</article>")]
     order = [
         study.index(words) for words in ("<svg class", "<h3>Draft", "Most probable", "The draft, marked", "Reference")

@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,7 @@ from radweave.core.storage import write_folder, write_text
 from radweave.core.study import RESEARCH_ONLY, ImageRef, Report, Study
 from radweave.data.dataset import Dataset
 from radweave.data.loader import view_id
+from radweave.drafting.candidates import affirmed_classes
 from radweave.engine.restore import restore
 from radweave.engine.run_folder import RunCard, StageFigures
 from radweave.engine.stages import TrainingWatch
@@ -137,7 +137,8 @@ def demo_page(
 ) -> str:
     """The page as HTML. ``banner`` holds the warnings of the run's predictor."""
     labeler = get_labeler("chexpert14")
-    rows = [row for _, row in islice(read_jsonl(predictions), STUDIES_SHOWN)]
+    all_rows = [row for _, row in read_jsonl(predictions)]
+    rows, lead = all_rows[:STUDIES_SHOWN], next((row for row in all_rows if _states_a_finding(row, labeler)), None)
     studies = {study.study_id: study for study in dataset.studies("test")}
     systems = _score_rows(predictions, labeler)
     titles = {"finding_f1": FINDING_F1, **{metric: METRICS[metric].axis for metric in SHORT_METRICS}}
@@ -160,8 +161,15 @@ def demo_page(
         differences=SIGNS,
         sure=SURE,
         fairly_sure=FAIRLY_SURE,
+        lead=None if lead is None else _study(dataset, studies[lead["study_id"]], lead, labeler, image_size),
         studies=[_study(dataset, studies[row["study_id"]], row, labeler, image_size) for row in rows],
     )
+
+
+def _states_a_finding(row: Mapping[str, Any], labeler: Labeler) -> bool:
+    """Tell if draft and reference affirm a finding in common."""
+    draft, reference = affirmed_classes([row["hyp"], row["ref"]], labeler)
+    return any(draft[k] and reference[k] for k, name in enumerate(labeler.classes) if name != NO_FINDING)
 
 
 def _score_rows(predictions: Path, labeler: Labeler) -> list[ScoreRow]:
