@@ -34,7 +34,7 @@ class Joint:
         self.archive: Archive = start(folder / "orthanc", **self.more)
         (folder / "password").write_text(PASSWORD)
 
-    def repeated(self) -> None:
+    def restart(self) -> None:
         self.archive = start(self.folder / "orthanc", http=self.archive.http, dicom=self.archive.dicom, **self.more)
 
     def settings(self, settings: Settings, **query: Any) -> Settings:
@@ -78,7 +78,7 @@ def test_fifty_polled_studies_are_drafted_once_over_restarts_of_archive_and_serv
             joint.archive.kill()
             token, before = station.token, figure(client, "studies_fetched")
             until(lambda: figure(client, "archive_failures") >= 1, seconds=120)
-            joint.again()
+            joint.restart()
             until(lambda: figure(client, "studies_fetched") > before, seconds=120)
         with working(with_plan, fake_worker) as (client, _):  # the workstation too is started again
             client.headers["Authorization"] = f"Bearer {token}"
