@@ -77,26 +77,20 @@ def test_a_folder_becomes_an_evaluated_model_and_the_same_command_goes_on(raw: P
     assert "got 1, expected 0" in refused.stderr
 
 
-def test_a_training_that_was_stopped_is_resumed(
-    toy_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_training_that_was_stopped_is_resumed(toy_dataset: Dataset, tmp_path: Path) -> None:
     steps: list[Any] = []
-    monkeypatch.setattr(fit_module, "_run", steps.append)
-    fit_module._train(toy_dataset, tmp_path / "run", None, "tiny", 3, ["seed=0"])
+    fit_module._train(steps.append, toy_dataset, tmp_path / "run", None, "tiny", 3, ["seed=0"])
     (tmp_path / "run").mkdir()
-    fit_module._train(toy_dataset, tmp_path / "run", None, "tiny", 3, ["seed=0"])
+    fit_module._train(steps.append, toy_dataset, tmp_path / "run", None, "tiny", 3, ["seed=0"])
     new, resumed = (step.line for step in steps)
     wanted = f"radweave train kernels {toy_dataset.path} --out {tmp_path / 'run'} --preset tiny --epochs 3 seed=0"
     assert new == wanted
     assert resumed == f"radweave train --resume {tmp_path / 'run'}"
 
 
-def test_scans_get_a_method_that_reads_them(
-    toy_ct_dataset: Dataset, toy_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scans_get_a_method_that_reads_them(toy_ct_dataset: Dataset, tmp_path: Path) -> None:
     steps: list[Any] = []
-    monkeypatch.setattr(fit_module, "_run", steps.append)
-    fit_module._train(toy_ct_dataset, tmp_path / "run", None, "tiny", None, [])
+    fit_module._train(steps.append, toy_ct_dataset, tmp_path / "run", None, "tiny", None, [])
     assert steps[0].command[1] == "baseline"
     assert "tiny-ct" in steps[0].command
 
@@ -176,7 +170,7 @@ def test_a_dataset_folder_is_used_where_it_lies(
 ) -> None:
     steps: list[Any] = []
 
-    def record(step: Any) -> None:
+    def record(_: Any, step: Any) -> None:
         steps.append(step.command[:3])
         if step.command[0] == "train":
             raise typer.Exit(3)

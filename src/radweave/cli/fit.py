@@ -11,8 +11,9 @@ from __future__ import annotations
 import contextlib
 import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -45,6 +46,7 @@ class Step:
 
 
 def fit(
+    context: typer.Context,
     source: Annotated[Path, typer.Argument(help="Images with reports.csv, its table, or a dataset folder.")],
     overrides: Annotated[list[str] | None, typer.Argument(help=FIELDS_TO_CHANGE, metavar="[key=value ...]")] = None,
     out: Annotated[Path, typer.Option("--out", help="Folder for data, run, drafts, scores and page.")] = ...,  # type: ignore[assignment]
@@ -69,6 +71,7 @@ def fit(
     from radweave.core.storage import refuse_existing
     from radweave.data.dataset import Dataset
 
+    perform = partial(_run, context.find_root().command)
     options: dict[str, Any] = {
         "source": str(source.resolve()), "kind": kind, "split": split, "method": method, "preset": preset,
         "epochs": epochs, "seed": seed, "overrides": list(overrides or ()),
@@ -97,43 +100,41 @@ def fit(
     if not data.is_dir():
         try:
             words = ("--split", split or _split_of(kind, source), "--seed", str(seed))
-            _run(Step(("data", "import", kind, str(source), *words, "--out", str(data)), data))
+            perform(Step(("data", "import", kind, str(source), *words, "--out", str(data)), data))
             _refuse_missing_splits(Dataset.open(data))
         except (InputError, typer.Exit):
             _remove(out, record, data)
             raise
     dataset, run = Dataset.open(data), out / "run"
     if not run.is_dir():  # a run that began is of data that was checked
-        _run(Step(("data", "check", str(data)), run))
-    _train(dataset, run, method, preset, epochs, [f"seed={seed}", *(overrides or ())])
+        perform(Step(("data", "check", str(data)), run))
+    _train(perform, dataset, run, method, preset, epochs, [f"seed={seed}", *(overrides or ())])
     drafts, own = out / "drafts.jsonl", out / "own.jsonl"
     generate = ("generate", str(run), "--data", str(data), "--split", "test")
-    _run(Step((*generate, "--out", str(drafts)), drafts))
+    perform(Step((*generate, "--out", str(drafts)), drafts))
     scored = [drafts]
     if _first(drafts)["evidence"]["decoder"]["kind"] == BY_UTILITY:
-        _run(Step((*generate, "--own-decoder", "--out", str(own)), own))
+        perform(Step((*generate, "--own-decoder", "--out", str(own)), own))
         scored.append(own)
     scores = out / "evaluation"
-    _run(Step(("evaluate", *map(str, scored), "--train", str(data), "--out", str(scores)), scores))
+    perform(Step(("evaluate", *map(str, scored), "--train", str(data), "--out", str(scores)), scores))
     page = out / "page"
     study = f"--study={_first(drafts)['study_id']}"
-    _run(Step(("explain", str(run), "--data", str(data), study, "--force", "--out", str(page)), page))
+    perform(Step(("explain", str(run), "--data", str(data), study, "--force", "--out", str(page)), page))
     console.print(f"model: {printable(run)}   scores: {printable(scores / 'tables.md')}")
 
 
-def _run(step: Step) -> None:
-    """Print a step, and run it unless what it makes is there.
+def _run(radweave: Any, step: Step) -> None:
+    """Print a step of the command ``radweave``, and run it unless what it makes is there.
 
     Raises:
         typer.Exit: with the exit code of a command that fails.
     """
-    from radweave.cli import app
-
     made = step.makes.exists()
     console.print(f"{'done: ' if made else ''}{printable(step.line)}", style="bold")
     if made:
         return
-    code = app(list(step.command), standalone_mode=False)
+    code = radweave.main(list(step.command), standalone_mode=False)
     if code:
         raise typer.Exit(code)
 
@@ -174,7 +175,13 @@ def _remove(out: Path, record: Path, data: Path) -> None:
 
 
 def _train(
-    dataset: Dataset, run: Path, method: str | None, preset: str, epochs: int | None, overrides: Sequence[str]
+    perform: Callable[[Step], None],
+    dataset: Dataset,
+    run: Path,
+    method: str | None,
+    preset: str,
+    epochs: int | None,
+    overrides: Sequence[str],
 ) -> None:
     """Train and calibrate the run, or finish it."""
     from radweave.engine.run_directory import is_finished
@@ -189,7 +196,7 @@ def _train(
     command = ("train", method, str(dataset.path), "--out", str(run), "--preset", named, *passes, *overrides)
     if run.is_dir() and not is_finished(run):
         command = ("train", "--resume", str(run))
-    _run(Step(command, run / "run.json"))
+    perform(Step(command, run / "run.json"))
 
 
 def _first(drafts: Path) -> dict[str, Any]:
