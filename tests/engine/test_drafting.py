@@ -16,6 +16,7 @@ from radweave.core.errors import InputError, UnusableModelError
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example
+from radweave.drafting import writer as writer_module
 from radweave.drafting.store import load_facts
 from radweave.engine import drafts as drafts_module
 from radweave.engine.expected_utility import Drafting
@@ -73,6 +74,21 @@ def test_a_run_without_heads_drafts_from_training_reports(baseline: Path, toy_da
             reduced = (form(one, labeler) for one in sentences for form in (without_place, without_kind))
             assert sentence["text"] in {*sentences, *reduced}
         assert set(report.evidence["class_probabilities"]) == set(run.card.classes)
+
+
+def test_a_run_keeps_the_utilities_that_its_first_draft_needs(
+    toy_run: Path, toy_dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a run whose preset writes with its own decoder too: by default it drafts by expected utility."""
+
+    def computed(*_: Any) -> Any:
+        raise AssertionError("utilities were computed for a draft")
+
+    monkeypatch.setattr(writer_module, "utilities", computed)
+    run = restore(toy_run)
+    assert run.experiment.decoding.kind == "likelihood"
+    image = toy_dataset.image_path(next(iter(toy_dataset.studies("test"))).images[0].path)
+    assert Predictor.of(run, decoding=UTILITY).report([image]).text
 
 
 @pytest.mark.parametrize("model", [AmMrgModel, DastModel, DiffRGenNetModel, DiffvpModel])
