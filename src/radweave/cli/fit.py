@@ -124,7 +124,7 @@ def fit(
     console.print(f"model: {printable(run)}   scores: {printable(scores / 'tables.md')}")
 
 
-def _run(radweave: Any, step: Step) -> None:
+def _run(command: Any, step: Step) -> None:
     """Print a step of the command ``radweave``, and run it unless what it makes is there.
 
     Raises:
@@ -134,7 +134,7 @@ def _run(radweave: Any, step: Step) -> None:
     console.print(f"{'done: ' if made else ''}{printable(step.line)}", style="bold")
     if made:
         return
-    code = radweave.main(list(step.command), standalone_mode=False)
+    code = command.main(list(step.command), standalone_mode=False)
     if code:
         raise typer.Exit(code)
 
