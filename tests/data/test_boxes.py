@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from radweave.core.errors import InputError
 from radweave.core.study import FindingBox, ImageRef, Study
-from radweave.data.boxes import box_from_window, box_in_window, box_of_mask, contains_middle, overlap
+from radweave.data.boxes import box_from_window, box_in_window, box_of_mask, contains_middle, overlap, says_no_place
 from radweave.data.ct import CtPreprocessing, covered, preprocess
 from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter
 from radweave.data.square import covered_by_square, to_square
@@ -111,6 +111,14 @@ def test_a_box_is_cut_at_the_window_and_goes_with_it() -> None:
     padded = ((-0.5, 2.0), (0.0, 1.0))
     assert box_from_window((0.0, 0.0, 1.0, 0.2), padded) is None
     assert box_from_window((0.0, 0.0, 1.0, 0.5), padded) == (0.0, 0.0, 1.0, 0.5)
+
+
+def test_a_box_of_nearly_the_whole_image_says_no_place() -> None:
+    assert says_no_place((0.05, 0.05, 0.95, 0.95))
+    assert says_no_place((0.02, 0.02, 0.05, 0.98, 0.98, 0.95))
+    assert not says_no_place((0.1, 0.1, 0.9, 0.9)), "both lungs whole"
+    assert not says_no_place((0.05, 0.05, 0.05, 0.95, 0.95, 0.85))
+    assert not says_no_place((-0.5, 0, 1, 1)), "outside is another matter"
 
 
 def test_overlap_and_pointing() -> None:

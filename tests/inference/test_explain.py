@@ -571,6 +571,12 @@ def test_a_box_that_is_not_on_the_films_is_not_drawn(run: Run, tmp_path: Path) -
     assert "left upper zone, place not checked" in html
 
 
+def test_a_box_that_covers_nearly_the_whole_film_is_not_drawn_and_that_is_said(run: Run, tmp_path: Path) -> None:
+    html = boxed_page(run, tmp_path / "out", placed(0.5, (1, [0.5, 0.25, 0.75, 0.5]), (0, [0, 0.01, 0.99, 1])))
+    assert re.findall(r'id="(box-\d)"', html) == ["box-1"]
+    assert "upper 0.55; a box covers nearly the whole image, which says no place, and is left out." in html
+
+
 def test_the_boxes_of_a_scan_have_slices_the_likeliest_of_each_finding_first(run: Run, tmp_path: Path) -> None:
     boxes = [(0, [0.1, 0.1, 0.1, 0.2 + n / 100, 0.3, 0.3]) for n in range(15)]
     sentences = [{"text": BOXED, "places": [placed(0.5, *boxes)]}]

@@ -45,7 +45,10 @@ PLACED = (
     ("There is a right effusion.", "Pleural Effusion", "right pleura", None, False),
     ("There is atelectasis at the left base.", "Atelectasis", "left lower zone", 0.1, True),
 )
-"""Sentences with their finding, its place, the probability of the place, and True for one that is flagged by it."""
+"""Sentences with their finding, its place, the probability of the place, and True for one that is flagged by it.
+
+The flagged one leaves its finding open; of the one that is not checked a box is left out.
+"""
 BOXES = {
     "xray": [[(0, [0.5, 0.25, 0.75, 0.5]), (1, [0.125, 0.25, 0.5, 0.5])], [], [(0, [0.625, 0.625, 0.875, 0.875])]],
     "ct": [[(0, [0.5, 0.25, 0.625, 0.75, 0.5, 0.875])], [], [(0, [0.125, 0.5, 0.5, 0.25, 0.75, 0.75])]],
@@ -71,6 +74,7 @@ def drafted_with_places(job: dict[str, Any], modality: str) -> dict[str, Any]:
         place = {
             "finding": finding, "sides": [named.split()[0]], "zones": [named.split()[1]], "named": named,
             "probability": probability, "probabilities": {}, "improbable": improbable,
+            "uncertain": improbable, "too_large": int(probability is None),
             "boxes": [{"image": image, "box": box} for image, box in boxes if image < len(job["files"])],
         }  # fmt: skip
         details = {"claims": [], "prior": [], "places": [place]}

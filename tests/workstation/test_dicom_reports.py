@@ -216,6 +216,7 @@ def test_a_report_determines_its_instance(name: str) -> None:
         {"flagged": ()},
         {"sections": (Section("impression", finished().text),)},
         {"places": (replace(PLACE, probability=None),)},
+        {"places": (replace(PLACE, too_large=1),)},
         {"places": (replace(PLACE, boxes=(replace(BOX, box=(0.5, 0.25, 0.75, 0.625)),)),)},
     ]
     later = written(name, finished(written=WRITTEN.replace(year=2027)))

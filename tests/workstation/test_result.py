@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import pytest
 from radweave.core.study import Report, Study
 from radweave.engine.run_folder import read_card
 from radweave.labels import get_labeler
-from radweave.workstation.finished import StatedPlace, model_facts
+from radweave.workstation.finished import StatedPlace, evidence_lines, model_facts, place_line
 from radweave.workstation.result import StudyContext, result_of
+from tests.workstation.reports import finished
 
 TEXT = "There is a new pleural effusion. No pneumothorax. The heart is large."
 EVIDENCE = {
@@ -140,6 +142,15 @@ def test_a_box_that_is_not_on_its_image_is_left_out(toy_run: Path) -> None:
              (0, [0.1, 0.1, 0.1, 0.2, 0.2, 0.2])]  # fmt: skip
     (place,) = _placed(toy_run, None, *wrong)["details"]["places"]
     assert (place["boxes"], place["probability"]) == ([], None)
+
+
+def test_a_box_that_covers_nearly_the_whole_image_is_left_out_with_a_note(toy_run: Path) -> None:
+    (place,) = _placed(toy_run, None, (0, [0.1, 0.2, 0.3, 0.4]), (0, [0.02, 0.05, 0.97, 0.99]))["details"]["places"]
+    assert place["boxes"] == [{"image": 1, "box": [0.1, 0.2, 0.3, 0.4]}]
+    stated = StatedPlace.of(OPACITY, place)
+    note = "a box covers nearly the whole image, which says no place, and is left out"
+    assert place_line(stated) == f"Place of Lung Opacity: left upper zone, place not checked, {note}"
+    assert f"Place of Lung Opacity: {note}" in evidence_lines(finished(places=(replace(stated, named=""),)))
 
 
 def test_an_improbable_place_is_flagged_and_a_run_without_places_has_none(

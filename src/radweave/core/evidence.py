@@ -55,7 +55,8 @@ class SentencePlace(TypedDict):
     names none. ``probability`` is the calibrated probability that the finding, if it is there, lies where the sentence
     says; None where the sentence names no place or the images were not asked: its place is not checked.
     ``probabilities`` maps sides and zones to what the images say. ``boxes`` mark the finding on the images; there are
-    none of a finding that the images do not locate.
+    none of a finding that the images do not locate. ``too_large`` counts the boxes that pages and exports leave out,
+    as each covers so much of its image that it says no place; evidence as a run writes it has them all.
     """
 
     finding: str
@@ -64,6 +65,7 @@ class SentencePlace(TypedDict):
     probability: float | None
     probabilities: dict[str, float]
     boxes: list[PlaceBox]
+    too_large: NotRequired[int]
 
 
 class SentenceEvidence(TypedDict):

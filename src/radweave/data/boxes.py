@@ -9,12 +9,18 @@ x, in shares of the image, as ``square.covered_by_square`` and ``ct.covered`` gi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 Box = tuple[float, ...]
 Window = Sequence[tuple[float, float]]
+LARGEST_SHARE: Final = 0.75
+"""Share of the image above which a box says no place. Boxes around both whole lungs stay below; no finding of the
+phantom fills more than half of a radiograph.
+"""
 
 
 def corners(box: Sequence[float]) -> tuple[list[float], list[float]]:
@@ -83,3 +89,10 @@ def contains_middle(box: Sequence[float], other: Sequence[float]) -> bool:
 def is_box(box: Sequence[float], axes: int) -> bool:
     """True for a box that is not empty and lies inside an image of ``axes`` axes."""
     return len(box) == 2 * axes and all(0 <= a < b <= 1 for a, b in zip(box[:axes], box[axes:], strict=True))
+
+
+def says_no_place(box: Sequence[float]) -> bool:
+    """True for a box inside its image that covers more than ``LARGEST_SHARE`` of it."""
+    half = len(box) // 2
+    sizes = (high - low for low, high in zip(box[:half], box[half:], strict=False))
+    return is_box(box, half) and prod(sizes) > LARGEST_SHARE

@@ -21,6 +21,7 @@ from radweave.core.map_kinds import UNKNOWN
 from radweave.core.storage import sha256_json
 from radweave.core.study import RESEARCH_ONLY, LabelState
 from radweave.engine.run_folder import RunCard
+from radweave.inference.explain.support import too_large_words
 from radweave.workstation.identity import Identity
 
 if TYPE_CHECKING:
@@ -137,8 +138,8 @@ class StatedPlace:
     """Place of a finding that a sentence states, by the sentence and by the images, as ``core.evidence`` has it.
 
     ``named`` is the place in words, "" where the sentence names none. ``probability`` is None where it is not checked.
-    ``boxes`` are those that mark the finding, the likeliest first. ``is_uncertain`` tells that the sentence leaves the
-    finding open.
+    ``boxes`` are those that mark the finding, the likeliest first, ``too_large`` the number of those that are left out.
+    ``is_uncertain`` tells that the sentence leaves the finding open.
     """
 
     sentence: str
@@ -149,6 +150,7 @@ class StatedPlace:
     probability: float | None
     boxes: tuple[MarkedBox, ...] = ()
     is_uncertain: bool = False
+    too_large: int = 0
 
     @classmethod
     def of(cls, sentence: str, row: Mapping[str, Any]) -> StatedPlace:
@@ -156,6 +158,7 @@ class StatedPlace:
         return cls(
             sentence, row["finding"], row["named"], tuple(row["sides"]), tuple(row["zones"]), row["probability"],
             tuple(MarkedBox(one["image"], tuple(one["box"])) for one in row["boxes"]), row.get("uncertain", False),
+            row.get("too_large", 0),
         )  # fmt: skip
 
 
@@ -392,7 +395,7 @@ def evidence_lines(report: FinishedReport) -> list[str]:
         *(f"To be looked at: {finding.name}: {finding.flag}" for finding in report.findings if finding.flag),
         *(f'To be looked at: "{sentence.text}" ({sentence.why})' for sentence in report.flagged),
         *(finding_line(finding) for finding in report.findings if finding.probability is not None),
-        *(place_line(place) for place in report.places if place.named),
+        *(place_line(place) for place in report.places if place.named or place.too_large),
         f"Written by {model_line(report)}",
     ]
 
@@ -408,9 +411,10 @@ def finding_line(finding: Finding) -> str:
 
 
 def place_line(place: StatedPlace) -> str:
-    """The place that a sentence names of a finding, with its probability."""
+    """The place that a sentence names of a finding, with its probability, and the boxes that are left out."""
     checked = "place not checked" if place.probability is None else f"probability {place.probability:.2f}"
-    return f"Place of {place.finding}: {place.named}, {checked}"
+    parts = (place.named, checked if place.named else "", too_large_words(place.too_large))
+    return f"Place of {place.finding}: {', '.join(part for part in parts if part)}"
 
 
 def spoken_name(name: str) -> str:
@@ -490,6 +494,7 @@ def report_key(report: FinishedReport) -> tuple[str, ...]:
             (
                 item.sentence, item.finding, item.named, _written(item.probability),
                 [(one.image, *map(_written, one.box)) for one in item.boxes],
+                *([item.too_large] if item.too_large else []),
             )
             for item in report.places
         ]  # fmt: skip

@@ -48,6 +48,7 @@ from radweave.inference.explain.support import (
     change_rows,
     find_support,
     source_rows,
+    too_large_words,
 )
 from radweave.inference.explain.support import SOURCES as SOURCES
 from radweave.labels import NO_FINDING, Labeler
@@ -225,7 +226,8 @@ def place_words(place: SentencePlace, modality: Modality) -> str:
     known = ", ".join(f"{name} {value:.2f}" for name, value in place["probabilities"].items())
     words = f"{named}, " if named else ""
     words += "place not checked" if place["probability"] is None else f"probability {place['probability']:.2f}"
-    return f"{words}; by the images {known}" if known else words
+    left_out = too_large_words(place.get("too_large", 0))
+    return "; ".join(part for part in (words, f"by the images {known}" if known else "", left_out) if part)
 
 
 def _kinds(support: Support) -> list[str]:

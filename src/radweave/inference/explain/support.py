@@ -16,6 +16,7 @@ from typing import Any
 
 from radweave.core.evidence import DraftEvidence, RecalledEvidence, SentenceFit, SentencePlace
 from radweave.core.study import LabelState, Report
+from radweave.data.boxes import says_no_place
 from radweave.drafting.calibration import FEWEST_POSITIVES
 from radweave.labels import NO_FINDING, Labeler, Mention
 from radweave.labels.comparisons import STATES
@@ -313,7 +314,7 @@ def _lines(draft: str, evidence: DraftEvidence) -> list[_Line]:
                 row["text"],
                 row.get("confidence"),
                 row.get("section", ""),
-                None if (places := row.get("places")) is None else tuple(places),
+                None if (places := row.get("places")) is None else tuple(map(_without_large, places)),
             )
             for row in rows
         ]
@@ -321,6 +322,21 @@ def _lines(draft: str, evidence: DraftEvidence) -> list[_Line]:
     edges = [0, *(start for start, _ in sentences(fold(draft)) if start > 0), len(draft)]
     texts = [draft[start:end].strip() for start, end in pairwise(edges)]
     return [_Line(text, None) for text in texts if text]
+
+
+def _without_large(place: SentencePlace) -> SentencePlace:
+    """The place without boxes that cover nearly the whole image, and their number."""
+    boxes = [one for one in place["boxes"] if not says_no_place(one["box"])]
+    left_out = len(place["boxes"]) - len(boxes)
+    return {**place, "boxes": boxes, "too_large": left_out} if left_out else place
+
+
+def too_large_words(count: int) -> str:
+    """Note on boxes that are left out; "" for none."""
+    if not count:
+        return ""
+    what, are = ("a box covers", "is") if count == 1 else (f"{count} boxes cover", "are")
+    return f"{what} nearly the whole image, which says no place, and {are} left out"
 
 
 def _fits(rows: Sequence[SentenceFit]) -> dict[str, dict[str, float]]:

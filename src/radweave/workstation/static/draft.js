@@ -25,8 +25,8 @@ export const canEdit = ({ study }) => (study.state === "drafted" || study.state 
 export const hasUnsaved = () => open !== null && open.text !== open.was;
 
 /** Boxes of the sentences' findings, each with the key of its sentence. */
-export const boxesOf = ({ study }) => (study?.draft?.sentences ?? []).flatMap(({ key: name, details }) => (details.places ?? []).flatMap(({ finding, boxes }) =>
-  boxes.map(({ image, box }) => ({ key: name, finding, image: String(image), box }))));
+export const boxesOf = ({ study }) => (study?.draft?.sentences ?? []).flatMap(({ key: name, details }) => (details.places ?? []).flatMap(({ finding, boxes, uncertain }) =>
+  boxes.map(({ image, box }) => ({ key: name, finding: uncertain ? `${finding}, left open` : finding, image: String(image), box }))));
 
 const hasBox = ({ details }) => (details.places ?? []).some(({ boxes }) => boxes.length);
 
