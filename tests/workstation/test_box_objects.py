@@ -21,11 +21,11 @@ from radweave.inference.pictures import read_scan
 from radweave.io.images import read_radiograph
 from radweave.workstation.box_objects import on_images
 from radweave.workstation.finished import FinishedReport, MarkedBox
-from radweave.workstation.formats import BOXES, FORMATS
+from radweave.workstation.formats import BOXES, FORMATS, MAPS
 from radweave.workstation.identity import read_identities
 from tests.image_files import chest, edit, write_dicom, write_series
 from tests.workstation.archive import needs
-from tests.workstation.reports import BOX, PLACE, SIGNED, STUDY, finished, identity
+from tests.workstation.reports import BOX, PLACE, SIGNED, STUDY, finished, identity, placed
 
 TID1500 = "sr-tid1500"
 SLICES, ROWS, COLUMNS = slice(5, 9), slice(10, 20), slice(12, 30)
@@ -245,13 +245,7 @@ def test_a_box_of_a_tilted_scan_lies_on_its_voxels(tmp_path: Path) -> None:
 def test_a_box_of_a_scan_lies_on_its_series_alone(tmp_path: Path) -> None:
     paths = scan(tmp_path / "scan", *ORIENTATIONS["axial"])
     first = dcmread(paths[0])
-    localizer = write_dicom(  # the first file by name, in front of the whole scan
-        tmp_path / "scan" / "00.dcm", chest(40, 48), SOPClassUID=first.SOPClassUID, Modality="CT", ViewPosition=None,
-        PatientID=first.get("PatientID"), PatientName=first.get("PatientName"), StudyInstanceUID=first.StudyInstanceUID,
-        FrameOfReferenceUID=f"{STUDY}.9", ImageType=["ORIGINAL", "PRIMARY", "LOCALIZER"], PixelSpacing=[1.5, 1.25],
-        RescaleSlope=2, RescaleIntercept=0,
-        ImageOrientationPatient=[1, 0, 0, 0, 0, -1], ImagePositionPatient=[-30, -20, 0],
-    )  # fmt: skip
+    localizer = write_localizer(tmp_path / "scan" / "00.dcm", first)
     box = box_of_mask(read_scan(tmp_path / "scan").hu > 0)
     assert box is not None
     report = about(tmp_path / "scan", places=(replace(PLACE, boxes=(MarkedBox(0, box),)),))
@@ -264,10 +258,37 @@ def test_a_box_of_a_scan_lies_on_its_series_alone(tmp_path: Path) -> None:
     assert first.SeriesInstanceUID == series.UID
 
 
+UNEVEN = [np.array([0, 0, 2.0 * n if n < 12 else 24 + 2.8 * (n - 12)]) for n in range(24)]
+"""Offsets of slices, of which the middle ones lie more than 4 mm from even distances."""
+
+
+def test_a_map_of_a_scan_with_uneven_slices_is_refused_and_one_beside_a_localizer_is_of_the_scan(
+    tmp_path: Path,
+) -> None:
+    paths = scan(tmp_path / "scan", *ORIENTATIONS["axial"])
+    write_localizer(tmp_path / "scan" / "00.dcm", dcmread(paths[0]))
+    even = written(MAPS, about(tmp_path / "scan", maps=(placed("Lung nodule"),)))
+    assert even.FrameOfReferenceUID == dcmread(paths[0]).FrameOfReferenceUID
+    move(paths, [1, 0, 0, 0, 1, 0], UNEVEN)
+    with pytest.raises(InputError, match="uneven distances") as caught:
+        written(MAPS, about(tmp_path / "scan", maps=(placed("Lung nodule"),)))
+    assert caught.value.field == "ImagePositionPatient"
+
+
+def write_localizer(path: Path, first: Dataset) -> Path:
+    """A localizer in front of a whole scan, in another frame of reference."""
+    return write_dicom(
+        path, chest(40, 48), SOPClassUID=first.SOPClassUID, Modality="CT", ViewPosition=None,
+        PatientID=first.get("PatientID"), PatientName=first.get("PatientName"), StudyInstanceUID=first.StudyInstanceUID,
+        FrameOfReferenceUID=f"{STUDY}.9", ImageType=["ORIGINAL", "PRIMARY", "LOCALIZER"], PixelSpacing=[1.5, 1.25],
+        RescaleSlope=2, RescaleIntercept=0,
+        ImageOrientationPatient=[1, 0, 0, 0, 0, -1], ImagePositionPatient=[-30, -20, 0],
+    )  # fmt: skip
+
+
 def test_a_box_of_a_scan_with_uneven_slices_lies_nowhere(tmp_path: Path) -> None:
     paths = scan(tmp_path / "scan", *ORIENTATIONS["axial"])
-    heights = [2.0 * number if number < 12 else 24 + 2.8 * (number - 12) for number in range(len(paths))]
-    move(paths, [1, 0, 0, 0, 1, 0], [np.array([0, 0, height]) for height in heights])
+    move(paths, [1, 0, 0, 0, 1, 0], UNEVEN)
     report = about(tmp_path / "scan", places=(replace(PLACE, boxes=(MarkedBox(0, (0.2, 0.2, 0.2, 0.4, 0.4, 0.4)),)),))
     assert regions(written(TID1500, report)) == []
     with pytest.raises(InputError, match="no sentence has a box"):
@@ -320,7 +341,10 @@ def test_a_validator_finds_no_error_in_boxes_of_files(name: str, tmp_path: Path)
     views = [write_dicom(tmp_path / f"{n}.dcm", chest(96, 80), WindowCenter=9, WindowWidth=9, **same) for n in "ab"]
     both = (replace(PLACE, boxes=(MarkedBox(0, BOX.box), MarkedBox(1, BOX.box))),)
     deep = (replace(PLACE, boxes=(MarkedBox(0, (0.2, 0.2, 0.2, 0.4, 0.4, 0.4)),)),)
-    for report in (about(*views, places=both), about(tmp_path / "scan", places=deep, signature=SIGNED)):
+    reports = [about(*views, places=both), about(tmp_path / "scan", places=deep, signature=SIGNED)]
+    # Without boxes, where a version before had some.
+    reports += [replace(one, places=(), signature=SIGNED, predecessor=one) for one in reports]
+    for report in reports:
         path = tmp_path / "object.dcm"
         path.write_bytes(FORMATS[name].bytes_of(report))
         done = subprocess.run(["dciodvfy", "-new", str(path)], capture_output=True, text=True, timeout=60, check=False)

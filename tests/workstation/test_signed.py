@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import threading
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from fastapi.testclient import TestClient
+from pydicom import dcmread
+from pydicom.dataset import Dataset
 
 from radweave.core.errors import InputError
 from radweave.workstation import drafts, hospital, log, outbox, related, reports, store
@@ -25,7 +28,8 @@ from radweave.workstation.settings import Limits
 from radweave.workstation.store import NewStudy
 from radweave.workstation.users import User, add_user
 from tests.command_line import radweave
-from tests.workstation.fake_workers import drafted
+from tests.workstation.fake_workers import drafted, drafted_with_places
+from tests.workstation.reports import STUDY, dicom_image
 from tests.workstation.stations import one_draft
 
 TARGET = Target(
@@ -479,7 +483,7 @@ def test_a_rejected_draft_is_no_report_and_its_archive_gets_a_notice(
     assert events(database, monkeypatch) == ["signed after drafted"]
 
 
-def test_a_notice_of_a_rejected_draft_has_neither_maps_nor_boxes(
+def test_a_rejected_draft_has_a_notice_in_every_format_but_maps(
     database: Database, study: str, readers: Readers
 ) -> None:
     formats = ("map-dicom", "box-dicom", "sr-tid1500")
@@ -487,9 +491,70 @@ def test_a_notice_of_a_rejected_draft_has_neither_maps_nor_boxes(
     with database.writing() as connection:
         assert outbox.enqueue(connection, [target]) == len(formats)
         drafts.reject(connection, study, 1, "No chest.", readers[0])
-        assert outbox.enqueue(connection, [target]) == 1
-        (row,) = [row for row in outbox.of_study(connection, study) if row["event"] == "rejected"]
-    assert row["format"] == "sr-tid1500"
+        assert outbox.enqueue(connection, [target]) == 2
+        rows = [row["format"] for row in outbox.of_study(connection, study) if row["event"] == "rejected"]
+    assert rows == ["box-dicom", "sr-tid1500"]
+
+
+@pytest.fixture
+def boxed_study(database: Database, tmp_path: Path) -> str:
+    """A drafted study of two radiographs that came from an archive; two of its sentences have boxes."""
+    same = {"StudyInstanceUID": STUDY, "SeriesInstanceUID": f"{STUDY}.1"}
+    files = [(dicom_image(tmp_path / name, **same), name) for name in ("a.dcm", "b.dcm")]
+    with database.writing() as connection:
+        made = store.add(connection, NewStudy("a", files=tuple(files)), owner=None)
+        store.claim(connection, 1)
+        store.finish(connection, made, drafted_with_places({"id": made, "files": files}, "xray"))
+        outbox.arrived(connection, made)
+    return made
+
+
+def states(database: Database, monkeypatch: pytest.MonkeyPatch) -> list[Dataset]:
+    """Presentation states that one look of a sender sends."""
+    sent: list[Dataset] = []
+
+    def send(target: Target, data: bytes, is_over: Any) -> str:
+        sent.append(dcmread(io.BytesIO(data)))
+        return "kept"
+
+    monkeypatch.setattr(hospital, "send", send)
+    Sender(database, (TARGET.model_copy(update={"formats": ("box-dicom",)}),), Metrics()).run_once()
+    return sent
+
+
+def test_boxes_of_a_draft_in_an_archive_are_withdrawn_by_a_report_without_any(
+    database: Database, boxed_study: str, readers: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (draft,) = states(database, monkeypatch)
+    with database.reading() as connection:
+        rows = drafts.read(connection, boxed_study, 1)["sentences"]
+    boxed = [row["key"] for row in rows if any(place["boxes"] for place in row["details"]["places"])]
+    version = change(database, boxed_study, readers[0], 1, *({"op": "remove", "key": key} for key in boxed))
+    sign(database, boxed_study, readers[0], version)
+    (final,) = states(database, monkeypatch)
+    assert (draft.ContentLabel, final.ContentLabel) == ("DRAFT_BOXES", "SIGNED_NO_BOX")
+    assert final.SeriesInstanceUID == draft.SeriesInstanceUID
+    assert final.InstanceNumber > draft.InstanceNumber, "viewers show the last one of a series"
+    assert final.ReferencedSeriesSequence == draft.ReferencedSeriesSequence
+    assert "GraphicAnnotationSequence" in draft
+    assert "GraphicAnnotationSequence" not in final
+    add(database, boxed_study, readers[1], "More.", 0)
+    assert states(database, monkeypatch) == [], "none is left to withdraw"
+
+
+def test_boxes_of_a_rejected_draft_are_withdrawn_from_its_archive(
+    database: Database, boxed_study: str, readers: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(states(database, monkeypatch)) == 1
+    with database.writing() as connection:
+        drafts.reject(connection, boxed_study, 1, "No chest.", readers[0])
+    (notice,) = states(database, monkeypatch)
+    assert (notice.ContentLabel, "GraphicAnnotationSequence" in notice) == ("REJECTED_NO_BOX", False)
+    with database.writing() as connection:
+        drafts.reopen(connection, boxed_study, 1, readers[0])
+    sign(database, boxed_study, readers[0])
+    (final,) = states(database, monkeypatch)
+    assert (final.ContentLabel, "GraphicAnnotationSequence" in final) == ("SIGNED_BOXES", True)
 
 
 def test_a_draft_that_was_rejected_before_it_was_sent_is_not_sent(

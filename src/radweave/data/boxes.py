@@ -18,9 +18,7 @@ from numpy.typing import NDArray
 Box = tuple[float, ...]
 Window = Sequence[tuple[float, float]]
 LARGEST_SHARE: Final = 0.75
-"""Share of the image above which a box says no place. Boxes around both whole lungs stay below; no finding of the
-phantom fills more than half of a radiograph.
-"""
+"""Share of the image above which a box says no place; no box that the phantom states covers more than about half."""
 
 
 def corners(box: Sequence[float]) -> tuple[list[float], list[float]]:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 SERIES_NUMBER: Final = 9905
 LAYER: Final = "FINDINGS"
+WITHDRAWN: Final = "No box: those of the version before are withdrawn"
 Points = NDArray[np.float64]
 _Key = TypeVar("_Key")
 
@@ -66,19 +67,12 @@ def on_images(
 
 
 def _on_scan(box: MarkedBox, volume: Volume, sources: Sequence[int], identities: Sequence[Identity]) -> MarkedBox:
-    """A box of a scan with its corners, if the slices of the scan lie where the volume has them.
-
-    Slices at uneven distances do not: readers of volumes take their mean.
-    """
-    slices = _slices(identities[source] for source in sources)
-    if len(box.box) != 6 or not slices:
+    """A box of a scan with its corners, if the slices of the scan lie where the volume has them."""
+    slices = slices_of(identities[source] for source in sources)
+    if len(box.box) != 6 or not are_even(slices):
         return box
-    directions, spacing = volume.geometry.matrix(), volume.geometry.spacing_xyz_mm
-    axis = int(np.argmax(np.abs(directions.T @ np.cross(slices[0].across, slices[0].down))))
-    offsets = np.array([one.position for one in slices]) - volume.geometry.origin_lps
-    places = np.unique((offsets @ directions[:, axis] / spacing[axis]).round(3))
-    count = volume.hu.shape[2 - axis]
-    if len(places) != count or np.abs(places - np.arange(count)).max() > 0.5:
+    axis = int(np.argmax(np.abs(volume.geometry.matrix().T @ slices[0].normal)))
+    if len(distances_mm(slices)) != volume.hu.shape[2 - axis]:
         return box
     return replace(box, source=identities.index(slices[0].image), corners_lps=_corners(box.box, volume))
 
@@ -117,9 +111,14 @@ class _Slice:
         across, down = np.array(shown.orientation).reshape(2, 3)
         return cls(image, np.array(shown.position_lps), across, down, (shown.spacing_mm[1], shown.spacing_mm[0]))
 
+    @property
+    def normal(self) -> Points:
+        normal: Points = np.cross(self.across, self.down)
+        return normal
+
     def depths(self, corners: Points) -> Points:
         """Distance of points in front of it, in mm."""
-        depths: Points = (corners - self.position) @ np.cross(self.across, self.down)
+        depths: Points = (corners - self.position) @ self.normal
         return depths
 
     def pixels(self, points: Points) -> Points:
@@ -129,8 +128,24 @@ class _Slice:
         return pixels
 
 
-def _slices(images: Iterable[Identity]) -> list[_Slice]:
+def slices_of(images: Iterable[Identity]) -> list[_Slice]:
+    """The slices of a scan among images, without localizers."""
     return [one for one in map(_Slice.of, images) if one is not None]
+
+
+def distances_mm(slices: Sequence[_Slice]) -> Points:
+    """Distances of slices from the first one along its normal, each once, in ascending order."""
+    distances: Points = np.unique([float(slices[0].depths(one.position).round(3)) for one in slices])
+    return distances
+
+
+def are_even(slices: Sequence[_Slice]) -> bool:
+    """True where slices lie within half a step of even distances, which readers of volumes take their mean for."""
+    if not slices:
+        return False
+    distances = distances_mm(slices)
+    even = np.linspace(distances[0], distances[-1], len(distances))
+    return bool(np.abs(distances - even).max() <= (distances[-1] - distances[0]) / max(len(distances) - 1, 1) / 2)
 
 
 def _cuts(box: MarkedBox, slices: Sequence[_Slice]) -> Iterator[tuple[Identity, Points]]:
@@ -184,18 +199,22 @@ def _lines(report: FinishedReport) -> Iterator[_Line]:
         image = report.sources[box.source]
         if box.corners_lps:
             scan = (one for one in report.sources if one.series_instance_uid == image.series_instance_uid)
-            yield from (_Line(one, points, finding) for one, points in _cuts(box, _slices(scan)))
+            yield from (_Line(one, points, finding) for one, points in _cuts(box, slices_of(scan)))
         elif (points := outline_px(box, image)) is not None:
             yield _Line(image, points, finding)
 
 
 def write_boxes(report: FinishedReport) -> bytes:
-    """The boxes as a file.
+    """The boxes as a file; one without any box over the images of its predecessor's boxes if none is left.
+
+    Archives show the newest presentation state of a series, and one has no reference to those that it replaces.
 
     Raises:
-        InputError: if no box lies on a DICOM image; if its images cannot be shown in one way; or as ``envelope`` does.
+        InputError: if no box lies on a DICOM image, now and before; if its images cannot be shown in one way; or as
+            ``envelope`` does.
     """
-    lines = list(_lines(report))
+    own = list(_lines(report))
+    lines = own if own or report.predecessor is None else list(_lines(report.predecessor))
     if not lines:
         raise InputError("no sentence has a box on a DICOM image", field="--format", got=BOXES)
     images = [*{line.image.sop_instance_uid: line.image for line in lines}.values()]
@@ -206,8 +225,9 @@ def write_boxes(report: FinishedReport) -> bytes:
     dataset.PresentationCreationDate, dataset.PresentationCreationTime = (
         dataset.InstanceCreationDate, dataset.InstanceCreationTime
     )  # fmt: skip
-    dataset.ContentLabel = "SIGNED_BOXES" if report.is_final else "DRAFT_BOXES"
-    dataset.ContentDescription = "Boxes of findings by software; no lesion boundary"
+    state = "REJECTED" if report.rejected else "SIGNED" if report.is_final else "DRAFT"
+    dataset.ContentLabel = f"{state}_BOXES" if own else f"{state}_NO_BOX"
+    dataset.ContentDescription = "Boxes of findings by software; no lesion boundary" if own else WITHDRAWN
     dataset.ContentCreatorName, dataset.Laterality = f"{MAKER}^software", ""
     dataset.ReferencedSeriesSequence = _by_series(images)
     _set_grey_values(dataset, images)
@@ -215,6 +235,8 @@ def write_boxes(report: FinishedReport) -> bytes:
     for one in images:
         sizes.setdefault((one.columns, one.rows, one.display.spacing_mm, one.display.pixel_ratio), []).append(one)
     dataset.DisplayedAreaSelectionSequence = [_area(group) for group in sizes.values()]
+    if not own:
+        return file_bytes(dataset)
     layer = Dataset()
     layer.GraphicLayer, layer.GraphicLayerOrder = LAYER, 1
     layer.GraphicLayerDescription = document_title(report)

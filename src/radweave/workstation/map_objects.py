@@ -29,6 +29,7 @@ from radweave.core.map_kinds import kind_of
 from radweave.inference.explain.maps import Floats, Panel, between, between_weights, captioned, middles, shown
 from radweave.io.volumes import Volume
 from radweave.workstation import structured_reports
+from radweave.workstation.box_objects import are_even, slices_of
 from radweave.workstation.finished import (
     CAUTION,
     MAKER,
@@ -42,6 +43,7 @@ from radweave.workstation.finished import (
     status_line,
 )
 from radweave.workstation.formats import MAPS
+from radweave.workstation.identity import Identity
 from radweave.workstation.structured_reports import coded, envelope, file_bytes, private_code, reference
 
 if TYPE_CHECKING:
@@ -56,7 +58,8 @@ def write_maps(report: FinishedReport) -> bytes:
     """The maps as a file.
 
     Raises:
-        InputError: without a map that fits the images, or a frame of reference (CT), or as ``envelope`` does.
+        InputError: without a map that fits the images; for a scan without a frame of reference, or with slices at
+            uneven distances; or as ``envelope`` does.
     """
     if not report.maps:
         raise InputError("the method gave no map that fits the images", field="--format", got=MAPS)
@@ -117,9 +120,13 @@ def _derived_from_images(dataset: Dataset, report: FinishedReport) -> None:
 
 def _parametric(report: FinishedReport) -> bytes:
     head = envelope(report, ParametricMapStorage, kind=MAPS, modality="OT", number=SERIES_NUMBER)
-    source = report.patient
+    slices = slices_of(report.sources)
+    source = slices[0].image if slices else report.patient
     if not source.frame_of_reference_uid:
         raise InputError("is missing in the scan: its maps have no place", field="FrameOfReferenceUID")
+    if slices and not are_even(slices):
+        reason = "has slices at uneven distances, over which no map can be laid"
+        raise InputError(reason, field="ImagePositionPatient", expected="slices within half a step of even distances")
     maps = [heat_map for heat_map in report.maps if heat_map.placed is not None]
     first = maps[0].placed
     assert first is not None
@@ -128,7 +135,7 @@ def _parametric(report: FinishedReport) -> bytes:
     directions = affine[:3, :3] / spacing
     positions = [tuple(map(float, (affine @ (0, 0, z, 1))[:3])) for z in range(len(first.values))]
     built = ParametricMap(
-        source_images=[_stand_in(report)],
+        source_images=[_stand_in(source)],
         pixel_array=np.stack([heat_map.placed.values for heat_map in maps if heat_map.placed is not None], axis=-1),
         series_instance_uid=series_uid(report, MAPS),
         series_number=SERIES_NUMBER,
@@ -173,9 +180,9 @@ def _meaning(heat_map: HeatMap) -> RealWorldValueMapping:
     )
 
 
-def _stand_in(report: FinishedReport) -> Dataset:
+def _stand_in(source: Identity) -> Dataset:
     """An image of the scan without its patient for highdicom, whose log may quote values."""
-    source, stub = report.patient, Dataset()
+    stub = Dataset()
     stub.SOPClassUID, stub.SOPInstanceUID = source.sop_class_uid, source.sop_instance_uid
     stub.StudyInstanceUID, stub.SeriesInstanceUID = source.study_instance_uid, source.series_instance_uid
     stub.FrameOfReferenceUID, stub.Modality = source.frame_of_reference_uid, "CT"

@@ -21,7 +21,7 @@ import sqlalchemy as sa
 
 from radweave.workstation import log
 from radweave.workstation.database import addenda, arrivals, drafts, now, outbox, signoffs, studies
-from radweave.workstation.formats import BOXES, MAPS
+from radweave.workstation.formats import MAPS
 from radweave.workstation.hospital_plan import Target
 
 FIRST_PAUSE_S: Final = 1.0
@@ -53,7 +53,7 @@ def enqueue(connection: sa.Connection, targets: Sequence[Target]) -> int:
                 made += _enqueue(connection, target.name, name, event)
                 if event == "signed":
                     made += _enqueue_addenda(connection, target.name, name)
-                elif name not in (MAPS, BOXES):  # a notice has neither
+                elif name != MAPS:  # a notice has none
                     made += _enqueue_rejected(connection, target.name, name)
     return made
 

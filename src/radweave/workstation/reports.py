@@ -36,7 +36,7 @@ from radweave.workstation.finished import (
     model_from,
     person_name,
 )
-from radweave.workstation.identity import Identity, read_identities
+from radweave.workstation.identity import read_identities
 from radweave.workstation.map_objects import heat_maps
 
 if TYPE_CHECKING:
@@ -150,18 +150,22 @@ def with_images(stored: Stored, *, maps: bool = False) -> FinishedReport:
     report, files = stored.report, stored.files
     sources, warnings = read_identities(files)
     pictures = [_read(file) for file in files]
+
+    def on_files(one: FinishedReport) -> FinishedReport:
+        """The report and its predecessors about the files."""
+        return replace(
+            one,
+            sources=sources,
+            warnings=(*one.warnings, *warnings),
+            places=on_images(one.places, pictures, files, sources),
+            predecessor=None if one.predecessor is None else on_files(one.predecessor),
+        )
+
     return replace(
-        _of(report, sources, warnings),
-        places=on_images(report.places, pictures, files, sources),
+        on_files(report),
         pictures=tuple(_pictures(pictures)),
         maps=_maps(stored, pictures) if maps else (),
     )
-
-
-def _of(report: FinishedReport, sources: tuple[Identity, ...], warnings: tuple[str, ...]) -> FinishedReport:
-    """The report and its predecessors with the identities of their images."""
-    before = None if report.predecessor is None else _of(report.predecessor, sources, warnings)
-    return replace(report, sources=sources, warnings=(*report.warnings, *warnings), predecessor=before)
 
 
 def _maps(stored: Stored, pictures: Sequence[Radiograph | Volume | None]) -> tuple[HeatMap, ...]:
