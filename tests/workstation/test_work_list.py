@@ -11,7 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from radweave.workstation.settings import Settings
-from radweave.workstation.work_list import _hidden_age
+from radweave.workstation.work_list import IDENTIFYING, _hidden_age
 from tests.image_files import write_dicom
 from tests.workstation.fake_workers import IMAGE
 from tests.workstation.stations import running, upload, wait_for
@@ -145,6 +145,24 @@ def test_where_patients_are_hidden_no_route_names_one(opened: TestClient, listed
     for secret in ("Doe", "Jane", "jane.dcm", "J-7", "20240511", "19600512", "Chest PA", "adam.dcm", "Adams"):
         assert not any(secret in text for text in texts), secret
     assert opened.get(f"/api/v1/studies/{jane['id']}/report").status_code == 403
+
+
+@pytest.mark.parametrize("opened", [False, True], indirect=True)
+def test_images_come_with_the_headers_of_the_study_and_of_its_prior(
+    opened: TestClient, listed: Any, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    jane = listed(sort="patient_age", descending=True)[0]
+    path = write_dicom(tmp_path / "before.dcm", **JANE | {"StudyDate": "20230511", "StudyInstanceUID": "1.2.9"})
+    (before,) = upload(opened, (path.name, path.read_bytes())).json()["studies"]
+    wait_for(opened, before, "drafted")
+    shown = opened.get(f"/api/v1/studies/{jane['id']}/images").json()
+    assert shown["headers"] == jane["headers"]
+    assert [one["name"] for one in shown["prior"]] == ["prior-0"]
+    prior = shown["prior_headers"]
+    if request.node.callspec.params["opened"]:
+        assert {prior[name] for name in IDENTIFYING} == {""}
+    else:
+        assert (prior["patient_name"], prior["study_date"]) == ("Doe, Jane Dr", "20230511")
 
 
 @pytest.mark.parametrize("opened", [True], indirect=True)

@@ -30,7 +30,7 @@ from radweave.workstation.disk import Entry, Make
 from radweave.workstation.map_objects import on_grid, stack
 from radweave.workstation.station import Station
 from radweave.workstation.users import User
-from radweave.workstation.work_list import file_name
+from radweave.workstation.work_list import file_name, shown_headers, study_json
 
 # Maps of a draft in 256 steps, with their position on the images. A map shows the attention of the model: it is no
 # outline of a lesion, and absent findings have maps too.
@@ -114,14 +114,16 @@ def _read_evidence(connection: sa.Connection, study: str) -> dict[str, Any]:
 
 @router.get("/studies/{study}/images")
 def list_images(study: str, user: CurrentUser, station: CurrentStation, ahead: bool = False) -> dict[str, Any]:
-    """The images of a study and its prior as a viewer needs them, and the findings with a map.
+    """The images of a study and its prior as a viewer needs them, the headers of both, and the findings with a map.
 
     ``problem`` is the reason if a file cannot be shown. A scan is described with its ``volume``. ``ahead``, here and
     for pixels, tables and volumes, says that the reader has not opened the study yet, as the log then has it.
     """
     with visible_study(station.database.reading(), study, user) as (connection, row):
         own, prior = _sources(station, connection, row)
+        headers = study_json(station, connection, row, user)["headers"]
         draft_evidence = _read_evidence(connection, study)
+    earlier = [one.path for one in prior] if row.dataset_study is None else []
     log.note_first(station.database, AHEAD if ahead else _LOOKED, user=user.id, study=study)
     evidence: DraftEvidence = draft_evidence.get("evidence") or DraftEvidence()
     views = {str(view["image"]): view["view"] for view in evidence.get("views") or () if "image" in view}
@@ -129,7 +131,7 @@ def list_images(study: str, user: CurrentUser, station: CurrentStation, ahead: b
     return {
         "images": [_described(station, study, one, views.get(one.name)) for one in own[:most]],
         "prior": [_described(station, study, one, None) for one in prior[:most]],
-        "left_out": max(0, len(own) - most),
+        "headers": headers, "prior_headers": shown_headers(station, earlier), "left_out": max(0, len(own) - most),
         "maps": names(evidence), "map_note": kind_of(evidence).note,
         "method": (draft_evidence.get("model") or {}).get("method"), "notice": RESEARCH_ONLY,
     }  # fmt: skip

@@ -158,12 +158,9 @@ def _described(
     described = []
     for row in rows:
         its = own.get(row["id"], [])
-        headers = headers_json(station.whose([Path(file.path) for file in its]))
+        headers = shown_headers(station, [Path(file.path) for file in its], people.get(row["id"]))
         if station.settings.hide_patients:
             row = {**row, **_hidden(row, [file.name for file in its])}
-            headers |= dict.fromkeys(IDENTIFYING, "") | {"patient_id": _pseudonym(people.get(row["id"]))}
-            headers["patient_age"] = _hidden_age(headers["patient_age"])
-            headers |= {name: headers[name] if headers[name] in known else "" for name, known in KNOWN_TERMS.items()}
         described.append({**row, "headers": headers, "holder": held.get(row["id"])})
     return described
 
@@ -175,6 +172,16 @@ def study_json(station: Station, connection: sa.Connection, study: sa.Row[Any], 
 
 
 # Patients that are hidden.
+
+
+def shown_headers(station: Station, paths: Sequence[Path], patient: str | None = None) -> dict[str, str]:
+    """Headers of a study's files as they may be shown; ``patient`` is the keyed digest of the id, for the pseudonym."""
+    headers = headers_json(station.whose(paths))
+    if station.settings.hide_patients:
+        headers |= dict.fromkeys(IDENTIFYING, "") | {"patient_id": _pseudonym(patient)}
+        headers["patient_age"] = _hidden_age(headers["patient_age"])
+        headers |= {name: headers[name] if headers[name] in known else "" for name, known in KNOWN_TERMS.items()}
+    return headers
 
 
 def study_name(station: Station, study: str, name: str) -> str:

@@ -74,6 +74,14 @@ def open_two_views(page: Page, *, rows: int, columns: int) -> Locator:
     return films
 
 
+def choose_prior(page: Page, name: str) -> None:
+    """Choose a study by its name as the prior of the open one."""
+    page.get_by_role("button", name="Choose the prior").click()
+    page.get_by_label("Search by name").fill(name)
+    page.get_by_role("button", name=f"Take {name}").click()
+    expect(page.locator("#prior")).to_contain_text("chosen by a reader")
+
+
 def open_editor(page: Page) -> None:
     """Open the editor of the first sentence, whose buttons show once it is chosen."""
     sentence = page.locator("li.sentence").first
@@ -91,3 +99,43 @@ def grave_problems(page: Page) -> list[tuple[str, str, list[Any]]]:
         (one["id"], one["impact"], [node["target"] for node in one["nodes"]][:3])
         for one in result["violations"] if one["impact"] in ("serious", "critical")
     ]  # fmt: skip
+
+
+# Parts of a page that lie beside each other, never on each other.
+_APART = (
+    "header, .banner, #warnings > *, #viewer, #queue, .work", ".top > *", ".banner > *, .banner .row > *",
+    ".rv-bar, .rv-thumbs, .rv-film, .rv-foot", ".rv-bar :is(button, select, input)", ".queue > li",
+    ".sentence .words, .actions", ".rv-pick",
+)  # fmt: skip
+_LAID_OUT = """groups => {
+  const seen = (one) => one.checkVisibility({ visibilityProperty: true }) && one.getBoundingClientRect().width > 0;
+  const named = (one) => one.id || one.className || one.textContent.slice(0, 20) || one.tagName;
+  const found = [];
+  if (document.scrollingElement.scrollWidth > innerWidth) found.push("scrolls sideways");
+  for (const group of groups) {
+    const parts = [...document.querySelectorAll(group)].filter(seen).map((one) => [one, one.getBoundingClientRect()]);
+    for (const [one, { left, right }] of parts)
+      if (left < -1 || right > innerWidth + 1) found.push(`${named(one)}: cut`);
+    parts.forEach(([one, a], place) => parts.slice(place + 1).forEach(([other, b]) => {
+      const across = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+      const down = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+      if (across > 1 && down > 1 && !one.contains(other)) found.push(`${named(one)} on ${named(other)}`);
+    }));
+  }
+  return found;
+}"""
+
+
+def layout_problems(page: Page) -> list[str]:
+    """Parts of the page that lie on each other or beyond its width, and a page that scrolls sideways."""
+    result: list[str] = page.evaluate(_LAID_OUT, list(_APART))
+    return result
+
+
+def share_of_width(page: Page, selector: str) -> float:
+    """Share of the window's width between the left and the right end of the elements."""
+    boxes = [box for one in page.locator(selector).all() if (box := one.bounding_box()) is not None]
+    assert boxes, selector
+    assert page.viewport_size is not None
+    ends = max(box["x"] + box["width"] for box in boxes), min(box["x"] for box in boxes)
+    return (ends[0] - ends[1]) / page.viewport_size["width"]

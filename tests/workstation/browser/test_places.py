@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import BrowserContext, Locator, Page, expect
 
 from radweave.workstation.settings import Settings
-from tests.workstation.browser.steps import AXE, grave_problems, open_two_views, upload
+from tests.workstation.browser.steps import AXE, choose_prior, grave_problems, open_two_views, upload
 from tests.workstation.fake_workers import BOXES, placing_scan_worker, placing_worker
 from tests.workstation.stations import listening
 
@@ -273,3 +273,28 @@ def test_a_box_of_a_scan_is_cut_by_the_slices_of_three_planes(
     page.keyboard.press("b")
     expect(_sentence(page, "atelectasis at the left base")).to_be_focused()
     expect(films.first.locator(".rv-box.rv-marked")).to_have_count(1)
+
+
+def test_a_box_moves_the_prior_with_the_scan_only_where_they_are_linked(ct_page: Page, tmp_path: Path) -> None:
+    page = ct_page
+    for name, flips in (("early", (1, 1, 1)), ("late", (-1, 1, 1))):
+        upload(page, f"{name}.nii.gz", _scan(tmp_path / f"{name}.nii.gz", flips, (0, 1, 2)))
+    expect(page.locator("tr[data-state=drafted]")).to_have_count(2, timeout=90_000)
+    page.get_by_role("link", name="late.nii.gz").click()
+    page.locator(".rv-film[data-slice]").first.wait_for(timeout=60_000)
+    choose_prior(page, "early.nii.gz")
+    page.get_by_role("button", name="Prior", exact=True).click()
+    own, prior = (page.locator(f".rv-film[data-image='{name}'][data-slice]") for name in ("0", "prior-0"))
+    expect(prior).to_have_attribute("data-slice", "13")
+    expect(own).to_have_attribute("data-slice", "13")
+    page.get_by_role("button", name="Linked").click()
+    page.locator("#draft-title").click()
+    page.keyboard.press("b")
+    expect(own).to_have_attribute("data-slice", "16")
+    page.wait_for_timeout(300)
+    expect(prior).to_have_attribute("data-slice", "13")
+    page.get_by_role("button", name="Linked").click()
+    page.locator("#draft-title").click()
+    page.keyboard.press("b")
+    expect(own).to_have_attribute("data-slice", "5")
+    expect(prior).to_have_attribute("data-slice", "2")  # as far as the scan

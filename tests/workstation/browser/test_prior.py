@@ -10,7 +10,7 @@ from playwright.sync_api import BrowserContext, Page, Route, expect
 
 from radweave.data.dataset import Dataset
 from radweave.workstation.settings import Settings
-from tests.workstation.browser.steps import dicom, open_study, upload
+from tests.workstation.browser.steps import choose_prior, dicom, open_study, upload
 from tests.workstation.stations import listening
 
 TEMPLATE = """<html><head><title>Chest</title><script>window.ran = 1</script></head><body>
@@ -27,13 +27,6 @@ def _open_second(page: Page, name: str, first: bytes, second: bytes) -> None:
     page.locator("li.sentence").first.wait_for(timeout=60_000)
 
 
-def _choose_prior(page: Page, name: str) -> None:
-    page.get_by_role("button", name="Choose the prior").click()
-    page.get_by_label("Search by name").fill(name)
-    page.get_by_role("button", name=f"Take {name}").click()
-    expect(page.locator("#prior")).to_contain_text("chosen by a reader")
-
-
 def _same(page: Page, *facts: str) -> None:
     """Both films come to say the same of themselves; each may be drawn later than the other."""
     one, other = page.locator(".rv-film[data-center]").all()
@@ -47,7 +40,7 @@ def _same(page: Page, *facts: str) -> None:
 def test_a_chosen_prior_is_shown_beside_the_study(page: Page) -> None:
     _open_second(page, ".dcm", dicom(columns=120), dicom())
     expect(page.locator("#prior")).to_contain_text("No earlier study")
-    _choose_prior(page, "early.dcm")
+    choose_prior(page, "early.dcm")
     expect(page.locator("#prior")).to_contain_text("The draft was made without it")
     page.get_by_role("button", name="Show the image before this one").click()
     films = page.locator(".rv-film[data-center]")
@@ -70,7 +63,7 @@ def test_a_chosen_prior_is_shown_beside_the_study(page: Page) -> None:
 def test_keys_pressed_while_the_prior_is_loading_move_both_films(page: Page) -> None:
     _open_second(page, ".dcm", dicom(columns=120), dicom())
     expect(page.locator(".rv-film[data-center]")).to_have_count(1)
-    _choose_prior(page, "early.dcm")
+    choose_prior(page, "early.dcm")
     waiting: list[Route] = []
     page.route("**/images/prior-0/pixels*", lambda route: waiting.append(route))
     page.reload()
@@ -101,7 +94,7 @@ def test_a_scan_and_the_one_before_it_are_scrolled_together(
         page.wait_for_url("**/studies")
         _open_second(page, ".nii.gz", scan, scan)
         page.locator(".rv-film[data-slice]").first.wait_for(timeout=60_000)
-        _choose_prior(page, "early.nii.gz")
+        choose_prior(page, "early.nii.gz")
         page.get_by_role("button", name="Prior", exact=True).click()
         before = page.locator(".rv-film[data-image=prior-0][data-slice]")
         before.wait_for(timeout=60_000)

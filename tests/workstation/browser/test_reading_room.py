@@ -10,7 +10,14 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import BrowserContext, Page, Route, expect
 
-from tests.workstation.browser.steps import dicom, open_study, upload
+from tests.workstation.browser.steps import (
+    dicom,
+    layout_problems,
+    open_study,
+    open_two_views,
+    share_of_width,
+    upload,
+)
 
 
 def _three(page: Page) -> list[str]:
@@ -264,7 +271,45 @@ def test_the_film_has_two_thirds_of_a_wide_screen_and_nothing_is_cut(
     for width, height in ((1280, 800), (1920, 1080), (2560, 1440), (390, 844)):
         page.set_viewport_size({"width": width, "height": height})
         page.wait_for_timeout(300)
-        assert page.evaluate("document.scrollingElement.scrollWidth <= innerWidth"), width
-        box = page.locator("#viewer").bounding_box()
-        assert box is not None
-        assert box["width"] >= (0.65 if width > 1024 else 0.9) * width, width
+        assert layout_problems(page) == [], width
+        assert share_of_width(page, "#viewer") >= (0.65 if width > 1024 else 0.9), width
+
+
+def test_two_screens_of_2560_show_one_study(station: tuple[str, str], watched: Callable[..., BrowserContext]) -> None:
+    """A frontal and a lateral image fill one screen; list and draft share the other; both go on to the next study."""
+    origin, token = station
+    page = watched(origin, viewport={"width": 2560, "height": 1440}).new_page()
+    page.goto(f"/login#token={token}")
+    page.wait_for_url("**/studies")
+    open_two_views(page, rows=300, columns=240)
+    first = page.url.rsplit("/", 1)[1]
+    page.goto("/studies")
+    upload(page, "other.dcm", dicom(PatientName="Second^Person", PatientID="q"))
+    expect(page.locator("tr[data-state=drafted]")).to_have_count(2, timeout=90_000)
+    _open(page, first)
+    with page.expect_popup() as popped:
+        page.keyboard.press("o")
+    films = popped.value
+    expect(films.locator(".rv-film[data-center]")).to_have_count(2)
+    expect(page.locator("#queue li")).to_have_count(2)
+    for window in (page, films):
+        assert window.viewport_size == {"width": 2560, "height": 1440}
+        window.wait_for_timeout(300)
+        assert layout_problems(window) == []
+    assert share_of_width(films, ".rv-film") > 0.9
+    film = films.locator(".rv-film").first.bounding_box()
+    assert film is not None
+    assert film["height"] > 0.8 * 1440
+    expect(page.locator("#viewer")).to_be_hidden()
+    assert share_of_width(page, "#queue, .work") > 0.65
+    expect(films.locator("#name")).to_have_text(page.locator("#name").inner_text())
+    films.locator("#main").focus()
+    films.keyboard.press("g")  # pressed at the films, done by the window with the draft
+    expect(page.locator("#name")).to_have_text("other.dcm")
+    expect(films.locator("#name")).to_have_text("other.dcm")
+    expect(films.locator(".rv-film[data-center]")).to_have_count(1)
+    expect(films.locator(".rv-nw")).to_contain_text("Second, Person")
+    for window in (page, films):
+        expect(window.locator("#patient")).to_contain_text("Second, Person")
+        window.wait_for_timeout(300)
+        assert layout_problems(window) == []

@@ -52,8 +52,8 @@ export function drawDraft(page) {
   redraw(at("draft"), shown, open && !canEdit(page) && drawKept(), adding(page, rows), offered);
 }
 
-function waiting({ state, reason }) {
-  if (state === "refused") return h("div", { class: "alert" }, h("p", {}, "There is no draft: "), h("p", { class: "reason" }, reason ?? "no reason is known"));
+function waiting({ state }) {
+  if (state === "refused") return h("p", {}, "There is none: the study was refused.");
   return h("p", { role: "status" }, state === "drafting" ? "The draft is being written." : "The study waits for its draft.");
 }
 

@@ -6,6 +6,7 @@ import "./frame.js";
 import { key, listed } from "./keys.js";
 import { chip, STATES } from "./states.js";
 import { chooseFiles } from "./upload.js";
+import { ageAndSex, dateOf } from "./viewer/patient.js";
 
 const SIZE = 50;
 const KEPT = "radweave.list";
@@ -54,9 +55,6 @@ function choose(state) {
   look().catch(() => {});
 }
 
-const dateOf = (text) => (/^\d{8}$/.test(text) ? `${text.slice(0, 4)}-${text.slice(4, 6)}-${text.slice(6)}` : text);
-const ageOf = (text) => text.replace(/^0+(?=\d)/, "").replace(/Y$/, " y").replace(/M$/, " mo").replace(/W$/, " wk").replace(/D$/, " d");
-
 const PRIORITIES = ["stat", "high", "routine", "low"];
 
 /** The priority as a choice that changes it. */
@@ -79,7 +77,7 @@ async function setPriority(study, priority) {
 const COLUMNS = [
   ["Study", "name", null],
   ["Patient", "patient_name", ({ headers }) => [headers.patient_name, headers.patient_id && h("span", { class: "soft" }, ` ${headers.patient_id}`)]],
-  ["Age, sex", "patient_age", ({ headers }) => [ageOf(headers.patient_age), headers.patient_sex].filter(Boolean).join(", ")],
+  ["Age, sex", "patient_age", ({ headers }) => ageAndSex(headers)],
   ["Accession", "accession_number", ({ headers }) => headers.accession_number],
   ["Modality", "modality", ({ headers }) => headers.modality],
   ["Body part", "body_part_examined", ({ headers }) => headers.body_part_examined],

@@ -53,7 +53,7 @@ export function drawSign(page) {
   if (study.signature) return redraw(at("sign"), signature(study.signature), study.addenda.map(addendum), addition(page));
   const left = unseen(page).length;
   const isEmpty = !study.draft.sentences.length;
-  const words = isEmpty ? "The report is empty: there is nothing to sign." : left ? said(left) : "You looked at every flagged sentence.";
+  const words = isEmpty ? "The report is empty: there is nothing to sign." : left ? said(left) : study.draft.sentences.some((row) => row.flagged) ? "You looked at every flagged sentence." : "No sentence is flagged.";
   redraw(at("sign"), h("div", { class: "row spread" },
     h("p", { id: "sign-words" }, (left > 0 || isEmpty) && h("span", { class: "bad", "aria-hidden": "true" }, "! "), words),
     h("p", { class: "actions" },

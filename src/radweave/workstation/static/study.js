@@ -18,6 +18,7 @@ import { drawPrior, forgetPrior, loadPrior, showPrior } from "./prior.js";
 import { add, countFor, decide, drawSign, hasAddendum, sign } from "./sign.js";
 import { chip } from "./states.js";
 import { loadTemplate } from "./template.js";
+import { ageAndSex, dateOf } from "./viewer/patient.js";
 import { Source } from "./viewer/source.js";
 import { mountViewer } from "./viewer/viewer.js";
 import { drawQueue, isFilms, joinWindows, otherWindow, tell, toggleWindows } from "./windows.js";
@@ -69,6 +70,9 @@ function name() {
   const { study, id } = page;
   document.title = `${study.name} – Radweave workstation`;
   at("name").textContent = study.name;
+  const { patient_name, patient_id, accession_number, modality, body_part_examined, study_date } = study.headers;
+  redraw(at("patient"), h("b", {}, [patient_name, patient_id].filter(Boolean).join(" · ")), " ",
+    [ageAndSex(study.headers), [modality, body_part_examined].filter(Boolean).join(" "), dateOf(study_date), accession_number].filter(Boolean).join(" · "));
   redraw(at("about"), study.files.length ? `${study.files.length} ${study.files.length === 1 ? "file" : "files"}, received ` : "of the data set, received ", time(study.created), `, number ${id.slice(0, 8)}`);
   redraw(at("state"), chip(study.state));
 }

@@ -4,6 +4,7 @@ import { Enums } from "../vendor/cornerstone/cornerstone.js";
 import { BoxLayer } from "./boxlayer.js";
 import { MapLayer } from "./maplayer.js";
 import { made } from "./elements.js";
+import { patientLines } from "./patient.js";
 import { rangeOf, windowOf } from "./subjects.js";
 
 const OPPOSITE = { L: "R", R: "L", A: "P", P: "A", H: "F", F: "H" };
@@ -271,7 +272,7 @@ export class Film {
     this.mark(dx, dy);
     this.measure(scale);
     const { corners: { nw, ne, sw } } = this;
-    nw.textContent = [this.subject.isPrior && "BEFORE", this.subject.file].filter(Boolean).join("\n");
+    nw.textContent = [this.subject.isPrior && "BEFORE", ...patientLines(this.subject.about.headers), this.subject.file].filter(Boolean).join("\n");
     ne.textContent = this.plane ? `${this.plane}${this.slab ? ` MIP ${this.slab} mm` : ""}\n${this.index + 1} of ${this.viewport.getImageIds().length}` : [this.subject.view, this.subject.about.laterality].filter((one) => one && one !== "UNKNOWN").join(" ");
     sw.textContent = `L ${round(center)} W ${round(width)}${this.invert ? " inverted" : ""}\n${Math.round(100 * scale)} %`;
     if (this.plane) Object.assign(this.element.dataset, { plane: this.plane, slice: this.index + 1, slices: this.viewport.getImageIds().length, slab: this.slab });

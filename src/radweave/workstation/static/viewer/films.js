@@ -42,8 +42,8 @@ export class Films {
     begin();
     [this.on, this.marks] = [on, { boxes: [], marked: new Set(), isHidden: false }];
     this.modality = list.images[0].kind === "volume" ? "CT" : "DX";
-    const subjectFor = (image) => new (this.modality === "CT" ? Scan : Radiograph)(image, source);
-    [this.source, this.list, this.own, this.prior] = [source, list, list.images.map(subjectFor), list.prior.map(subjectFor)];
+    const subjectFor = (headers) => (image) => new (this.modality === "CT" ? Scan : Radiograph)({ ...image, headers }, source);
+    [this.source, this.list, this.own, this.prior] = [source, list, list.images.map(subjectFor(list.headers)), list.prior.map(subjectFor(list.prior_headers))];
     this.engine = new RenderingEngine(`radweave-${(engines += 1)}`);
     this.hand = new Hand(this.modality, () => this.listMeasured());
     [this.films, this.film, this.main, this.isLinked, this.isFollowing, this.finding, this.slab, this.point] = [[], null, mainOf(this.own), true, false, null, 0, null];
@@ -277,12 +277,10 @@ export class Films {
     for (const one of this.films) one.cross(this.point);
   }
 
-  /** Go to a point of the scan (x, y, z in mm) in all films. */
-  goTo(point) {
+  /** Go to a point of a scan (x, y, z in mm) in all films of it; those that are linked with them follow. */
+  goTo(point, subject) {
     this.point = [...point];
-    this.settled(async () => {
-      for (const film of this.films) if (film.isShown && film.plane) film.goTo(film.subject.at(film.plane, point));
-    });
+    for (const film of this.films) if (film.isShown && film.plane && film.subject === subject) film.goTo(subject.at(film.plane, point));
     for (const film of this.films) film.cross(this.layout === "planes" ? this.point : null);
   }
 
@@ -295,7 +293,7 @@ export class Films {
     const box = film.view.getBoundingClientRect();
     const place = [event.clientX - box.left, event.clientY - box.top];
     if (this.hand.held === MAGNIFIER) this.lens.show(film, place);
-    if (this.hand.held === CROSSHAIRS && film.plane) this.goTo(film.viewport.canvasToWorld(place));
+    if (this.hand.held === CROSSHAIRS && film.plane) this.goTo(film.viewport.canvasToWorld(place), film.subject);
   }
 
   /** A double click makes a film the only one, or brings the others back. */
@@ -440,7 +438,7 @@ export class Films {
     if (!this.films.some((film) => film.subject === subject)) await this.hang(subject);
     const half = found.box.length / 2;
     const middle = found.box.slice(0, half).map((low, axis) => (low + found.box[half + axis]) / 2);
-    if (half === 3 && subject.size) this.goTo(subject.point(middle));
+    if (half === 3 && subject.size) this.goTo(subject.point(middle), subject);
     for (const film of this.films) if (film.subject === subject && film.isShown) film.reveal(half === 3 ? subject.point(middle) : film.worldOf([middle[0] * film.size.width, middle[1] * film.size.height]));
   }
 
@@ -449,7 +447,7 @@ export class Films {
     this.maps.show(name);
     const map = await this.overlay();
     const grid = map?.grids.find((one) => one.shape.length === 3 && String(one.image) === this.main.name);
-    if (grid && this.main.size) this.goTo(this.main.point(peakOf(grid)));
+    if (grid && this.main.size) this.goTo(this.main.point(peakOf(grid)), this.main);
   }
 
   hideMaps() {
