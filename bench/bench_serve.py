@@ -5,7 +5,8 @@
 
 Each client asks as the pages do: it uploads a radiograph, polls the list until there is a draft, opens the study with
 its pictures and those of the next one, edits and signs it, again and again. At 40 % of the time the inference process
-is killed, at 50 % the server, which is started again. Then more archives come at once than may wait. In the end every
+is killed, at 50 % the server, which is started again. Then all readers sign at the same moment, each twice, of which
+one signature counts, and more archives come at once than may wait. In the end every
 file must be one study, drafted once, with every edit and signature that was answered: else this fails. Prints times (on
 the cores that this machine has, and the clients share them) and memory.
 """
@@ -144,6 +145,7 @@ def main(given: Sequence[str] | None = None) -> None:
             load.run(options.clients, seconds, kill)
             took, sent = time.monotonic() - begun, len(load.names)
             times = {kind: list(rows) for kind, rows in load.times.items()}
+            closing = load.close(options.clients)
             answers = load.burst(options.clients, 20, uploads=options.archives)
             total = load.check()
         finally:
@@ -152,6 +154,9 @@ def main(given: Sequence[str] | None = None) -> None:
     print(f"{options.clients} clients, {took:.0f} s: {sent} studies, each drafted once; {len(load.edits)} edits and")
     print(f"{len(load.signed)} signatures, each once; away for {load.counts['away']} tries, busy for")
     print(f"{load.counts['full']}; its end: {code}")
+    p50, p95 = (1000 * np.percentile(closing.answered_s, part) for part in (50, 95))
+    print(f"then all signed within {1000 * closing.spread_s:.0f} ms, each twice, and one counts: p50 {p50:.0f} ms,")
+    print(f"p95 {p95:.0f} ms, greatest {1000 * max(closing.answered_s):.0f} ms")
     archives = options.clients * options.archives
     print(f"then {archives} archives of 20 at once: {dict(answers)}; in all {total} studies, none twice")
     print("\n".join(table(times)))

@@ -3,7 +3,7 @@
 Each client is a reader of its own and asks as the pages do: it uploads a file, polls the work list until it is drafted,
 locks the study, reads draft, evidence, prior and pictures, fetches the pictures of the next study, edits, looks at what
 is flagged and signs or leaves; where the server is away it sends the same request again. In the end each file must be
-one study, drafted once, with every edit and signature that was answered, once.
+one study, drafted once, with every edit and signature that was answered, once. ``close`` has all readers sign at once.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import zipfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,14 @@ def form(name: str, data: bytes) -> bytes:
 FORM = "multipart/form-data; boundary=bOuNd"
 
 
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """Signatures of all readers at once: seconds from the first request to the last, and those to each answer."""
+
+    spread_s: float
+    answered_s: list[float]
+
+
 @dataclass
 class Load:
     """Clients, what they were answered, and how long that took."""
@@ -144,7 +153,51 @@ class Load:
         """All clients for so long; ``meanwhile`` runs beside them."""
         self.tokens = [self._add_reader(number) for number in range(clients)]
         self._end = time.monotonic() + seconds
-        threads = [threading.Thread(target=self._guarded, args=(number,)) for number in range(clients)]
+        self._together([(number, partial(self._client, number)) for number in range(clients)], meanwhile)
+
+    def close(self, clients: int) -> Closing:
+        """All readers sign a study at the same moment, each twice, as from two windows, and leave it."""
+        studies = [""] * clients
+        start = threading.Barrier(2 * clients)
+        sent: list[float] = []
+        answers: list[tuple[str, int, float]] = []
+
+        def prepare(number: int) -> None:
+            name = f"e{number:03}.png"
+            studies[number] = self._submit(name, self.images[number % len(self.images)])
+            self._wait(studies[number])
+            self._open(studies[number])
+            self._edit(studies[number], f"Seen in {name}.")
+
+        def sign(number: int) -> None:
+            study = studies[number]
+            start.wait(PATIENCE_S)
+            begun = time.monotonic()
+            sent.append(begun)
+            status = self._change("sign", "POST", f"/studies/{study}/sign", {"version": 2, "seconds": 1}).status
+            answers.append((study, status, time.monotonic() - begun))
+            assert self.ask("leave", "DELETE", f"/studies/{study}/lock").status == 204
+
+        self._together([(number, partial(prepare, number)) for number in range(clients)])
+        self._together([(number, partial(sign, number)) for number in range(clients) for _ in range(2)])
+        for study in studies:
+            assert sorted(status for one, status, _ in answers if one == study) == [200, 409], answers
+        self.signed.update(studies)
+        return Closing(max(sent) - min(sent), [seconds for _, _, seconds in answers])
+
+    def _together(
+        self, tasks: Sequence[tuple[int, Callable[[], None]]], meanwhile: Callable[[], None] = lambda: None
+    ) -> None:
+        """Do tasks at once, each as a reader; ``meanwhile`` runs beside them."""
+
+        def guarded(number: int, task: Callable[[], None]) -> None:
+            self._own.token = self.tokens[number]
+            try:
+                task()
+            except BaseException as error:
+                self.failed.append(error)
+
+        threads = [threading.Thread(target=guarded, args=task) for task in tasks]
         for thread in threads:
             thread.start()
         meanwhile()
@@ -157,13 +210,6 @@ class Load:
         """A reader who sees the studies of all, as its token."""
         user = self._change("user", "POST", "/users", {"name": f"reader {number}", "role": "admin"}).body["id"]
         return str(self.ask("token", "POST", f"/users/{user}/token").body["token"])
-
-    def _guarded(self, number: int) -> None:
-        self._own.token = self.tokens[number]
-        try:
-            self._client(number)
-        except BaseException as error:
-            self.failed.append(error)
 
     def _client(self, number: int) -> None:
         turn = 0
@@ -243,6 +289,16 @@ class Load:
                 assert len(pixels.body) > 0
 
     def _work(self, study: str, text: str, *, signs: bool) -> None:
+        self._edit(study, text)
+        if signs:
+            answer = self._change("sign", "POST", f"/studies/{study}/sign", {"version": 2, "seconds": 1})
+            assert answer.status in (200, 409), answer
+            self.signed.add(study)
+        else:
+            assert self.ask("leave", "DELETE", f"/studies/{study}/lock").status == 204
+
+    def _edit(self, study: str, text: str) -> None:
+        """Add a sentence, and look at what is flagged."""
         edit = {"version": 1, "edits": [{"op": "insert", "text": text}]}
         answer = self._change("edit", "PATCH", f"/studies/{study}/sentences", edit)
         assert answer.status in (200, 409), answer  # 409: kept, and the answer was lost
@@ -251,12 +307,6 @@ class Load:
         flagged = [row["key"] for row in draft["sentences"] if row["flagged"]]
         if flagged:
             self._change("look", "POST", f"/studies/{study}/looked", {"version": 2, "sentences": flagged})
-        if signs:
-            answer = self._change("sign", "POST", f"/studies/{study}/sign", {"version": 2, "seconds": 1})
-            assert answer.status in (200, 409), answer
-            self.signed.add(study)
-        else:
-            assert self.ask("leave", "DELETE", f"/studies/{study}/lock").status == 204
 
     def _change(self, kind: str, method: str, path: str, headers_sent: Any) -> Answer:
         return self.ask(kind, method, path, json.dumps(headers_sent).encode(), Content_Type="application/json")
@@ -280,11 +330,7 @@ class Load:
                 if answer.status == 202:
                     self.names.update(names)
 
-        threads = [threading.Thread(target=send, args=(number,)) for number in range(clients)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        self._together([(number, partial(send, number)) for number in range(clients)])
         return answers
 
     def check(self) -> int:

@@ -27,6 +27,8 @@ def test_kills_under_load_lose_and_duplicate_nothing(settings: Settings, tmp_pat
 
     try:
         load.run(4, 1.0, kill)
+        closing = load.close(4)
+        assert len(closing.answered_s) == 8, "each study twice"
         answers = load.burst(4, 5, uploads=1)
         assert answers[202] + answers[503] == 4
         assert load.burst(1, 13, uploads=1) == {503: 1}, "more than may wait"
