@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from radweave.core.errors import InputError
 from radweave.labels import LABELER_OF, get_labeler
 from radweave.workstation.database import Database, arms, migrate
 from radweave.workstation.learning import LEAST
@@ -18,6 +17,7 @@ from radweave.workstation.reader_study import BLIND, WITH, WITHOUT, Reading, ass
 from radweave.workstation.settings import Settings
 from radweave.workstation.station import Station
 from radweave.workstation.store import NewStudy, add
+from tests.command_line import radweave
 from tests.workstation.fake_workers import worker_with_maps
 from tests.workstation.stations import one_draft, running
 
@@ -125,10 +125,11 @@ def test_figures_of_arms_are_counted_by_hand() -> None:
     assert (ben["reader"], ben["seconds"][WITH]) == ("ben", None)
 
 
-def test_it_goes_without_archives(settings: Settings, tmp_path: Path) -> None:
-    settings.state.mkdir()
-    with pytest.raises(InputError, match="goes without archives"):
-        Station(settings.model_copy(update={"reader_study": True, "hospital": tmp_path / "plan.yaml"}))
+def test_it_goes_without_archives(toy_run: Path, tmp_path: Path) -> None:
+    refused = radweave("serve", toy_run, "--reader-study", "--hospital", tmp_path / "plan.yaml")
+    assert refused.returncode == 2
+    assert "'--reader-study': goes without --hospital" in " ".join(refused.stderr.split())
+    assert not toy_run.with_name("run.workstation").exists()
 
 
 def test_a_database_of_the_tenth_version_gets_arms(database: Database) -> None:

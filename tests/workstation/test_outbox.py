@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from radweave.core.errors import InputError
 from radweave.workstation import drafts, hospital, outbox, store
-from radweave.workstation.database import Database, arrivals, now, studies
+from radweave.workstation.database import WITHOUT, Database, arms, arrivals, now, studies
 from radweave.workstation.database import outbox as table
 from radweave.workstation.events import Metrics
 from radweave.workstation.hospital import Sender
@@ -37,6 +37,15 @@ def database(url: str) -> Iterator[Database]:
                 outbox.arrived(connection, study)
     yield opened
     opened.close()
+
+
+def test_a_draft_that_a_reader_study_hides_waits_for_its_signature(database: Database) -> None:
+    with database.writing() as connection:
+        for (study,) in connection.execute(sa.select(studies.c.id)).all():
+            connection.execute(arms.insert().values(study_id=study, arm=WITHOUT))
+        assert outbox.enqueue(connection, [TARGET]) == 0
+        connection.execute(studies.update().values(state="signed"))
+        assert outbox.enqueue(connection, [TARGET]) == 1
 
 
 def store_row(connection: sa.Connection, study: str) -> sa.Row[Any]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from radweave.core.errors import InputError
 from radweave.core.extras import refuse_without
-from radweave.workstation.settings import Settings
+from radweave.workstation.settings import Settings, refuse_contradictions
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -36,8 +36,10 @@ def serve(settings: Settings) -> None:
     """Serve until a signal comes.
 
     Raises:
-        InputError: if the run, the data set, the database or the extra is not there.
+        InputError: if the run, the data set, the database or the extra is not there, or settings contradict each
+            other.
     """
+    refuse_contradictions(settings)
     needed()
     from radweave.workstation.app import run
 

@@ -49,7 +49,7 @@ from radweave.workstation.openid import (
     end_access,
     user_of,
 )
-from radweave.workstation.settings import LOOPBACK, Limits, Settings, refuse_other_machines
+from radweave.workstation.settings import LOOPBACK, Limits, Settings
 from radweave.workstation.station import KnownError, QueueFullError, Station, alone
 from radweave.workstation.users import LONGEST_PASSWORD, SHORTEST_PASSWORD, User, by_token
 
@@ -341,7 +341,6 @@ def run(settings: Settings) -> None:
     Raises:
         InputError: as ``Station``, or if another server works on the same state.
     """
-    refuse_other_machines(settings)
     tls_context(settings.tls_cert, settings.tls_key)
     _raise_files()
     with alone(settings):

@@ -20,7 +20,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from radweave.workstation import log
-from radweave.workstation.database import addenda, arrivals, drafts, now, outbox, signoffs, studies
+from radweave.workstation.database import WITHOUT, addenda, arms, arrivals, drafts, now, outbox, signoffs, studies
 from radweave.workstation.formats import MAPS
 from radweave.workstation.hospital_plan import Target
 
@@ -69,7 +69,9 @@ def _enqueue(connection: sa.Connection, target: str, name: str, event: str) -> i
         newest = sa.select(sa.func.max(drafts.c.version)).where(
             drafts.c.study_id == studies.c.id, drafts.c.author_id.is_(None)
         )
-        query = query.add_columns(newest.scalar_subquery()).where(studies.c.state.in_(_DRAFTED))
+        is_hidden = sa.exists().where(arms.c.study_id == studies.c.id, arms.c.arm == WITHOUT)  # of a reader study
+        is_shown = sa.or_(studies.c.state == "signed", ~is_hidden)
+        query = query.add_columns(newest.scalar_subquery()).where(studies.c.state.in_(_DRAFTED), is_shown)
     rows = [(study, event, version) for study, version in connection.execute(query).all()]
     return _insert(connection, target, name, rows)
 

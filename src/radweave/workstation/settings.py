@@ -166,11 +166,17 @@ class Settings(Record):
         return self.database or f"sqlite:///{(self.state / 'workstation.db').absolute()}"
 
 
-def refuse_other_machines(settings: Settings) -> None:
-    """Refuse settings that let every browser in and do not serve this machine alone.
+def refuse_contradictions(settings: Settings) -> None:
+    """Refuse settings that do not go together.
 
     Raises:
-        InputError: if another address, a proxy or a public address is given.
+        InputError: if every browser is let in from another machine, by an address, a proxy or a public address, or if
+            archives would get the drafts that a reader study hides.
     """
     if settings.try_out and (settings.host not in LOOPBACK or settings.behind_proxy or settings.public_url):
         raise InputError("serves this machine alone", field="--try", got=settings.host, expected=" or ".join(LOOPBACK))
+    if settings.reader_study and settings.hospital is not None:
+        raise InputError(
+            "goes without --hospital, whose archives would get the drafts that readers do not see",
+            field="--reader-study",
+        )

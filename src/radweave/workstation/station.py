@@ -168,9 +168,6 @@ class Station:
         self.modality: Modality = "ct" if card.dataset.modality == "ct" else "xray"
         if settings.watch is not None and not settings.watch.is_dir():
             raise InputError("no such folder", file=settings.watch, field="--watch")
-        if settings.reader_study and settings.hospital is not None:
-            reason = "goes without archives, which would get the drafts that readers do not see"
-            raise InputError(reason, field="--reader-study")
         plan = Plan() if settings.hospital is None else read_plan(settings.hospital)
         refuse_unusable(plan)
         self.dataset = None if settings.data is None else Dataset.open(settings.data)

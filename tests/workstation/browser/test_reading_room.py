@@ -128,7 +128,9 @@ def test_a_sentence_marks_its_findings_and_a_finding_its_sentences(page: Page) -
     def with_a_claim(route: Route) -> None:
         answer = json.loads(route.fetch().text())
         claim = {"said": "affirmed", "verdict": "agrees", "probability": None, "agree": [], "differ": []}
-        answer["draft"]["sentences"][0]["details"]["claims"] = [{**claim, "name": "Edema"}]
+        first, *others = answer["draft"]["sentences"]
+        first["details"]["claims"] = [{**claim, "name": "Edema"}]
+        answer["draft"]["sentences"] = [first, {**first, "key": 999}, *others]
         finding = {"probability": 0.7, "threshold": 0.5, "said": "positive", "flag": None, "experience": None}
         answer["findings"] = [{**finding, "name": name, "recalled": []} for name in ("Edema", "Fracture")]
         route.fulfill(json=answer)
@@ -142,7 +144,7 @@ def test_a_sentence_marks_its_findings_and_a_finding_its_sentences(page: Page) -
     name = page.locator("#findings tr.marked th").inner_text()
     finding = page.locator("#findings tr", has=page.get_by_role("rowheader", name=name, exact=True))
     finding.hover()
-    expect(page.locator("li.sentence.marked")).to_have_count(1)
+    expect(page.locator("li.sentence.marked")).to_have_count(2)
     page.locator("h1").hover()
     expect(page.locator(".marked")).to_have_count(0)
     page.unroute_all(behavior="ignoreErrors")
@@ -257,6 +259,7 @@ def test_dicom_in_windowed_measured_edited_and_signed(page: Page) -> None:
     page.keyboard.press("s")
     page.keyboard.press("Control+Enter")
     expect(page.locator("#sign")).to_contain_text("Signed")
+    expect(page.locator("#draft-title")).to_have_text("Report")
 
 
 def test_the_film_has_two_thirds_of_a_wide_screen_and_nothing_is_cut(

@@ -13,8 +13,9 @@ function mark({ target }) {
   if (target.closest?.(".rv-film")) return; // films say what box the pointer is on
   const here = target.closest?.("[data-about]");
   const names = new Set(here ? namesOf(here) : []);
-  for (const one of document.querySelectorAll("[data-about]")) one.classList.toggle("marked", one !== here && namesOf(one).some((name) => names.has(name)));
-  told(here?.dataset.key === undefined ? keysOf(".marked[data-key]") : [Number(here.dataset.key)]);
+  const isSentence = (one) => one?.dataset.key !== undefined;
+  for (const one of document.querySelectorAll("[data-about]")) one.classList.toggle("marked", !(one === here || (isSentence(one) && isSentence(here))) && namesOf(one).some((name) => names.has(name)));
+  told(!isSentence(here) ? keysOf(".marked[data-key]") : [Number(here.dataset.key)]);
 }
 
 const keysOf = (selector) => [...document.querySelectorAll(selector)].map((one) => Number(one.dataset.key));

@@ -76,7 +76,7 @@ const addition = (page) => h("p", { class: "actions" },
 
 function signature(given) {
   return [h("h2", { tabindex: "-1" }, "Signed"), h("p", {}, `Version ${given.version}, by ${given.user ?? "a reader"}, `, time(given.time), "."),
-    h("p", { class: "soft" }, `${clock(given.seconds)} spent, ${given.edit_distance_words} words changed, ${given.accepted_sentences} of ${given.draft_sentences} sentences as the model wrote them.`)];
+    h("p", { class: "soft" }, `${clock(given.seconds)} spent, ${given.edit_distance_words} ${given.edit_distance_words === 1 ? "word" : "words"} changed, ${given.accepted_sentences} of ${given.draft_sentences} sentences as the model wrote them.`)];
 }
 
 export function sign(page) {

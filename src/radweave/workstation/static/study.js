@@ -71,10 +71,13 @@ function name() {
   document.title = `${study.name} – Radweave workstation`;
   at("name").textContent = study.name;
   const { patient_name, patient_id, accession_number, modality, body_part_examined, study_date } = study.headers;
-  redraw(at("patient"), h("b", {}, [patient_name, patient_id].filter(Boolean).join(" · ")), " ",
-    [ageAndSex(study.headers), [modality, body_part_examined].filter(Boolean).join(" "), dateOf(study_date), accession_number].filter(Boolean).join(" · "));
+  const who = [patient_name, patient_id].filter(Boolean).join(" · ");
+  const what = [ageAndSex(study.headers), [modality, body_part_examined].filter(Boolean).join(" "), dateOf(study_date), accession_number].filter(Boolean).join(" · ");
+  redraw(at("patient"), who && h("b", {}, who), who && " ", what);
+  at("patient").hidden = !who && !what;
   redraw(at("about"), study.files.length ? `${study.files.length} ${study.files.length === 1 ? "file" : "files"}, received ` : "of the data set, received ", time(study.created), `, number ${id.slice(0, 8)}`);
   redraw(at("state"), chip(study.state));
+  at("draft-title").textContent = study.signature ? "Report" : "Draft";
 }
 
 function draw() {
@@ -140,7 +143,7 @@ async function open(id, { isBack = false } = {}) {
   for (const forget of [forgetDraft, forgetFindings, forgetDifference, forgetPrior]) forget();
   countFor(id);
   clearAlarm();
-  for (const part of ["warnings", "draft-tools", "draft", "sign", ...PARTS]) redraw(at(part));
+  for (const part of ["patient", "about", "warnings", "draft-tools", "draft", "sign", ...PARTS]) redraw(at(part));
   for (const part of ["sign", ...PARTS]) at(part).hidden = true;
   if (!isFilms) tell({ study: id });
   drawQueue().catch(() => {});
