@@ -1,4 +1,4 @@
-"""The part ``place`` of a run, trained on the frozen encoder after all stages and calibrated on validation.
+"""The part ``place`` of a run: its targets, its calibration on validation, its files. ``stages`` trains it.
 
 RUN/place/place.json          classes, counts, calibration
 RUN/place/weights.safetensors
@@ -6,18 +6,17 @@ RUN/place/weights.safetensors
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError
-from torch import Tensor, nn
+from torch import nn
 
 from radweave.core.batch import Batch, VisionEncoder
 from radweave.core.config import first_problem
@@ -30,18 +29,13 @@ from radweave.core.study import LabelState, Record, Study
 from radweave.data.boxes import Window, box_from_window, box_in_window, box_of_corners, corners, is_box, overlap
 from radweave.data.cache.images import PixelCache
 from radweave.data.examples import PreparedSplit
-from radweave.data.loader import Features, StudyLoader
 from radweave.drafting.calibration import PlattCalibration
-from radweave.labels import Labeler, get_labeler
+from radweave.labels import Labeler
 from radweave.labels.places import HOMES, LUNG_ZONES, SIDES, Located, PlaceLabeler, get_place_labeler, merge_places
 from radweave.methods.model import ReportModel, device_of
-from radweave.methods.stage import build_optimizer, learning_rate
 from radweave.nn.connector import ViewTokens, encode_views
 from radweave.nn.heads import binary_targets
-from radweave.nn.place import PlaceHead, PlaceLogits, PlaceTargets, boxes_of_map, place_loss
-
-if TYPE_CHECKING:
-    from radweave.engine.stages import Training
+from radweave.nn.place import PlaceHead, PlaceLogits, PlaceTargets, boxes_of_map
 
 Floats = NDArray[np.float64]
 FOLDER: Final = "place"
@@ -284,109 +278,7 @@ def batch_targets(batch: Batch, targets: Mapping[str, StudyTargets]) -> PlaceTar
     return PlaceTargets(states.masked_fill(~known, torch.nan), places.to(device), boxes.to(device))
 
 
-# Training, and calibration on validation.
-
-
-def train_place(training: Training, features: Features) -> PlacePart:
-    """Train the part on the tokens of the frozen encoder; the epoch of the lowest validation loss stays.
-
-    Raises:
-        InputError: if the validation loss of no epoch is finite.
-    """
-    data, stage = training.experiment.data, training.experiment.stages.place
-    labeler, reader = get_labeler(data.label_set), get_place_labeler(data.label_set)
-    targets = {
-        split: targets_of(training.dataset.studies(split), training.splits[split], training.cache, labeler, reader)
-        for split in ("train", "val")
-    }
-    seed = training.experiment.seed
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        head = PlaceHead(features.tokens.shape[2], len(features.grid), len(training.classes), len(PLACES), stage.hidden)
-    part = PlacePart(head.to(device_of(training.model)), _facts(training, head, targets["train"]))
-    loaders = {
-        split: StudyLoader(
-            training.splits[split].examples,
-            stage.batch_size,
-            training.pad_id,
-            seed=seed,
-            shuffle=split == "train",
-            hidden_views=data.hidden_views if split == "train" else 0.0,
-            features=features,
-        )
-        for split in ("train", "val")
-    }
-    encoder = training.model.encoder
-    _standardise(head, features)
-    watch = training.watch.stage(FOLDER)
-    total = stage.epochs * loaders["train"].steps_per_epoch
-    watch.began(stage.epochs, loaders["train"].steps_per_epoch)
-    optimizer, best = build_optimizer(head, stage.optimizer), (np.inf, head.state_dict())
-    step = 0
-    for epoch in range(stage.epochs):
-        head.train()
-        for batch in loaders["train"].epoch(epoch):
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed * total + step)
-                loss = _loss(head, encoder, batch, targets["train"])
-            rate = learning_rate(step, total, stage.optimizer)
-            for group in optimizer.param_groups:
-                group["lr"] = rate
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            nn.utils.clip_grad_norm_(head.parameters(), stage.optimizer.max_grad_norm)
-            optimizer.step()
-            step += 1
-        head.eval()
-        with torch.no_grad():
-            losses = [
-                float(_loss(head, encoder, batch, targets["val"])) * len(batch) for batch in loaders["val"].epoch()
-            ]
-        figure = sum(losses) / len(training.splits["val"].examples)
-        watch.epoch(epoch, {"loss": figure})
-        if figure < best[0]:
-            best = figure, {name: value.clone() for name, value in head.state_dict().items()}
-    if not np.isfinite(best[0]):
-        raise InputError(
-            "the validation loss of no epoch is finite",
-            field="stages.place.optimizer.learning_rate",
-            got=stage.optimizer.learning_rate,
-            expected="a lower one",
-        )
-    head.load_state_dict(best[1])
-    return calibrated(part, encoder, loaders["val"].epoch(), targets["val"])
-
-
-def _loss(head: PlaceHead, encoder: nn.Module, batch: Batch, targets: Mapping[str, StudyTargets]) -> Tensor:
-    device = next(head.parameters()).device
-    batch = batch.to(device)
-    views = encode_views(encoder, batch)
-    return place_loss(head(views), batch_targets(batch, targets), views)
-
-
-def _standardise(head: PlaceHead, features: Features) -> None:
-    """Set the mean and deviation of the tokens, by 512 images at most, evenly spread."""
-    count = len(features.tokens)
-    some = torch.from_numpy(np.array(features.tokens[:: -(-count // 512)])).flatten(0, 1)
-    head.mean.copy_(some.mean(0))
-    head.deviation.copy_(some.std(0) + 1e-3)
-
-
-def _facts(training: Training, head: PlaceHead, targets: Mapping[str, StudyTargets]) -> PlaceFacts:
-    """Sizes, and the number of training studies with a side, a zone and a box of each class."""
-    classes = training.classes
-    known = np.sum([~np.isnan(one.places) for one in targets.values()], axis=0)
-    marked = Counter(number for one in targets.values() for number in {int(box[1]) for box in one.boxes})
-    return PlaceFacts(
-        classes=classes,
-        dim=head.tokens.in_features,
-        axes=head.axes,
-        hidden=training.experiment.stages.place.hidden,
-        dataset=training.dataset.fingerprint(),
-        sides={name: int(known[number, 0]) for number, name in enumerate(classes) if known[number, 0]},
-        zones={name: int(known[number, -1]) for number, name in enumerate(classes) if known[number, -1]},
-        boxes={name: marked[number] for number, name in enumerate(classes) if marked[number]},
-    )
+# Calibration on validation.
 
 
 @torch.no_grad()

@@ -1,10 +1,11 @@
-"""The stages of a run in order: memories, cached features and stages, training, validation."""
+"""The stages of a run in order: memories, cached features and stages, training, validation; the part ``place``."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
+from radweave.core.batch import Batch
 from radweave.core.errors import CannotWriteError, InputError
 from radweave.core.json_files import read_json, write_json
 from radweave.core.provenance import arithmetic, code_hash, library_versions
@@ -32,6 +34,16 @@ from radweave.data.tokenizer import tokenizer_fingerprint
 from radweave.engine.distributed import Parallel, Ranks
 from radweave.engine.drafts import Drafter
 from radweave.engine.loop import Progress, StageTrainer, Watch
+from radweave.engine.place import FOLDER as PLACE
+from radweave.engine.place import (
+    PLACES,
+    PlaceFacts,
+    PlacePart,
+    StudyTargets,
+    batch_targets,
+    calibrated,
+    targets_of,
+)
 from radweave.engine.plan import is_skipped
 from radweave.engine.prepare import split_view
 from radweave.engine.reinforcement import Editor, RewardObjective
@@ -39,12 +51,15 @@ from radweave.engine.restore import set_memories
 from radweave.engine.reward_page import write_reward_page
 from radweave.engine.rewards import Rewards, TrainingTexts
 from radweave.labels import get_labeler
+from radweave.labels.places import get_place_labeler
 from radweave.methods.experiment import Experiment
 from radweave.methods.model import LearnsTargets, ReportModel, TrainingView, device_of, encoder_name, named_parts
-from radweave.methods.stage import REWARD, RewardStageConfig, StageConfig, total_loss
+from radweave.methods.stage import REWARD, RewardStageConfig, StageConfig, build_optimizer, learning_rate, total_loss
 from radweave.metrics.priors import prior_reports
+from radweave.nn.connector import encode_views
 from radweave.nn.memory.backends import stated_recalls
 from radweave.nn.memory.bank import save_bank
+from radweave.nn.place import PlaceHead, place_loss
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -593,3 +608,109 @@ def _unchanged(model: ReportModel) -> Iterator[None]:
 def interleaved(lists: Sequence[Sequence[Item]]) -> list[Item]:
     """The first item of every list, then the second of every list, and so on."""
     return [part[place] for place in range(max(map(len, lists))) for part in lists if place < len(part)]
+
+
+# The part ``place``, after all stages.
+
+
+def train_place(training: Training) -> PlacePart:
+    """Train the part on the tokens of the frozen encoder; the epoch of the lowest validation loss stays.
+
+    Raises:
+        InputError: if the validation loss of no epoch is finite.
+    """
+    data, stage, features = training.experiment.data, training.experiment.stages.place, frozen_features(training)
+    labeler, reader = get_labeler(data.label_set), get_place_labeler(data.label_set)
+    targets = {
+        split: targets_of(training.dataset.studies(split), training.splits[split], training.cache, labeler, reader)
+        for split in ("train", "val")
+    }
+    seed = training.experiment.seed
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        head = PlaceHead(features.tokens.shape[2], len(features.grid), len(training.classes), len(PLACES), stage.hidden)
+    part = PlacePart(head.to(device_of(training.model)), _facts_of_place(training, head, targets["train"]))
+    loaders = {
+        split: StudyLoader(
+            training.splits[split].examples,
+            stage.batch_size,
+            training.pad_id,
+            seed=seed,
+            shuffle=split == "train",
+            hidden_views=data.hidden_views if split == "train" else 0.0,
+            features=features,
+        )
+        for split in ("train", "val")
+    }
+    encoder = training.model.encoder
+    _standardise(head, features)
+    watch = training.watch.stage(PLACE)
+    total = stage.epochs * loaders["train"].steps_per_epoch
+    watch.began(stage.epochs, loaders["train"].steps_per_epoch)
+    optimizer, best = build_optimizer(head, stage.optimizer), (np.inf, head.state_dict())
+    step = 0
+    for epoch in range(stage.epochs):
+        head.train()
+        for batch in loaders["train"].epoch(epoch):
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed * total + step)
+                loss = _loss_of_place(head, encoder, batch, targets["train"])
+            rate = learning_rate(step, total, stage.optimizer)
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            nn.utils.clip_grad_norm_(head.parameters(), stage.optimizer.max_grad_norm)
+            optimizer.step()
+            step += 1
+        head.eval()
+        with torch.no_grad():
+            losses = [
+                float(_loss_of_place(head, encoder, batch, targets["val"])) * len(batch)
+                for batch in loaders["val"].epoch()
+            ]
+        figure = sum(losses) / len(training.splits["val"].examples)
+        watch.epoch(epoch, {"loss": figure})
+        if figure < best[0]:
+            best = figure, {name: value.clone() for name, value in head.state_dict().items()}
+    if not np.isfinite(best[0]):
+        raise InputError(
+            "the validation loss of no epoch is finite",
+            field="stages.place.optimizer.learning_rate",
+            got=stage.optimizer.learning_rate,
+            expected="a lower one",
+        )
+    head.load_state_dict(best[1])
+    return calibrated(part, encoder, loaders["val"].epoch(), targets["val"])
+
+
+def _loss_of_place(head: PlaceHead, encoder: nn.Module, batch: Batch, targets: Mapping[str, StudyTargets]) -> Tensor:
+    device = next(head.parameters()).device
+    batch = batch.to(device)
+    views = encode_views(encoder, batch)
+    return place_loss(head(views), batch_targets(batch, targets), views)
+
+
+def _standardise(head: PlaceHead, features: Features) -> None:
+    """Set the mean and deviation of the tokens, by 512 images at most, evenly spread."""
+    count = len(features.tokens)
+    some = torch.from_numpy(np.array(features.tokens[:: -(-count // 512)])).flatten(0, 1)
+    head.mean.copy_(some.mean(0))
+    head.deviation.copy_(some.std(0) + 1e-3)
+
+
+def _facts_of_place(training: Training, head: PlaceHead, targets: Mapping[str, StudyTargets]) -> PlaceFacts:
+    """Sizes, and the number of training studies with a side, a zone and a box of each class."""
+    classes = training.classes
+    known = np.sum([~np.isnan(one.places) for one in targets.values()], axis=0)
+    marked = Counter(number for one in targets.values() for number in {int(box[1]) for box in one.boxes})
+    return PlaceFacts(
+        classes=classes,
+        dim=head.tokens.in_features,
+        axes=head.axes,
+        hidden=training.experiment.stages.place.hidden,
+        dataset=training.dataset.fingerprint(),
+        sides={name: int(known[number, 0]) for number, name in enumerate(classes) if known[number, 0]},
+        zones={name: int(known[number, -1]) for number, name in enumerate(classes) if known[number, -1]},
+        boxes={name: marked[number] for number, name in enumerate(classes) if marked[number]},
+    )

@@ -29,7 +29,7 @@ from radweave.engine.distributed import Parallel, Ranks, joined_ranks
 from radweave.engine.lengthen import Lengthening, link_files
 from radweave.engine.loop import use_deterministic_kernels
 from radweave.engine.place import FOLDER as PLACE
-from radweave.engine.place import save_place, train_place
+from radweave.engine.place import save_place
 from radweave.engine.plan import plan_training, refuse_misfit, refuse_placeless
 from radweave.engine.prepare import _reasons, prepare
 from radweave.engine.restore import restore, rows_of_memories
@@ -54,7 +54,7 @@ from radweave.engine.run_folder import (
     write_card,
 )
 from radweave.engine.save_drafting import save_for_drafting
-from radweave.engine.stages import Training, TrainingWatch, frozen_features, run_stages, training_view
+from radweave.engine.stages import Training, TrainingWatch, run_stages, train_place, training_view
 from radweave.engine.warm_start import StartRun
 from radweave.methods import resolve
 from radweave.methods.experiment import BuildContext, Experiment
@@ -195,7 +195,7 @@ def _add_place(experiment: Experiment, dataset: Dataset, started: Started, watch
                 training = Training(experiment, dataset, out, *facts)
                 for split in ("train", "val"):
                     training.splits[split] = _prepared(training, split)
-                part = train_place(training, frozen_features(training))
+                part = train_place(training)
                 link_files(out.resolve(), place.folder)
                 save_place(part, place.folder / PLACE)
                 write_started(place.folder, started)
@@ -223,7 +223,7 @@ def _save_parts(training: Training, folder: Path) -> None:
     _save_ood(training, folder / "familiarity")
     save_for_drafting(training, training_view(training))
     if training.experiment.stages.place.is_on:
-        save_place(train_place(training, frozen_features(training)), folder / PLACE)
+        save_place(train_place(training), folder / PLACE)
     keep_licences(training.experiment, folder / "licences")
 
 
