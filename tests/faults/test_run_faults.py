@@ -21,6 +21,7 @@ from radweave.engine.restore import restore
 from radweave.engine.run_folder import hash_files, locked, read_card_alone
 from radweave.engine.train import train
 from radweave.inference.predictor import Predictor
+from tests.image_files import write_dicom
 from tests.toys import TOY_OVERRIDES, TOY_SIZES, rewrite_card, write_toy_dataset
 
 OVERRIDES = [*TOY_OVERRIDES, *TOY_SIZES["baseline"], "stages.report.epochs=1"]
@@ -34,6 +35,9 @@ def test_row_10_a_doubtful_image_gets_no_report_unless_forced(toy_run: Path, tmp
         predictor.report([tmp_path / "noise.png"])
     report = predictor.report([tmp_path / "noise.png"], force=True)
     assert any("image integrity doubtful" in warning for warning in report.warnings)
+    mirrored = write_dicom(tmp_path / "mirrored.dcm", ViewPosition="PA", PatientOrientation=["R", "F"])
+    with pytest.raises(InputError, match=r"mirrored\.dcm: image integrity doubtful: .*mirrored or turned.*--force"):
+        predictor.report([mirrored])
 
 
 def _rehash(folder: Path) -> None:

@@ -19,7 +19,7 @@ from radweave.core.study import View
 from radweave.data.ct import NO_SCANS
 from radweave.inference.pictures import MixtureError, NoChestError, read_pictures, refuse_doubtful, refuse_mixture
 from radweave.io import dicom
-from radweave.io.dicom import display, read_dicom, significant_bits, window
+from radweave.io.dicom import DOUBTFUL, display, read_dicom, significant_bits, window
 from radweave.io.images import read_radiograph
 from radweave.io.volumes import read_volume
 from tests.image_files import (
@@ -218,6 +218,26 @@ def test_low_contrast_is_stretched_with_a_warning(tmp_path: Path) -> None:
 )
 def test_views(tmp_path: Path, tags: dict[str, object], view: View) -> None:
     assert read_radiograph(write_dicom(tmp_path / "a.dcm", **tags)).view is view
+
+
+@pytest.mark.parametrize(
+    ("view", "orientation", "doubted"),
+    [
+        ("PA", ["L", "F"], False),
+        ("LL", ["A", "FR"], False),
+        (None, ["P", "F"], False),
+        ("PA", ["R", "F"], True),
+        (None, ["R", "F"], True),
+        ("PA", ["L", "H"], True),
+        ("AP", ["F", "L"], True),
+        ("PA", [], False),
+    ],
+)
+def test_an_image_that_lies_mirrored_or_turned_by_its_header_is_doubted(
+    tmp_path: Path, view: str | None, orientation: list[str], doubted: bool
+) -> None:
+    path = write_dicom(tmp_path / "a.dcm", ViewPosition=view, PatientOrientation=orientation)
+    assert any(text.startswith(DOUBTFUL) for text in read_radiograph(path).warnings) is doubted
 
 
 def test_view_code(tmp_path: Path) -> None:

@@ -328,11 +328,26 @@ def header_warnings(header: DicomHeader) -> list[str]:
     warnings += part_warnings(header)
     if header.view == "LATERAL":
         warnings.append("lateral view")
+    warnings += turned_warnings(header)
     if header.for_processing:
         warnings.append("a raw detector image, not processed for display")
     if header.burned_in:
         warnings.append("may hold burned-in text about the patient")
     return warnings
+
+
+def turned_warnings(header: DicomHeader) -> list[str]:
+    """A doubt where rows do not run to the left or columns not to the feet of a patient seen from the front.
+
+    Such an image lies mirrored or turned (PS3.3 C.7.6.1.1.1), and left and right of a draft would be exchanged.
+    Rows of a lateral view may run to the front or the back.
+    """
+    if len(header.patient_orientation) != 2 or not all(header.patient_orientation):
+        return []
+    across, down = (letters[0] for letters in header.patient_orientation)
+    if down == "F" and (across in "LAP" or header.view == "LATERAL"):
+        return []
+    return [DOUBTFUL + "the header says that it lies mirrored or turned (PatientOrientation)"]
 
 
 def radiograph_spacing(header: DicomHeader) -> tuple[tuple[float, float] | None, list[str]]:
