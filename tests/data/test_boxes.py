@@ -11,7 +11,15 @@ from pydantic import ValidationError
 
 from radweave.core.errors import InputError
 from radweave.core.study import FindingBox, ImageRef, Study
-from radweave.data.boxes import box_from_window, box_in_window, box_of_mask, contains_middle, overlap, says_no_place
+from radweave.data.boxes import (
+    box_from_window,
+    box_in_window,
+    box_of_mask,
+    contains_middle,
+    covered_share,
+    overlap,
+    says_no_place,
+)
 from radweave.data.ct import CtPreprocessing, covered, preprocess
 from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter
 from radweave.data.square import covered_by_square, to_square
@@ -119,6 +127,15 @@ def test_a_box_of_nearly_the_whole_image_says_no_place() -> None:
     assert not says_no_place((0.1, 0.1, 0.9, 0.9)), "both lungs whole"
     assert not says_no_place((0.05, 0.05, 0.05, 0.95, 0.95, 0.85))
     assert not says_no_place((-0.5, 0, 1, 1)), "outside is another matter"
+
+
+def test_the_share_that_others_cover_counts_what_overlaps_once() -> None:
+    left, right, middle = (0, 0, 0.5, 1), (0.5, 0, 1, 1), (0.25, 0, 0.75, 1)
+    assert covered_share([left], [middle]) == covered_share([left, right], [middle]) == pytest.approx(0.5)
+    assert covered_share([left, middle], [right, middle]) == pytest.approx(2 / 3)
+    assert covered_share([left], [right]) == covered_share([left], []) == 0
+    assert covered_share([(0, 0, 0, 1, 1, 1)], [(0, 0, 0, 0.5, 0.5, 1), (0.5, 0, 0, 1, 1, 1)]) == pytest.approx(0.75)
+    assert covered_share([left], [(0, 0, 0, 1, 1, 1)]) == 0, "a box of a scan"
 
 
 def test_overlap_and_pointing() -> None:

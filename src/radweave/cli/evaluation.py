@@ -37,7 +37,7 @@ Cache = Annotated[Path | None, typer.Option(help="Folder that keeps what encoder
 Judge = Annotated[
     str,
     typer.Option(
-        help="OpenAI-compatible endpoint for --score GREEN, CRIMSON, and as judge of two runs; reports are sent there."
+        help="OpenAI-compatible endpoint for --score GREEN, CRIMSON, RadFact, and as judge of runs; it gets reports."
     ),
 ]
 JudgeModel = Annotated[str, typer.Option(help="The endpoint's model.")]

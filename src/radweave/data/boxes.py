@@ -78,6 +78,28 @@ def overlap(box: Sequence[float], other: Sequence[float]) -> float:
     return float(shared / (sum(sizes) - shared))
 
 
+def covered_share(boxes: Sequence[Sequence[float]], others: Sequence[Sequence[float]]) -> float:
+    """Share of the union of boxes that the union of others of the same dimensions covers, 0 to 1."""
+    others = [box for box in others if len(box) == len(boxes[0])]
+    edges = [
+        np.unique(axis)
+        for axis in np.concatenate([np.stack(corners(box), axis=1) for box in (*boxes, *others)], axis=1)
+    ]
+    sizes = np.ones(())
+    for axis in edges:
+        sizes = np.multiply.outer(sizes, np.diff(axis))
+
+    def cells(some: Sequence[Sequence[float]]) -> NDArray[np.bool_]:
+        covered = np.zeros(sizes.shape, dtype=bool)
+        for box in some:
+            ranges = zip(edges, *corners(box), strict=True)
+            covered[tuple(slice(*np.searchsorted(axis, (low, high))) for axis, low, high in ranges)] = True
+        return covered
+
+    own = cells(boxes)
+    return float(sizes[own & cells(others)].sum() / sizes[own].sum())
+
+
 def contains_middle(box: Sequence[float], other: Sequence[float]) -> bool:
     """True if the middle of ``other`` lies in ``box``: the pointing game of boxes."""
     (low, high), (low2, high2) = corners(box), corners(other)

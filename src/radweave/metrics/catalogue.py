@@ -28,6 +28,7 @@ Implementation = Literal[
     "ratescore",
     "green",
     "crimson",
+    "radfact",
     "srr",
 ]
 SuiteName = Literal["papers", "rexrank", "vlm3d", "all"]
@@ -328,6 +329,20 @@ METRICS: Mapping[str, Metric] = {
             " over studies; from -1 to 1",
             computed_by=("crimson",),
             weights=("crimson",),
+        ),
+        *(
+            Metric(
+                f"RadFact{kind}_{letter}",
+                f"RadFact {title}{measure}",
+                f"share of the sentences of the {whose} {rule}, as a language model tells, mean over studies",
+                computed_by=("radfact",),
+            )
+            for kind, title, rule in (
+                ("", "", "that the other report supports"),
+                ("_grounding", "grounding ", "supported with boxes whose boxes lie in those of their evidence"),
+                ("_spatial", "spatial ", "with boxes that are supported and lie in the boxes of their evidence"),
+            )
+            for letter, measure, whose in (("P", "precision", "draft"), ("R", "recall", "reference"))
         ),
         Metric(
             "SRR_F1",

@@ -69,6 +69,7 @@ from radweave.metrics.priors import (
     read_priors,
 )
 from radweave.metrics.protocols import EvalProtocol, ProtocolRecord, Vocabulary, get_protocol
+from radweave.metrics.radfact import radfact_statistics
 from radweave.metrics.records import (
     FINDING_F1,
     ClinicalKey,
@@ -101,8 +102,8 @@ class Options:
         scores: further metrics to compute (``catalogue.FURTHER_METRICS``).
         folders: local folders of models' weights by name (``weights.WEIGHTS``); their scores are computed as well.
         cache: folder that keeps what encoders have read; None keeps nothing.
-        judge: OpenAI-compatible endpoint that GREEN and CRIMSON ask where they are among the ``scores``; reports are
-            sent there.
+        judge: OpenAI-compatible endpoint that GREEN, CRIMSON and RadFact ask where they are among the ``scores``;
+            reports are sent there.
         judge_model: name of its model.
         allow_remote: let the endpoint be on another machine than this one.
         floors: score the baselines.
@@ -363,6 +364,16 @@ def _further(
         for name, texts in systems.items():
             hyp = labelled.hyp if name == THIS_RUN else states_of(texts, labeler)
             result.statistics[name][CRG] = crg_statistic(replace(labelled, hyp=hyp))
+    if radfact_keys := [key for key in keys if "radfact" in METRICS[key].computed_by]:
+        try:
+            statistics = radfact_statistics(pairs, models.radfact, labeler)
+        except InputError as error:
+            result.unavailable.update(dict.fromkeys(radfact_keys, f"unavailable: {error}"))
+            return result
+        result.statistics[THIS_RUN] |= {key: statistics[key] for key in radfact_keys if key in statistics}
+        without = "unavailable: needs a labeler" if labeler is None else NO_BOXES
+        result.unavailable.update({key: without for key in radfact_keys if key not in statistics})
+        result.versions["radfact"] = models.radfact.version([(one.hyp, text) for one in pairs for text in one.refs])
     return result
 
 

@@ -48,7 +48,7 @@ class Models:
     Args:
         folders: by name (``weights.WEIGHTS``).
         cache: folder that keeps the states of encoders; None keeps none.
-        chat: endpoint that GREEN and CRIMSON ask; None for none.
+        chat: endpoint that GREEN, CRIMSON and RadFact ask; None for none.
     """
 
     def __init__(self, folders: Mapping[str, Path], *, cache: Path | None = None, chat: Chat | None = None) -> None:
@@ -108,6 +108,15 @@ class Models:
         assert self._chat is not None, "missing() names the endpoint"
         template = read_prompt(self._folders.get("crimson"))
         return ErrorCounter(self._chat, partial(crimson_prompt, template=template), crimson_score, template)
+
+    @cached_property
+    def radfact(self) -> ErrorCounter:
+        from radweave.metrics.error_counts import ErrorCounter
+        from radweave.metrics.radfact import is_usable, radfact_prompt
+
+        if self._chat is None:
+            raise InputError("needs a language model at an endpoint: --judge URL --judge-model NAME")
+        return ErrorCounter(self._chat, radfact_prompt, is_usable)
 
     @cached_property
     def srr(self) -> SrrBert:
@@ -244,7 +253,7 @@ _SCORERS: Mapping[Implementation, Callable[[Models, PairedReports], Values]] = {
     "crimson": _crimson,
     "srr": _srr,
 }
-_ASKED: tuple[Implementation, ...] = ("green", "crimson")
+_ASKED: tuple[Implementation, ...] = ("green", "crimson", "radfact")
 """Scores that ask a language model: about a run's whole reports, not about floors and sections."""
 _VERSIONS: Mapping[Implementation, Callable[[Models, PairedReports], str]] = {
     "radgraph": lambda models, _: models.radgraph.version,
@@ -322,7 +331,7 @@ def further_scores(
 ) -> FurtherScores:
     """The metrics ``keys`` of several systems' drafts for the same references.
 
-    Metrics that need labels are not among them (``clinical.crg_statistic``).
+    Metrics that need labels or boxes are not among them (``clinical.crg_statistic``, ``radfact``).
     """
     result = FurtherScores({name: {} for name in systems})
     reports = {name: PairedReports.of(drafts, references) for name, drafts in systems.items()}
