@@ -147,6 +147,14 @@ def test_where_patients_are_hidden_no_route_names_one(opened: TestClient, listed
     assert opened.get(f"/api/v1/studies/{jane['id']}/report").status_code == 403
 
 
+def test_signs_that_reverse_a_line_are_not_shown(opened: TestClient, listed: Any, tmp_path: Path) -> None:
+    fields = {"SpecificCharacterSet": "ISO_IR 192", "PatientName": "Do\u202ee^Jo\u2066an", "PatientID": "P-\u202e12"}
+    path = write_dicom(tmp_path / "turned.dcm", **fields)
+    (study,) = upload(opened, (path.name, path.read_bytes())).json()["studies"]
+    headers = wait_for(opened, study, "drafted")["headers"]
+    assert (headers["patient_name"], headers["patient_id"]) == ("Doe, Joan", "P-12")
+
+
 @pytest.mark.parametrize("opened", [False, True], indirect=True)
 def test_images_come_with_the_headers_of_the_study_and_of_its_prior(
     opened: TestClient, listed: Any, tmp_path: Path, request: pytest.FixtureRequest

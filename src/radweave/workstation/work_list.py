@@ -228,10 +228,13 @@ def _hidden_age(age: str) -> str:
 
 
 def headers_json(identity: Identity | None) -> dict[str, str]:
-    """The shown headers; "" where nothing is known. The age is the header's, else that of the dates."""
+    """The shown headers; "" where nothing is known. The age is the header's, else that of the dates.
+
+    Without signs that are not seen or reverse a line: they could have another id or date read.
+    """
     if identity is None:
         return dict.fromkeys(HEADERS, "")
-    shown = {name: getattr(identity, name).strip() for name in HEADERS}
+    shown = {name: _seen(getattr(identity, name)) for name in HEADERS}
     family, _, first_names = shown["patient_name"].split("=")[0].partition("^")
     shown["patient_name"] = ", ".join(
         part for part in (family.strip(), " ".join(first_names.split("^")).strip()) if part
@@ -239,6 +242,11 @@ def headers_json(identity: Identity | None) -> dict[str, str]:
     shown["patient_name"] = " ".join(shown["patient_name"].split())
     shown["patient_age"] = shown["patient_age"] or _age(identity.patient_birth_date, identity.study_date)
     return shown
+
+
+def _seen(text: str) -> str:
+    """The text as one line of its visible signs."""
+    return "".join(sign for sign in " ".join(text.split()) if sign.isprintable()).strip()
 
 
 def _age(born: str, day: str) -> str:

@@ -110,12 +110,13 @@ _APART = (
 _LAID_OUT = """groups => {
   const seen = (one) => one.checkVisibility({ visibilityProperty: true }) && one.getBoundingClientRect().width > 0;
   const named = (one) => one.id || one.className || one.textContent.slice(0, 20) || one.tagName;
+  const scrolls = (one) => one !== null && (getComputedStyle(one).overflowX === "auto" || scrolls(one.parentElement));
   const found = [];
   if (document.scrollingElement.scrollWidth > innerWidth) found.push("scrolls sideways");
   for (const group of groups) {
     const parts = [...document.querySelectorAll(group)].filter(seen).map((one) => [one, one.getBoundingClientRect()]);
     for (const [one, { left, right }] of parts)
-      if (left < -1 || right > innerWidth + 1) found.push(`${named(one)}: cut`);
+      if ((left < -1 || right > innerWidth + 1) && !scrolls(one)) found.push(`${named(one)}: cut`);
     parts.forEach(([one, a], place) => parts.slice(place + 1).forEach(([other, b]) => {
       const across = Math.min(a.right, b.right) - Math.max(a.left, b.left);
       const down = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);

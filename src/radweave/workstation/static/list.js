@@ -76,7 +76,7 @@ async function setPriority(study, priority) {
 /** Columns as [words, what they sort by, cell]. */
 const COLUMNS = [
   ["Study", "name", null],
-  ["Patient", "patient_name", ({ headers }) => [headers.patient_name, headers.patient_id && h("span", { class: "soft" }, ` ${headers.patient_id}`)]],
+  ["Patient", "patient_name", ({ headers }) => [h("bdi", {}, headers.patient_name), headers.patient_id && h("span", { class: "soft" }, ` ${headers.patient_id}`)]],
   ["Age, sex", "patient_age", ({ headers }) => ageAndSex(headers)],
   ["Accession", "accession_number", ({ headers }) => headers.accession_number],
   ["Modality", "modality", ({ headers }) => headers.modality],
