@@ -1,11 +1,13 @@
-"""Seconds of the reading room in Debian's Chromium: a whole radiograph, the next study, ten studies signed by keys.
+"""Times of the reading room in Debian's Chromium: a radiograph, the next study, ten signatures, a scan.
 
     python bench/bench_reading_room.py [--studies 10]
 
 A workstation with a model of the tests' size listens here. Radiographs have 2,544 x 3,056 pixels of 12 bits, as those
 of MIMIC-CXR. Printed are, each as median and greatest: seconds from opening a study's address to its drawn film, and
 from the key for the next study to its drawn film, which is fetched ahead; then keys and seconds from the log-in to the
-last signed study, of a reader who does not pause: what the machine takes. Chromium draws without a GPU.
+last signed study, of a reader who does not pause: what the machine takes. Last come slices a second of a scan of 512 x
+512 x 300 voxels that is scrolled slice by slice, each drawn before the next, in one plane and in three. Chromium draws
+without a GPU, at most 60 frames a second.
 """
 
 from __future__ import annotations
@@ -19,17 +21,39 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import nibabel
+import numpy as np
 from playwright.sync_api import Page, expect, sync_playwright
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from bench_serve import train_small
 
+from radweave.engine.train import train
+from radweave.phantom.study import PhantomOptions, write_phantom_dataset
 from radweave.workstation.settings import Settings
+from tests.toys import TOY_CT_OVERRIDES
 from tests.workstation.browser.steps import dicom, upload
+from tests.workstation.fake_workers import placing_scan_worker
 from tests.workstation.stations import listening
 
 ROWS, COLUMNS = 3056, 2544
 DRAWN = ".rv-film[data-center]"
+SHAPE_XYZ, SPACING_XYZ = (512, 512, 300), (0.7, 0.7, 1.0)
+SCROLLED = """async (count) => {
+  const { shown } = await import("/static/viewer/films.js");
+  const [film] = [...shown];
+  const { view } = film;
+  const drawn = () => new Promise((done) => view.addEventListener("CORNERSTONE_IMAGE_RENDERED", done, { once: true }));
+  film.goTo(20);
+  await drawn();
+  const begun = performance.now();
+  for (let slice = 0; slice < count; slice += 1) {
+    const next = drawn();
+    film.scroll(1);
+    await next;
+  }
+  return count / ((performance.now() - begun) / 1000);
+}"""
 
 
 def say(what: str, seconds: Sequence[float]) -> None:
@@ -94,6 +118,38 @@ def sign_each(page: Page, token: str, count: int) -> None:
     print(f"{count} studies signed: {keys} keys, {time.perf_counter() - begun:.1f} s from the log-in on", flush=True)
 
 
+def train_small_ct(place: Path) -> Path:
+    """A run of the tests' size for scans: it says what the workstation takes in."""
+    options = PhantomOptions(prevalence="balanced", volume_size=16, slices=8)
+    dataset = write_phantom_dataset(place / "scans", modality="ct", num_studies=24, seed=0, options=options)
+    return train("baseline", dataset.path, place / "ct_run", preset="tiny-ct", overrides=TOY_CT_OVERRIDES)
+
+
+def write_scan(path: Path) -> Path:
+    """A body of soft tissue with two lungs and noise, in Hounsfield units."""
+    x, y = np.meshgrid(*(np.linspace(-1, 1, size) for size in SHAPE_XYZ[:2]), indexing="ij")
+    plane = np.where((x / 0.9) ** 2 + (y / 0.6) ** 2 < 1, 40, -1000)
+    plane[((np.abs(x) - 0.45) / 0.3) ** 2 + (y / 0.4) ** 2 < 1] = -850
+    noisy = (plane + np.random.default_rng(0).normal(0, 20, plane.shape)).astype(np.int16)
+    affine = np.diag([-SPACING_XYZ[0], -SPACING_XYZ[1], SPACING_XYZ[2], 1.0])
+    nibabel.save(nibabel.Nifti1Image(np.repeat(noisy[..., None], SHAPE_XYZ[2], axis=2), affine), path)
+    return path
+
+
+def scroll(page: Page, scan: Path) -> None:
+    page.set_input_files("#files", scan)
+    page.locator("tr[data-state=drafted] .study-link").click(timeout=600_000)
+    begun = time.perf_counter()
+    page.locator(".rv-film[data-slice]").first.wait_for(timeout=600_000)
+    print(f"scan of {' x '.join(map(str, SHAPE_XYZ))} opened in {time.perf_counter() - begun:.1f} s", flush=True)
+    for layout, words in (("planes", "three planes"), ("axial", "one plane")):
+        page.locator("select[aria-label=Layout]").select_option(layout)
+        page.wait_for_load_state("networkidle")
+        page.wait_for_timeout(1_000)
+        rates = [page.evaluate(SCROLLED, 100) for _ in range(5)]
+        print(f"{words}: median {statistics.median(rates):.0f} slices a second, least {min(rates):.0f}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--studies", type=int, default=10)
@@ -102,12 +158,13 @@ def main() -> None:
     assert chromium is not None, "there is no Chromium (Debian: apt-get install chromium)"
     expect.set_options(timeout=120_000)
     with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
-        settings = Settings(run=train_small(Path(name)), state=Path(name) / "state", drain_s=1.0, logins=100)
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        screen = {"width": 1920, "height": 1080}
+        settings = Settings(run=train_small(Path(name)), state=Path(name) / "state", drain_s=1.0, logins=100)
         with listening(settings) as (port, token):
 
             def new_page() -> Page:
-                page = browser.new_page(base_url=f"http://127.0.0.1:{port}", viewport={"width": 1920, "height": 1080})
+                page = browser.new_page(base_url=f"http://127.0.0.1:{port}", viewport=screen)
                 page.set_default_timeout(60_000)
                 return page
 
@@ -121,6 +178,11 @@ def main() -> None:
             open_each(page, [str(names[one]) for one in sorted(names)])
             page.close()
             sign_each(new_page(), token, count)
+        settings = Settings(run=train_small_ct(Path(name)), state=Path(name) / "ct_state", drain_s=1.0)
+        with listening(settings, placing_scan_worker) as (port, token):
+            page = browser.new_page(base_url=f"http://127.0.0.1:{port}", viewport=screen)
+            log_in(page, token)
+            scroll(page, write_scan(Path(name) / "scan.nii"))
 
 
 if __name__ == "__main__":
