@@ -51,7 +51,7 @@ def place(run: Path, data: Path, out: Path, options: list[str]) -> Path:
         for name in (*card.files, "run.json"):
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(run / name, out / name)
-    overrides = ["stages.place.epochs=30", *options]
+    overrides = ["stages.place.epochs=100", *options]
     return train(card.method, data, out, config=run / "config.yaml", overrides=overrides, resume=True)
 
 
@@ -63,9 +63,12 @@ def scores(predictions: Path) -> dict[str, float]:
     sides = read_sides(pairs)
     result = evaluate_pairs(pairs, labeler=labeler, options=Options(meteor=False, resamples=0))
     boxes = {name: one.corpus() for name, one in box_statistics(pairs).items()}
+    clinical = result.clinical_statistics
+    # Labels of CT have no class "No Finding" to leave out.
+    key = FINDING_F1 if FINDING_F1 in clinical else FINDING_F1._replace(group="all")
     comparable, contradicted = sides.comparable_sentences, sides.contradicted_sentences
     return {
-        "F1": result.clinical_statistics[FINDING_F1].corpus(),
+        "F1": clinical[key].corpus(),
         "placed F1": pooled_statistics(placed_rows(pairs, reader))["f1"].corpus(),
         "CIDEr": result.statistics["CIDEr"].corpus(),
         "comparable": comparable,

@@ -77,10 +77,10 @@ def test_a_likely_place_pays_off_a_wrong_one_costs_and_none_is_neutral() -> None
     right, left, none, zone = utility(LEFT)(
         ["A right opacity.", "A left opacity.", "There is an opacity.", "A left upper lobe opacity."]
     )
-    assert right == pytest.approx(6 * 0.5 * (0.2 - 0.5))
-    assert left == pytest.approx(6 * 0.5 * (0.9 - 0.5))
+    assert right == pytest.approx(6 * 0.5 * (0.2 - 2 / 3))
+    assert left == pytest.approx(6 * 0.5 * (0.9 - 2 / 3))
     assert none == 0
-    assert zone == pytest.approx(left + 6 * 0.5 * 0.9 * (0.1 - 0.5)), "a zone counts as far as its side is right"
+    assert zone == pytest.approx(left + 6 * 0.5 * 0.9 * (0.1 - 2 / 3)), "a zone counts as far as its side is right"
     assert utility(FindingPlace())(["A left opacity."])[0] < 0, "a place that the images do not know costs"
     assert utility(LEFT)(["No left opacity."])[0] == 0
 
