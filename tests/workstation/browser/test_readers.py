@@ -111,3 +111,20 @@ def test_a_study_without_its_draft_is_written_and_signed(page: Page) -> None:
     page.locator("#sign-button").click()
     page.locator("#sign-now").click()
     expect(page.locator("#sign")).to_contain_text("Signed")
+
+
+def test_the_list_is_filtered_by_body_part_and_days(page: Page) -> None:
+    for name, part, day in (("old.dcm", "CHEST", "20240102"), ("new.dcm", "THORAX", "20250304")):
+        upload(page, name, dicom(BodyPartExamined=part, StudyDate=day))
+    links = page.locator(".study-link")
+    expect(links).to_have_count(2)
+    page.get_by_label("Body part").fill("thorax")
+    expect(links).to_have_text(["new.dcm"])
+    page.get_by_label("Body part").fill("")
+    expect(links).to_have_count(2)
+    page.get_by_label("From").fill("2024-01-02")
+    page.get_by_label("to", exact=True).fill("2024-12-31")
+    expect(links).to_have_text(["old.dcm"])
+    page.reload()
+    expect(page.get_by_label("From")).to_have_value("2024-01-02")
+    expect(links).to_have_text(["old.dcm"])

@@ -10,8 +10,9 @@ import { ageAndSex, dateOf } from "./viewer/patient.js";
 
 const SIZE = 50;
 const KEPT = "radweave.list";
-const wanted = { search: "", state: "", priority: "", holder: "", modality: "", offset: 0, sort: "created", descending: true, ...JSON.parse(sessionStorage.getItem(KEPT) ?? "{}") };
-const FILTERS = ["state", "priority", "holder", "modality"];
+const wanted = { search: "", state: "", priority: "", holder: "", modality: "", body_part: "", since: "", until: "", offset: 0, sort: "created", descending: true, ...JSON.parse(sessionStorage.getItem(KEPT) ?? "{}") };
+const FILTERS = ["state", "priority", "holder", "modality", "body_part", "since", "until"];
+const DAYS = ["since", "until"];
 const rows = new Map();
 let newest = 0;
 let isLost = false;
@@ -20,7 +21,7 @@ async function look() {
   const asked = ++newest;
   const query = new URLSearchParams({ offset: wanted.offset, limit: SIZE });
   if (wanted.search) query.set("search", wanted.search);
-  for (const name of FILTERS) if (wanted[name]) query.set(name, wanted[name]);
+  for (const name of FILTERS) if (wanted[name]) query.set(name, DAYS.includes(name) ? wanted[name].replaceAll("-", "") : wanted[name]);
   query.set("sort", wanted.sort);
   query.set("descending", wanted.descending);
   sessionStorage.setItem(KEPT, JSON.stringify({ ...Object.fromEntries(FILTERS.map((name) => [name, wanted[name]])), sort: wanted.sort, descending: wanted.descending }));
