@@ -6,7 +6,7 @@ A place that a candidate states for class c counts, as its finding does, by its 
 
 p_c is the probability of the class and q that of the stated sides, or zones, if the class is there. A zone counts as
 far as the side is right. Without a side there is no first term, and q_side is 1; without a zone there is no second. A
-candidate that states no place gets 0: a place is stated where it is likelier than not, and a wrong one costs.
+candidate that states no place gets 0: a place is stated from two thirds on, and a wrong one costs.
 """
 
 from __future__ import annotations
