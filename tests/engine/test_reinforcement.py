@@ -22,6 +22,8 @@ from radweave.core.batch import Batch, Generation
 from radweave.core.config import to_yaml
 from radweave.core.errors import InputError
 from radweave.data.dataset import Dataset
+from radweave.engine import reinforcement
+from radweave.engine.distributed import Ranks
 from radweave.engine.drafts import Draft, Drafter
 from radweave.engine.estimate import build_on_meta
 from radweave.engine.loop import StageTrainer, Watch
@@ -35,9 +37,11 @@ from radweave.engine.reinforcement import (
     _entropy,
     _with_one_end,
     advantages,
+    divergence,
 )
+from radweave.engine.rewards import Rewards, TrainingTexts
 from radweave.engine.run_folder import read_card
-from radweave.engine.stages import TrainingWatch
+from radweave.engine.stages import TrainingWatch, _rewarded
 from radweave.engine.train import train
 from radweave.labels import get_labeler
 from radweave.methods import resolve
@@ -263,6 +267,20 @@ def test_figures_count_groups_that_say_nothing(
     assert float(figures["constant"]) == 1.0
     assert "learns nothing" in caplog.text
     assert not gradient(loss, model).any()
+    caplog.clear()
+    monkeypatch.setattr(reinforcement, "count_over_batch", lambda count: count + 1)
+    objective()(model, studies(0))
+    assert not caplog.messages, "the slice of another process has a study that teaches"
+
+
+def test_all_processes_choose_by_the_rewards_of_the_first_one() -> None:
+    class Last(Ranks):
+        def from_first(self, value: Any) -> Any:
+            return {"reward": 0.5}
+
+    rewards, texts = Rewards({"length": 1.0}, TrainingTexts((), get_labeler("chexpert14"))), {"a": "b b"}
+    assert _rewarded(Last(1, 2), rewards, texts, texts, {}) == {"reward": 0.5}, "not its own, 1"
+    assert _rewarded(Ranks(), rewards, texts, {"a": "b"}, {}) == {"reward": 0.5, "reward_length": 0.5, "distinct": 1.0}
 
 
 def test_advantages_are_normalised_within_their_study_alone() -> None:
@@ -370,6 +388,30 @@ def test_edited_samples_are_a_share_of_the_group_and_no_part_of_what_is_watched(
     assert float(figures["reward_edited"]) == LetterRewards().parts(["ab"], ["a"])["place"][0]
     assert float(figures["reward"]) == LetterRewards().parts(["b"], ["a"])["place"][0]
     assert gradient(loss, model).any()
+
+
+def test_a_reward_reads_no_more_of_an_edited_sample_than_its_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, rewarding = writer(), objective(samples=2, edited=0.5)
+    monkeypatch.setattr(rewarding.editor.__class__, "edit", lambda self, text, reference, draws: "abba")
+    given(monkeypatch, model, [[[2], [3], [3]]])
+    _, figures = rewarding(model, studies(0))
+    assert float(figures["reward_edited"]) == LetterRewards().parts(["ab"], ["a"])["place"][0]
+
+
+def test_the_gradient_of_the_divergence_is_in_expectation_that_of_the_model_of_before() -> None:
+    """Value KL(p || q); gradient of KL(q || p), since what draws is not differentiated."""
+    generator = torch.Generator().manual_seed(0)
+    scores, other = torch.randn(2, 5, generator=generator, dtype=torch.float64)
+    scores.requires_grad_()
+    p, q = scores.log_softmax(0), other.log_softmax(0)
+    one = torch.ones(1, 1, dtype=torch.bool)
+    each = [divergence(p[word].reshape(1, 1), q[word].reshape(1, 1), one) for word in range(5)]
+    expected = sum((p[word].detach().exp() * value for word, value in enumerate(each)), torch.zeros(()))
+    assert float(expected.detach()) == pytest.approx(float((p.exp() * (p - q)).sum().detach()), abs=1e-12)
+    (found,) = torch.autograd.grad(expected, scores, retain_graph=True)
+    (wanted,) = torch.autograd.grad((q.exp() * (q - p)).sum(), scores)
+    torch.testing.assert_close(found, wanted)
+    assert float(wanted.abs().max()) > 0.01
 
 
 # The stage in the loop.
@@ -491,6 +533,11 @@ def test_without_epochs_a_configuration_is_the_one_of_before() -> None:
         ("baseline", ["stages.reward.select=loss"], "selects nothing"),
         ("baseline", ["stages.report.select=reward"], "stage that rewards drafts"),
         ("baseline", ["stages.reward.finetune={vision_encoder: full}"], "must be frozen as in the stage before"),
+        ("baseline", ["stages.reward.finetune={word_head: full}"], "reads a part that trains.*language_model"),
+        ("baseline", ["stages.report.finetune={word_head: full}"], "reads a part that trains.*language_model"),
+        ("baseline", ["stages.reward.break_even=0.125"], "which rewards does not name"),
+        ("baseline", ["stages.reward.break_even=0", "stages.reward.rewards.statements=1"], "greater than 0"),
+        ("baseline", ["stages.reward.break_even=1", "stages.reward.rewards.statements=1"], "less than 1"),
         ("baseline", ["stages.reward.losses={diagnosis: 1}"], "no such loss"),
         ("baseline", ["stages.reward.losses={report: -1}"], "greater than or equal to 0"),
         ("baseline", ["stages.report.losses.report=inf"], "less than or equal to 1000000"),

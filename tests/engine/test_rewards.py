@@ -83,7 +83,8 @@ def test_findings_agree_by_class_and_rare_ones_weigh_more() -> None:
     assert rare > common, "one report in six has a pneumothorax, every second one a large heart"
 
 
-def test_statements_pay_from_a_probability_of_one_fourth() -> None:
+@pytest.mark.parametrize("tau", [0.25, 0.125])
+def test_statements_pay_from_a_probability_on(tau: float) -> None:
     def stated(text: str) -> set[str]:
         (mentions,) = LABELER.label([text])
         return {n for n, m in mentions.items() if m.state is LabelState.POSITIVE and n != NO_FINDING}
@@ -93,10 +94,12 @@ def test_statements_pay_from_a_probability_of_one_fourth() -> None:
     expected = []
     for text, reference in zip(TEXTS, REFERENCES, strict=True):
         own, wanted = stated(text), stated(reference)
-        gain = sum(weight[n] * (0.75 if n in wanted else -0.25) for n in own)
-        most = 0.75 * max(sum(weight[n] for n in wanted), sum(weight.values()) / len(weight))
+        gain = sum(weight[n] * (1 - tau if n in wanted else -tau) for n in own)
+        most = (1 - tau) * max(sum(weight[n] for n in wanted), sum(weight.values()) / len(weight))
         expected.append(min(max(0.5 + gain / most / 2, 0.0), 1.0))
-    assert reward("statements") == pytest.approx(expected, abs=1e-12)
+    paying = Rewards({"statements": 1.0}, TrainingTexts(TRAINING, LABELER, break_even=tau))
+    assert paying.parts(TEXTS, REFERENCES)["statements"].tolist() == pytest.approx(expected, abs=1e-12)
+    assert tau != 0.25 or reward("statements") == pytest.approx(expected, abs=1e-12), "as it is by itself"
     assert len({*expected}) > 2
     finding, normal = "Right pneumothorax.", "The lungs are clear."
     right, wrong, silent, agreed = reward(

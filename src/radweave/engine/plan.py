@@ -32,7 +32,7 @@ from radweave.engine.rewards import CHANGE, refuse_unusable_rewards
 from radweave.methods.descriptors import DescriptorExtractor
 from radweave.methods.experiment import Experiment
 from radweave.methods.model import ReportModel, Served, Writes, device_of, named_parts, refuse_unknown
-from radweave.methods.stage import RewardStageConfig, StageConfig, apply_finetune
+from radweave.methods.stage import REPORT, RewardStageConfig, StageConfig, apply_finetune
 from radweave.metrics.priors import prior_reports
 from radweave.nn.decoding import DecodingConfig, refuse_too_long, refuse_uncompilable
 from radweave.nn.pretrained import quantization_config
@@ -322,6 +322,7 @@ def refuse_impossible_stages(experiment: Experiment, model: ReportModel) -> None
             refuse_unknown("losses", stage.validated, model.terms)
             refuse_unknown("withheld", tuple(stage.withheld), model.inputs)
             apply_finetune(model, stage.finetune)
+            refuse_unread_parts(stage, model)
             if stage.compiled != "nothing":
                 refuse_no_compiler(computes_on(model))
         except InputError as error:
@@ -331,6 +332,19 @@ def refuse_impossible_stages(experiment: Experiment, model: ReportModel) -> None
             ) from None
     for parameter, before in trained.items():
         parameter.requires_grad_(before)
+
+
+def refuse_unread_parts(stage: StageConfig, model: ReportModel) -> None:
+    """Refuse a stage none of whose losses, or of whose rewarded reports, reads a part that trains.
+
+    Raises:
+        InputError: naming the parts that are read.
+    """
+    terms = (REPORT,) if isinstance(stage, RewardStageConfig) else tuple(stage.losses)
+    read = dict.fromkeys(part for term in terms for part in model.terms[term].reads)
+    if stage.trained and not read.keys() & stage.trained.keys():
+        reason = "nothing that is computed in this stage reads a part that trains"
+        raise InputError(reason, field="finetune", got=", ".join(stage.trained), expected=f"of {', '.join(read)}")
 
 
 def is_skipped(experiment: Experiment, name: str, stage: StageConfig) -> bool:

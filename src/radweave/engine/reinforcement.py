@@ -40,7 +40,7 @@ from radweave.labels.text import sentences_by_part
 from radweave.methods.model import InputReader, ReportModel, required, writes_own
 from radweave.methods.stage import RewardStageConfig
 from radweave.nn.decoding import DecodingConfig, Prefixes
-from radweave.nn.global_batch import current_slice, mean_over_batch, of_first_rank
+from radweave.nn.global_batch import count_over_batch, current_slice, mean_over_batch, of_first_rank
 from radweave.nn.language_model import Decoder
 from radweave.nn.prompt import Slot
 
@@ -95,7 +95,10 @@ def surrogate(
 def divergence(
     log_probs: Float[Tensor, "rows tokens"], before: Float[Tensor, "rows tokens"], mask: Bool[Tensor, "rows tokens"]
 ) -> Float[Tensor, ""]:
-    """Mean over rows of the mean over tokens of q/p - log(q/p) - 1, an unbiased estimate of KL(p || q) per token.
+    """Mean over rows of the mean over tokens of q/p - log(q/p) - 1.
+
+    The sum over the tokens of drawn reports is an unbiased estimate of KL(p || q). The gradient at given samples is,
+    in expectation, that of KL(q || p) at every token, since p as what drew them is not differentiated.
 
     Source: Shao et al., arXiv:2402.03300, Eq. 4.
     """
@@ -289,8 +292,8 @@ class RewardObjective:
         compared, constant = advantages(
             torch.from_numpy(scores.reshape(studies, -1)), torch.from_numpy(baseline), stage.algorithm
         )
-        if bool(constant.all()):
-            LOGGER.warning("an update learns nothing: all samples of each of its studies have one reward")
+        if not count_over_batch(int((~constant).sum())):
+            LOGGER.warning("an update learns nothing of its rewards: all samples of each of its studies have one")
         row = [study for study in range(studies) for _ in range(stage.samples)]
         drawn = Drawn.of([ids for ids, _ in samples], row, model.language_model, self.decoding.max_new_tokens)
         all_words = policy(batch, drawn, prefixes)
@@ -343,13 +346,18 @@ class RewardObjective:
             first, *others = [(ids, decode(self.tokenizer, ids)) for ids in reports]
             likeliest.append(first[1])
             for number, (ids, text) in enumerate(others):
-                changed = text
-                if number >= stage.samples - stage.num_edited:
-                    changed = self.editor.edit(text, reference, draws)
-                    ids = encode(self.tokenizer, changed)[: self.decoding.max_new_tokens] if changed != text else ids
-                samples.append((ids, changed))
-                edited.append(number >= stage.samples - stage.num_edited)
+                is_edited = number >= stage.samples - stage.num_edited
+                samples.append(self._edited(ids, text, reference, draws) if is_edited else (ids, text))
+                edited.append(is_edited)
         return likeliest, samples, edited
+
+    def _edited(self, ids: list[int], text: str, reference: str, draws: random.Random) -> tuple[list[int], str]:
+        """Ids and text of an edited sample; the reward reads no more of it than its ids say."""
+        changed, most = self.editor.edit(text, reference, draws), self.decoding.max_new_tokens
+        if changed == text:
+            return ids, text
+        whole = encode(self.tokenizer, changed)
+        return whole[:most], changed if len(whole) <= most else decode(self.tokenizer, whole[:most])
 
     def _reward(
         self, likeliest: Sequence[str], samples: Sequence[tuple[list[int], str]], batch: Batch

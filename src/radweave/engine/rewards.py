@@ -23,6 +23,7 @@ from radweave.labels.contradictions import contradictions
 from radweave.labels.text import sentences_by_part
 from radweave.methods.model import TrainingView
 from radweave.methods.outside import load_reward, outside_rewards, package_of
+from radweave.methods.stage import BREAK_EVEN
 from radweave.metrics.clinical import is_positive, label_pairs, states_of
 from radweave.metrics.language import MAX_ORDER, cider, hf_bleu
 from radweave.metrics.ngrams import PairedTexts, ReportStatistics, count_ngrams, count_pairs, pair_counts
@@ -41,8 +42,6 @@ CHANGE, RADGRAPH = "change", "radgraph"
 
 RARITY: Final = 0.5
 """A class weighs its share of the training reports to the power of minus this."""
-BREAK_EVEN: Final = 0.25
-"""Probability of a finding from which on it pays to state it."""
 REPEATED: Final = 3
 """Words of a sequence that is repeated."""
 REWARDED_CHANGES: Final[tuple[Change, ...]] = ("changed", "worse", "better")
@@ -54,17 +53,24 @@ CACHED_GRAPHS: Final = 65_536
 class TrainingTexts:
     """The reports of the training split, and the labeler of the run.
 
-    ``radgraph`` is the folder with RadGraph's weights, which are read onto ``device``.
+    ``radgraph`` is the folder with RadGraph's weights, which are read onto ``device``. A finding that is stated pays
+    from the probability ``break_even`` on.
     """
 
     texts: tuple[str, ...]
     labeler: Labeler
     radgraph: Path | None = None
     device: str = "cpu"
+    break_even: float = BREAK_EVEN
 
     @classmethod
     def of(
-        cls, view: TrainingView, labeler: Labeler, radgraph: Path | None = None, device: str = "cpu"
+        cls,
+        view: TrainingView,
+        labeler: Labeler,
+        radgraph: Path | None = None,
+        device: str = "cpu",
+        break_even: float = BREAK_EVEN,
     ) -> TrainingTexts:
         """The reports of a view.
 
@@ -74,7 +80,7 @@ class TrainingTexts:
         if view.split != "train":
             reason = "class weights and document frequencies of rewards are of the training split alone"
             raise InputError(reason, field="rewards", got=view.split, expected="train")
-        return cls(tuple(view.reports), labeler, radgraph, device)
+        return cls(tuple(view.reports), labeler, radgraph, device, break_even)
 
 
 class FindingsReward:
@@ -115,17 +121,22 @@ class StatementsReward(FindingsReward):
 
         r = 1/2 + sum_c w_c t_c (r_c - tau) / (2 (1 - tau) max(sum_c w_c r_c, mean_c w_c))
 
-    A statement pays from a probability of tau on. F1 over all studies is highest where findings are stated from a
-    probability of half of that F1 on, so that tau = 1/4 suits an F1 around one half. ``FindingsReward`` averages over
-    studies instead, and where most studies are normal it is highest for drafts that state next to nothing.
+    A statement pays from a probability of tau on, ``break_even``. F1 over all studies is highest where findings are
+    stated from a probability of half of that F1 on, so that 1/4 suits an F1 around one half. ``FindingsReward``
+    averages over studies instead, and where most studies are normal it is highest for drafts that state next to
+    nothing.
 
     Source of the threshold: Lipton et al., "Optimal thresholding of classifiers to maximize F1 measure", ECML 2014.
     """
 
+    def __init__(self, training: TrainingTexts) -> None:
+        super().__init__(training)
+        self.break_even = training.break_even
+
     def __call__(self, texts: Sequence[str], references: Sequence[str]) -> Floats:
         own, wanted = self._read(texts), self._read(references)
-        gain = (own & wanted) @ self.weights - BREAK_EVEN * (own @ self.weights)
-        most = (1 - BREAK_EVEN) * np.maximum(wanted @ self.weights, self.weights.mean())
+        gain = (own & wanted) @ self.weights - self.break_even * (own @ self.weights)
+        most = (1 - self.break_even) * np.maximum(wanted @ self.weights, self.weights.mean())
         return np.asarray(np.clip(0.5 + 0.5 * gain / most, 0.0, 1.0), dtype=np.float64)
 
 

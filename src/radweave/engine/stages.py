@@ -418,7 +418,7 @@ def _objective(training: Training, stage: RewardStageConfig) -> RewardObjective:
     """The rewards of a stage, and how reports are drawn for them."""
     view = training.view(training.dataset, training.splits["train"].of(stage.mixture))
     labeler = get_labeler(training.experiment.data.label_set)
-    texts = TrainingTexts.of(view, labeler, stage.radgraph_folder, str(device_of(training.model)))
+    texts = TrainingTexts.of(view, labeler, stage.radgraph_folder, str(device_of(training.model)), stage.break_even)
     rewards, editor = Rewards(stage.rewards, texts), Editor(labeler)
     priors = prior_reports(view.studies) if rewards.with_priors else {}
     return RewardObjective(stage, rewards, training.tokenizer, training.experiment.decoding, editor, priors)
@@ -572,23 +572,33 @@ def validate(
         figures |= ranks.from_first(corpus_scores(dict(texts), prepared.references) if ranks.is_first else {})
         if rewards is not None:
             priors = prior_reports(training.dataset.studies("val")) if rewards.with_priors else {}
-            figures |= _rewarded(rewards, dict(texts), prepared.references, priors)
+            figures |= _rewarded(ranks, rewards, dict(texts), prepared.references, priors)
             if len(prepared.references) > 1 and figures["distinct"] * len(prepared.references) < 2:
                 training.watch.note("the rewarded decoder writes one and the same report for every validation study")
     return figures
 
 
 def _rewarded(
-    rewards: Rewards, drafts: Mapping[str, str], references: Mapping[str, str], priors: Mapping[str, str]
+    ranks: Ranks,
+    rewards: Rewards,
+    drafts: Mapping[str, str],
+    references: Mapping[str, str],
+    priors: Mapping[str, str],
 ) -> dict[str, float]:
-    """Mean rewards of drafts, and the share of drafts that are distinct; ``priors`` are reports of prior studies."""
+    """Mean rewards of drafts, and the share of drafts that are distinct; ``priors`` are reports of prior studies.
+
+    The first rank reads the rewards for all: all must choose the same epoch, and a reward of another package may differ
+    from rank to rank.
+    """
+    if not ranks.is_first:
+        return dict(ranks.from_first(None))
     own = list(references)
     parts = rewards.parts(
         [drafts[name] for name in own], [references[name] for name in own], [priors.get(name) for name in own]
     )
     by_name = {f"{REWARD}_{name}": float(values.mean()) for name, values in parts.items()}
     distinct = len({drafts[name] for name in own}) / len(own)
-    return {REWARD: float(rewards.total(parts).mean()), **by_name, "distinct": distinct}
+    return dict(ranks.from_first({REWARD: float(rewards.total(parts).mean()), **by_name, "distinct": distinct}))
 
 
 @contextmanager

@@ -28,6 +28,8 @@ REPORT = "report"
 """The term of the reports, by which every method chooses its epoch."""
 REWARD = "reward"
 """The stage that rewards drafts, and the mean reward of validation drafts."""
+BREAK_EVEN = 0.25
+"""Probability of a finding from which on the reward ``statements`` pays for it."""
 
 
 class OptimizerConfig(Config):
@@ -138,7 +140,8 @@ class RewardStageConfig(StageConfig):
     weighs the divergence from the model as it was before the stage. A share ``edited`` of a study's samples is edited
     towards the reference: a sentence of it is put in, or one that it contradicts is taken out. ``rewards`` maps names
     (``radweave.engine.rewards``) to weights; their weighted mean is the reward, and one of weight 0 is only measured.
-    ``radgraph`` is a local folder with the weights that the reward of that name reads.
+    ``radgraph`` is a local folder with the weights that the reward of that name reads. The reward ``statements`` pays
+    for stating a finding from the probability ``break_even`` on.
     ``losses`` may name terms that are weighed beside it, such as the likelihood of the reference. An empty
     ``finetune`` trains what the stage before trains. Dropout is off: the policy that is trained is the one that is
     drawn from.
@@ -162,6 +165,7 @@ class RewardStageConfig(StageConfig):
         default_factory=lambda: {"findings": 1.0, "cider": 0.5, "repetition": 0.1, "contradictions": 0.1}
     )
     radgraph: str | None = None
+    break_even: float = Field(default=BREAK_EVEN, gt=0, lt=1)
 
     @property
     def radgraph_folder(self) -> Path | None:
@@ -178,6 +182,8 @@ class RewardStageConfig(StageConfig):
             raise ValueError("no reward has a weight above 0")
         if self.radgraph is not None and "radgraph" not in self.rewards:
             raise ValueError("radgraph is the folder of the reward of that name, which rewards does not name")
+        if self.break_even != BREAK_EVEN and "statements" not in self.rewards:
+            raise ValueError("break_even is of the reward statements, which rewards does not name")
         if self.select == "loss":
             raise ValueError("the loss of this stage is a surrogate of a gradient and selects nothing")
         if self.compiled != "nothing":
