@@ -376,6 +376,41 @@ def test_an_edit_brings_a_report_towards_its_reference(text: str, edits: set[str
     assert {editor.edit(text, REFERENCE, random.Random(seed)) for seed in range(40)} == edits
 
 
+@pytest.mark.parametrize(
+    ("text", "edits"),
+    [
+        (
+            "FINDINGS: The lungs are clear. IMPRESSION: Normal bones.",
+            {
+                "FINDINGS: Small left pleural effusion. The lungs are clear. IMPRESSION: Normal bones.",
+                "FINDINGS: The lungs are clear. IMPRESSION: Left effusion. Normal bones.",
+            },
+        ),
+        # Cut before its second section, or without any.
+        (
+            "FINDINGS: The lungs are clear.",
+            {f"FINDINGS: {one}. The lungs are clear." for one in ("Small left pleural effusion", "Left effusion")},
+        ),
+        (
+            "The lungs are clear.",
+            {f"{one}. The lungs are clear." for one in ("Small left pleural effusion", "Left effusion")},
+        ),
+    ],
+)
+def test_a_sentence_comes_into_its_section_or_into_the_one_that_there_is(text: str, edits: set[str]) -> None:
+    editor, reference = (
+        Editor(get_labeler("chexpert14")),
+        "FINDINGS: Small left pleural effusion. IMPRESSION: Left effusion.",
+    )
+    assert {editor.edit(text, reference, random.Random(seed)) for seed in range(40)} == edits
+
+
+def test_a_sentence_of_a_report_without_sections_comes_into_the_first_one() -> None:
+    text = "FINDINGS: The lungs are clear. IMPRESSION: Normal bones."
+    edited = Editor(get_labeler("chexpert14")).edit(text, "Small left pleural effusion.", random.Random(0))
+    assert edited == "FINDINGS: Small left pleural effusion. The lungs are clear. IMPRESSION: Normal bones."
+
+
 def test_edited_samples_are_a_share_of_the_group_and_no_part_of_what_is_watched(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -20,7 +20,7 @@ import logging
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -31,12 +31,13 @@ from torch.func import functional_call
 
 from radweave.core.batch import Batch
 from radweave.core.errors import InputError
+from radweave.core.study import NO_SECTION, join_sections, split_sections
 from radweave.data.tokenizer import decode, encode
 from radweave.drafting.candidates import Candidate, Sentence, SentenceLabels, compose
 from radweave.engine.rewards import Floats, Rewards
 from radweave.labels import Labeler
 from radweave.labels.contradictions import takes_back
-from radweave.labels.text import sentences_by_part
+from radweave.labels.text import split_sentences
 from radweave.methods.model import InputReader, ReportModel, required, writes_own
 from radweave.methods.stage import RewardStageConfig
 from radweave.nn.decoding import DecodingConfig, Prefixes
@@ -119,10 +120,13 @@ class Editor:
         """The text with one edit, drawn among those that there are; as it is where there is none.
 
         A sentence of the reference is put in that states a finding which the text does not state, in place of what
-        denies it; where there is none, any that the text does not have. A sentence of the text is taken out that the
-        reference takes back, or that takes back one of the reference.
+        denies it; where there is none, any that the text does not have. It comes into its own section, or into the
+        first one of a text that lacks that. A sentence of the text is taken out that the reference takes back, or that
+        takes back one of the reference.
         """
         own, wanted = _sentences(text, "report"), _sentences(reference, "finding")
+        parts = {sentence.part for sentence in own}
+        wanted = [one if one.part in parts or not own else replace(one, part=own[0].part) for one in wanted]
         self.labels.read(sentence.text for sentence in (*own, *wanted))
         edits = list(dict.fromkeys(filter(None, (*self._put_in(own, wanted), *self._taken_out(own, wanted)))))
         return draws.choice(edits) if edits else text
@@ -153,7 +157,11 @@ class Editor:
 
 
 def _sentences(text: str, kind: Any) -> list[Sentence]:
-    return [Sentence(sentence, kind, -1, part) for part, sentence in sentences_by_part(text)]
+    sections = split_sections(text)
+    parts = sections if sections and join_sections(sections) == text else {NO_SECTION: text}
+    return [
+        Sentence(sentence, kind, -1, part) for part, content in parts.items() for sentence in split_sentences(content)
+    ]
 
 
 # The policy: log-probabilities of reports after a method's own inputs.
