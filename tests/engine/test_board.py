@@ -36,6 +36,8 @@ def test_a_training_run_shows_its_figures_and_drafts(toy_dataset: Dataset, tmp_p
     assert [event.step for event in logged.Scalars("validation loss")] == [3, 6]
     texts = logged.Tensors("sample 1/text_summary")
     assert len(texts) == 2
+    (image,) = logged.Images("image 1")
+    assert (image.height, image.width) == (32, 32)
     words = texts[0].tensor_proto.string_val[0].decode()
     assert "**draft**" in words
     assert any((study.report or "-") in words for study in toy_dataset.studies("val"))

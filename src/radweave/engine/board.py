@@ -1,4 +1,4 @@
-"""Boards for training runs: figures and sample reports in TensorBoard, figures in Weights & Biases.
+"""Boards for training runs: figures, sample reports and their images in TensorBoard, figures in Weights & Biases.
 
 Both packages are optional extras.
 """
@@ -9,10 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from radweave.core.extras import refuse_without
 from radweave.engine.loop import Watch
+
+if TYPE_CHECKING:
+    from radweave.engine.stages import Sample
 
 BoardKind = Literal["tensorboard", "wandb"]
 BOARDS: tuple[BoardKind, ...] = ("tensorboard", "wandb")
@@ -25,8 +28,8 @@ class Board(Protocol):
         """Add the numbers of one update or validation; None is skipped."""
         ...
 
-    def reports(self, stage: str, step: int, samples: Sequence[tuple[str, str]]) -> None:
-        """Add drafts with their reference reports."""
+    def reports(self, stage: str, step: int, samples: Sequence[Sample]) -> None:
+        """Add drafts with their reference reports and images."""
         ...
 
     def write_below(self, folder: Path) -> None:
@@ -54,6 +57,8 @@ class TensorBoard:
         _needed("tensorboard")
         self._folder = folder
         self._writers: dict[str, Any] = {}
+        self._shown: set[str] = set()
+        """Stages whose images were added: they stay the same."""
 
     def write_below(self, folder: Path) -> None:
         self._folder = folder / "tensorboard"
@@ -63,10 +68,13 @@ class TensorBoard:
             if value is not None:
                 self._writer(stage, step).add_scalar(name, value, step)
 
-    def reports(self, stage: str, step: int, samples: Sequence[tuple[str, str]]) -> None:
+    def reports(self, stage: str, step: int, samples: Sequence[Sample]) -> None:
         writer = self._writer(stage, step)
-        for number, (draft, target) in enumerate(samples, start=1):
-            writer.add_text(f"sample {number}", f"**draft**\n\n{draft}\n\n**report**\n\n{target}", step)
+        for number, sample in enumerate(samples, start=1):
+            writer.add_text(f"sample {number}", f"**draft**\n\n{sample.draft}\n\n**report**\n\n{sample.report}", step)
+            if stage not in self._shown:
+                writer.add_image(f"image {number}", sample.image, step, dataformats="HW")
+        self._shown.add(stage)
         writer.flush()
 
     def close(self) -> None:
@@ -81,7 +89,7 @@ class TensorBoard:
 
 
 class WandbBoard:
-    """A Weights & Biases run, opened with the first figure. Figures only: report texts stay on this machine."""
+    """A Weights & Biases run, opened with the first figure. Figures only: texts and images stay on this machine."""
 
     def __init__(self, folder: Path) -> None:
         self._wandb = _needed("wandb")
@@ -98,7 +106,7 @@ class WandbBoard:
         # Each stage counts from 1, and a wandb run must not go back: the step is a figure of its own.
         self._run.log({f"{stage}/step": step, **known})
 
-    def reports(self, stage: str, step: int, samples: Sequence[tuple[str, str]]) -> None:
+    def reports(self, stage: str, step: int, samples: Sequence[Sample]) -> None:
         pass
 
     def close(self) -> None:

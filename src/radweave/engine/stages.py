@@ -11,10 +11,11 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import ValidationError
 from torch import Tensor, nn
 
@@ -219,17 +220,28 @@ NUM_SAMPLES = 4
 """Validation studies with drafts after each epoch."""
 
 
+class Sample(NamedTuple):
+    """A draft, its reference, and the first image of the study (H, W) uint8; of a scan the middle slice."""
+
+    draft: str
+    report: str
+    image: NDArray[np.uint8]
+
+
 def with_samples(training: Training, name: str, watch: Watch) -> Watch:
-    """The watch, with sample reports after each epoch of the last stage."""
+    """The watch, with samples after each epoch of the last stage."""
     show = training.watch.samples
     if show is None or not training.ranks.is_first or name != list(training.experiment.named_stages())[-1]:
         return watch
     examples = training.splits["val"].of(training.last_stage.mixture).examples[:NUM_SAMPLES]
+    first = [example.pixels[0] for example in examples]
+    images = [one if one.ndim == 2 else one[len(one) // 2] for one in first]
 
     def epoch(number: int, figures: dict[str, float | None]) -> None:
         watch.epoch(number, figures)
-        drafts = [draft.text for draft in training.drafter.drafts(examples)]
-        show(name, number + 1, [(draft, example.report or "") for draft, example in zip(drafts, examples, strict=True)])
+        drafts = training.drafter.drafts(examples)
+        pairs = zip(drafts, images, strict=True)
+        show(name, number + 1, [Sample(one.text, one.example.report or "", image) for one, image in pairs])
 
     return replace(watch, epoch=epoch)
 
@@ -265,8 +277,8 @@ Item = TypeVar("Item")
 class TrainingWatch:
     """Callbacks of a training: progress of images and features, and a ``Watch`` per stage.
 
-    ``began(folder)`` gets the training folder once. ``samples(stage, step, [(draft, report), ...])`` gets a few
-    validation reports after each epoch of the last stage.
+    ``began(folder)`` gets the training folder once. ``samples(stage, step, [Sample, ...])`` gets a few
+    validation studies after each epoch of the last stage.
     """
 
     images: Callable[[int, int], None] | None = None
@@ -274,7 +286,7 @@ class TrainingWatch:
     stage: Callable[[str], Watch] = lambda name: Watch()
     note: Callable[[str], None] = lambda text: None
     began: Callable[[Path], None] = lambda folder: None
-    samples: Callable[[str, int, list[tuple[str, str]]], None] | None = None
+    samples: Callable[[str, int, list[Sample]], None] | None = None
 
 
 @dataclass(slots=True)
