@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from radweave.core.errors import InputError
 from radweave.data.dataset import Dataset
 from tests.command_line import radweave
 from tests.toys import ROOT, TOY_OVERRIDES, TOY_SIZES, write_toy_dataset
@@ -35,6 +38,34 @@ def test_fast_verbs_import_nothing_heavy(arguments: list[str]) -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.rstrip().endswith("LOADED []")
+
+
+def test_a_command_ends_without_a_search_for_garbage() -> None:
+    script = (
+        "import gc, sys; from radweave.cli import main\n"
+        "gc.freeze = lambda: print('FROZEN')\n"
+        "sys.argv = ['radweave', '--version']\n"
+        "main()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[1:] == ["FROZEN"]
+
+
+@pytest.mark.parametrize(("verb", "out"), [("generate", "drafts.txt"), ("explain", "page")])
+def test_a_run_is_restored_without_garbage_collection(
+    verb: str, out: str, toy_run: Path, toy_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collects = []
+
+    def refused(folder: Path) -> NoReturn:
+        collects.append(gc.isenabled())
+        raise InputError("seen", file=folder)
+
+    monkeypatch.setattr("radweave.engine.restore.restore", refused)
+    done = radweave(verb, toy_run, toy_dataset.image_path("images/1_0.png"), "--out", tmp_path / out)
+    assert "seen" in done.stderr
+    assert collects == [False]
+    assert gc.isenabled()
 
 
 def test_help_names_every_verb_and_the_notice() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from radweave.core.errors import InputError
 from radweave.data.tokenizer import BpeTokenizerConfig
@@ -176,8 +177,22 @@ def test_a_forked_child_gets_its_own_workers(tmp_path: Path) -> None:
 
 
 def test_the_reader_imports_no_torch() -> None:
-    code = "import sys, radweave.io.parsers\nassert 'torch' not in sys.modules and 'transformers' not in sys.modules"
+    parsers = "from radweave.io import dicom_parse, parsers, raster_parse, volume_parse"
+    code = f"import sys\n{parsers}\nassert 'torch' not in sys.modules and 'transformers' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_reader_of_a_png_imports_no_pydicom_and_no_nibabel(tmp_path: Path) -> None:
+    path = tmp_path / "image.png"
+    Image.new("L", (8, 8), 90).save(path)
+    code = (
+        "import sys\nfrom radweave.io.parsers import TASKS\n"
+        f"request = {{'path': {str(path)!r}, 'max_side_px': 64, 'max_pixels': 4096}}\n"
+        "assert TASKS['raster'](request)[1]['pixels'].shape == (8, 8)\n"
+        "print([name for name in ('pydicom', 'gdcm', 'nibabel') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize("kind", ["u1", "i1", "u2", "i2", "u4", "i4", "f4", "f8"])

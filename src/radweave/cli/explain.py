@@ -7,7 +7,16 @@ from typing import Annotated, Literal
 
 import typer
 
-from radweave.cli.options import DataInstead, Decoding, Force, Overwrite, OwnDecoder, RunFolder, Untrained
+from radweave.cli.options import (
+    DataInstead,
+    Decoding,
+    Force,
+    Overwrite,
+    OwnDecoder,
+    RunFolder,
+    Untrained,
+    without_collection,
+)
 from radweave.core.errors import InputError, printable
 from radweave.core.study import RESEARCH_ONLY
 
@@ -36,13 +45,14 @@ def explain(
         raise InputError("give the image files of one study, or --data with a dataset folder")
     if (data is None) != (study is None):
         raise InputError("--data and --study go together", field="--data" if data is None else "--study")
-    from radweave.engine.restore import restore
-    from radweave.inference.explain import explain_files, explain_study
-    from radweave.inference.predictor import Predictor
-    from radweave.nn.decoding import chosen_options
+    with without_collection():
+        from radweave.engine.restore import restore
+        from radweave.inference.explain import explain_files, explain_study
+        from radweave.inference.predictor import Predictor
+        from radweave.nn.decoding import chosen_options
 
-    options = chosen_options(decoding or (), own_decoder=own_decoder)
-    restored = restore(run)
+        options = chosen_options(decoding or (), own_decoder=own_decoder)
+        restored = restore(run)
     predictor = Predictor.of(restored, untrained=untrained, decoding=options)
     if data is not None and study is not None:
         page = explain_study(

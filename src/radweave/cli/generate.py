@@ -22,7 +22,9 @@ from radweave.cli.options import (
     ShardSize,
     SplitName,
     Untrained,
+    bulk,
     known_split,
+    without_collection,
 )
 from radweave.core.errors import InputError, printable
 from radweave.core.json_files import json_text
@@ -94,18 +96,18 @@ def generate(
     chosen = _chosen_format(data, out, report_format, as_json=as_json)
     context = {"indication": indication, "technique": technique, "findings": findings}
     _refuse_contradictions(images or [], data, out, view or [], chosen, context, at_test or (), overwrite=overwrite)
-    from radweave.cli.options import bulk
-    from radweave.engine.distributed import Ranks
-    from radweave.engine.restore import restore
-    from radweave.inference.bulk import DRAFTS, draft_row, generate_files, generate_split, group_images
-    from radweave.inference.pictures import stated_view
-    from radweave.inference.predictor import Predictor
-    from radweave.inference.shards import locked_output
-    from radweave.nn.decoding import chosen_options
+    with without_collection():
+        from radweave.engine.distributed import Ranks
+        from radweave.engine.restore import restore
+        from radweave.inference.bulk import DRAFTS, draft_row, generate_files, generate_split, group_images
+        from radweave.inference.pictures import stated_view
+        from radweave.inference.predictor import Predictor
+        from radweave.inference.shards import locked_output
+        from radweave.nn.decoding import chosen_options
 
-    views = [stated_view(text) for text in view or []]
-    options = chosen_options(decoding or (), own_decoder=own_decoder)
-    restored = restore(run)
+        views = [stated_view(text) for text in view or []]
+        options = chosen_options(decoding or (), own_decoder=own_decoder)
+        restored = restore(run)
     predictor = Predictor.of(restored, untrained=untrained, decoding=options)
     if data is not None and out is not None:
         with bulk("reports") as (ranks, reading, progress):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -71,6 +72,16 @@ def known_split(name: str) -> Split:
 def comma_separated(text: str | None) -> tuple[str, ...]:
     """The names in an option that takes several."""
     return tuple(name.strip() for name in (text or "").split(",") if name.strip())
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Imports and a restored model without garbage collection, which takes a fifth of their time and finds little."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 @contextmanager
