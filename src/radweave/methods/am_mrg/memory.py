@@ -39,6 +39,8 @@ class HopfieldMemory(nn.Module):
     or nothing.
     """
 
+    tokens_per_class = 1
+
     def __init__(self, network: Hopfield, pattern_dim: int, state_norm: nn.Module, output_norm: nn.Module) -> None:
         super().__init__()
         self.network = network
@@ -94,6 +96,8 @@ class HopfieldMemory(nn.Module):
 
 class NoMemory(nn.Module):
     """Nothing is recalled: rows 1 to 3 of Table IV."""
+
+    tokens_per_class = 0
 
     def __init__(self, width: int) -> None:
         super().__init__()

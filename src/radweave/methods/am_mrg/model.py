@@ -20,7 +20,6 @@ from radweave.data.tokenizer import encode
 from radweave.methods.am_mrg.disease_queries import DiseaseHeads, DiseaseQueryFormer, QueryFormerConfig, Reading
 from radweave.methods.am_mrg.memory import (
     Memory,
-    NoMemory,
     NoReportMemoryConfig,
     NoVisualMemoryConfig,
     Recollection,
@@ -214,7 +213,7 @@ class AmMrgModel(ReportModel):
     @property
     def absent_inputs(self) -> frozenset[str]:
         parts = {"regions": self.visual_memory, "reports": self.report_memory}
-        return frozenset(name for name, memory in parts.items() if isinstance(memory, NoMemory))
+        return frozenset(name for name, memory in parts.items() if not memory.tokens_per_class)
 
     def loss(self, batch: Batch, terms: Sequence[str]) -> dict[str, Tensor]:
         """Losses of stage 1: ``disease`` (binary cross-entropy, Eq. 11), ``orthogonality`` of the diseases, and
@@ -230,11 +229,11 @@ class AmMrgModel(ReportModel):
 
     def prompt_tokens(self, study: StudySize) -> int:
         """The prompt with [F; Q_f; F']: a token per disease of each memory that is there."""
-        memories = sum(not isinstance(memory, NoMemory) for memory in (self.visual_memory, self.report_memory))
+        per_class = self.visual_memory.tokens_per_class + self.report_memory.tokens_per_class
         slots = {
             "image": study.views * (study.tokens if self.image_grid is None else self.image_grid**2),
             "queries": self.query_former.num_image_queries,
-            "memory": memories * len(self.classes),
+            "memory": per_class * len(self.classes),
         }
         return self.prompt.length(slots, study.context)
 

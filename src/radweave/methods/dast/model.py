@@ -275,8 +275,8 @@ class DastModel(ReportModel):
 
     @property
     def absent_inputs(self) -> frozenset[str]:
-        parts = {"exemplar": isinstance(self.retrieval, NoRetrieval), "fusion": isinstance(self.fusion, NoFusion)}
-        return frozenset(name for name, is_absent in parts.items() if is_absent)
+        tokens = {"exemplar": self.retrieval.max_tokens, "fusion": self.fusion.appended(len(self.classes))}
+        return frozenset(name for name, most in tokens.items() if not most)
 
     def loss(self, batch: Batch, terms: Sequence[str]) -> dict[str, Tensor]:
         """Losses: ``disease`` (binary cross-entropy) and ``contrastive`` of stage 1, ``report`` of stage 2, and for

@@ -121,6 +121,8 @@ class FeatureDifference(nn.Module):
         space: which space that is; the caller computes Z and E_i in it.
     """
 
+    tokens_per_case = 1
+
     def __init__(
         self,
         dim: int,
@@ -174,6 +176,7 @@ class NoDifference(nn.Module):
     """No change features, and no difference pass ("w/o Feature Difference" of Table 2)."""
 
     space: Space = "shared"
+    tokens_per_case = 0
 
     def __init__(self, dim: int) -> None:
         super().__init__()

@@ -348,7 +348,7 @@ class DiffRGenNetModel(ReportModel):
     def absent_inputs(self) -> frozenset[str]:
         if isinstance(self.retrieval, NoRetrieval):
             return frozenset({"similar", "difference"})
-        return frozenset({"difference"}) if isinstance(self.difference, NoDifference) else frozenset()
+        return frozenset() if self.difference.tokens_per_case else frozenset({"difference"})
 
     def loss(self, batch: Batch, terms: Sequence[str]) -> dict[str, Tensor]:
         """Losses: ``report`` per token, ``disease`` (Eq. 9), ``matching`` (Eq. 8), and ``words`` of the word head."""
@@ -361,8 +361,8 @@ class DiffRGenNetModel(ReportModel):
     def prompt_tokens(self, study: StudySize) -> int:
         """The memory [F; similar; difference] and a token per disease, in the prompt or read beside it."""
         cases = self.retrieval.num_cases + study.prior
-        passes = 1 if isinstance(self.difference, NoDifference) else 2
-        slots = {"memory": study.views * study.tokens + passes * cases, "diseases": len(self.classes)}
+        per_case = 1 + self.difference.tokens_per_case
+        slots = {"memory": study.views * study.tokens + per_case * cases, "diseases": len(self.classes)}
         if isinstance(self.language_model, CrossAttentionLanguageModel):
             return sum(slots.values()) + study.context
         return self.template.length(slots, study.context)

@@ -94,6 +94,10 @@ class NoisyOrDiagnosis(nn.Module):
         """The classes found, as token ids."""
         return text.tokens(self.findings(logits))
 
+    def longest(self, text: DiagnosisText) -> int:
+        """Tokens of the words of all classes."""
+        return text.longest
+
     def loss(
         self,
         logits: Float[Tensor, "batch classes"],
@@ -126,6 +130,9 @@ class NoDiagnosis(nn.Module):
 
     def words(self, logits: Float[Tensor, "batch 0"], text: DiagnosisText) -> TokenSlot:
         return logits.long(), logits.bool()
+
+    def longest(self, text: DiagnosisText) -> int:
+        return 0
 
     def loss(
         self, logits: Float[Tensor, "batch 0"], class_labels: Int[Tensor, "batch classes"], policy: UncertainPolicy

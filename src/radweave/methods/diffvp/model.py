@@ -19,13 +19,12 @@ from radweave.core.errors import InputError
 from radweave.core.evidence import DraftEvidence
 from radweave.core.map_kinds import KEY as MAP_KIND
 from radweave.data.tokenizer import encode
-from radweave.methods.diffvp.diagnosis import Diagnosis, DiagnosisSetting, NoDiagnosis, NoisyOrConfig
+from radweave.methods.diffvp.diagnosis import Diagnosis, DiagnosisSetting, NoisyOrConfig
 from radweave.methods.diffvp.difference import (
     Comparison,
     Difference,
     DifferenceConfig,
     DifferenceSetting,
-    NoDifference,
     NoDifferenceConfig,
     importance_weights,
     top_share,
@@ -401,11 +400,11 @@ class DiffvpModel(ReportModel):
 
     @property
     def absent_inputs(self) -> frozenset[str]:
-        parts = {
-            "difference": isinstance(self.difference, NoDifference),
-            "diagnosis": isinstance(self.diagnosis, NoDiagnosis),
+        tokens = {
+            "difference": self.difference.prompt_tokens,
+            "diagnosis": self.diagnosis.longest(self.diagnosis_text),
         }
-        return frozenset(name for name, is_absent in parts.items() if is_absent)
+        return frozenset(name for name, most in tokens.items() if not most)
 
     def loss(self, batch: Batch, terms: Sequence[str]) -> dict[str, Tensor]:
         """Losses of the encoder (``disease``, ``words``), of E (``diagnosis``), of a language model from nothing
@@ -427,7 +426,7 @@ class DiffvpModel(ReportModel):
         slots = {
             "image": len(self.resampler.transformer.queries),
             "difference": self.difference.prompt_tokens,
-            "diagnosis": 0 if isinstance(self.diagnosis, NoDiagnosis) else self.diagnosis_text.longest,
+            "diagnosis": self.diagnosis.longest(self.diagnosis_text),
         }
         return self.prompt.length(slots, study.context)
 
