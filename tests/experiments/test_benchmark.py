@@ -106,6 +106,9 @@ from tests.toys import TOY_OVERRIDES, TOY_SIZES, rewrite_card, write_followed_da
 
 pytestmark = pytest.mark.long
 
+Finished = tuple[BenchRequest, BenchResult, list[str]]
+"""A benchmark, its result and what it said."""
+
 OVERRIDES = (
     *(option for option in TOY_OVERRIDES if not option.startswith("stages")),
     *(
@@ -132,9 +135,7 @@ def request_for(dataset: Dataset, out: Path, **changes: object) -> BenchRequest:
 
 
 @pytest.fixture(scope="module")
-def finished(
-    toy_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[BenchRequest, BenchResult, list[str]]:
+def finished(toy_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """The baseline at two seeds beside a method that is refused and one that fails. Do not change it; copy it first."""
     request = request_for(toy_dataset, tmp_path_factory.mktemp("bench") / "out", methods=("vdgen", "dast"))
     messages: list[str] = []
@@ -146,7 +147,7 @@ def tasks_of(request: BenchRequest, out: Path) -> list[Task]:
     return [task for task in make_plan(suite.request, suite.table).tasks if task.method == "baseline" and not task.run]
 
 
-def test_pages_have_the_measured_values(finished: tuple[BenchRequest, BenchResult, list[str]]) -> None:
+def test_pages_have_the_measured_values(finished: Finished) -> None:
     request, result, _ = finished
     folder = request.out / "results"
     assert result.page == folder / "benchmark.md"
@@ -174,9 +175,7 @@ def test_pages_have_the_measured_values(finished: tuple[BenchRequest, BenchResul
     assert not lacks_pace(result.sets["xray"].costs["baseline"])
 
 
-def test_the_probe_of_the_first_seed_is_on_the_page(
-    finished: tuple[BenchRequest, BenchResult, list[str]], toy_dataset: Dataset
-) -> None:
+def test_the_probe_of_the_first_seed_is_on_the_page(finished: Finished, toy_dataset: Dataset) -> None:
     request, result, _ = finished
     runs = request.out / "xray" / "runs"
     assert [path.parent.name for path in sorted(runs.glob("*/*/probe"))] == ["seed-0"], "drafts again are not probed"
@@ -240,9 +239,7 @@ def test_a_method_without_a_decoder_is_probed_once_and_says_why_it_has_no_figure
     assert not lacks_probe(task, toy_dataset)
 
 
-def test_earlier_sets_stay_on_the_first_page(
-    finished: tuple[BenchRequest, BenchResult, list[str]], tmp_path: Path
-) -> None:
+def test_earlier_sets_stay_on_the_first_page(finished: Finished, tmp_path: Path) -> None:
     _, result, _ = finished
     facts = {"machine": "another one", "sessions": 1, "wall_s": 7200.0}
     write_pages(result.sets, tmp_path, facts)
@@ -260,9 +257,7 @@ def test_earlier_sets_stay_on_the_first_page(
     assert "benchmark_ct.md" not in write_pages(result.sets, tmp_path, facts).read_text()
 
 
-def test_the_published_page_is_the_summary_alone(
-    finished: tuple[BenchRequest, BenchResult, list[str]], tmp_path: Path
-) -> None:
+def test_the_published_page_is_the_summary_alone(finished: Finished, tmp_path: Path) -> None:
     request, _, _ = finished
     page = publish(request.out / "results", tmp_path / "docs")
     names = {path.name for path in page.parent.iterdir()}
@@ -275,7 +270,7 @@ def test_the_published_page_is_the_summary_alone(
         publish(tmp_path / "none", tmp_path / "docs")
 
 
-def test_every_run_also_drafts_by_expected_utility(finished: tuple[BenchRequest, BenchResult, list[str]]) -> None:
+def test_every_run_also_drafts_by_expected_utility(finished: Finished) -> None:
     """With the same weights, beside its own decoding; its costs are those of the run."""
     request, result, _ = finished
     results = result.sets["xray"]
@@ -293,7 +288,7 @@ def test_every_run_also_drafts_by_expected_utility(finished: tuple[BenchRequest,
     assert [row.label for row in alone.table.rows] == ["baseline", "vdgen", "dast"]
 
 
-def test_methods_that_fail_are_named_and_counted(finished: tuple[BenchRequest, BenchResult, list[str]]) -> None:
+def test_methods_that_fail_are_named_and_counted(finished: Finished) -> None:
     request, result, messages = finished
     assert result.failed == 2 * (1 + 2), "each with its own decoding and by expected utility"
     page = (request.out / "results" / "benchmark.md").read_text()
@@ -304,9 +299,7 @@ def test_methods_that_fail_are_named_and_counted(finished: tuple[BenchRequest, B
     assert sum("FAILED" in line for line in messages) == 4
 
 
-def test_a_row_whose_run_has_no_scores_of_its_own_stands_without_costs(
-    finished: tuple[BenchRequest, BenchResult, list[str]], tmp_path: Path
-) -> None:
+def test_a_row_whose_run_has_no_scores_of_its_own_stands_without_costs(finished: Finished, tmp_path: Path) -> None:
     """The run is trained, and its own drafts failed; those by utility did not."""
     _, result, _ = finished
     record = json.loads(json.dumps(result.sets["xray"].record))
@@ -320,7 +313,7 @@ def test_a_row_whose_run_has_no_scores_of_its_own_stands_without_costs(
     assert "| baseline, by utility |" in page.read_text()
 
 
-def test_texts_of_real_data_stay_beside_the_runs(finished: tuple[BenchRequest, BenchResult, list[str]]) -> None:
+def test_texts_of_real_data_stay_beside_the_runs(finished: Finished) -> None:
     request, _, _ = finished
     assert "toy" in (request.data["xray"] / "dataset.json").read_text()
     sample = (request.out / "xray" / "benchmark_xray_samples.md").read_text()
@@ -334,9 +327,7 @@ def test_texts_of_real_data_stay_beside_the_runs(finished: tuple[BenchRequest, B
         assert "_samples.md" not in page.read_text()
 
 
-def test_nothing_is_done_twice(
-    finished: tuple[BenchRequest, BenchResult, list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_done_twice(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
     request, result, _ = finished
     monkeypatch.setattr(
         "radweave.experiments.ablate.run_parallel", lambda tasks, *rest: None if not tasks else pytest.fail("runs")
@@ -353,9 +344,7 @@ def test_nothing_is_done_twice(
     assert len((request.out / "sessions.jsonl").read_text().splitlines()) == 3
 
 
-def test_the_same_runs_are_taken_over(
-    finished: tuple[BenchRequest, BenchResult, list[str]], tmp_path: Path, toy_dataset: Dataset
-) -> None:
+def test_the_same_runs_are_taken_over(finished: Finished, tmp_path: Path, toy_dataset: Dataset) -> None:
     request, result, _ = finished
     tasks = tasks_of(request, tmp_path / "new")
     # The hash of the configuration is of another version; the configuration itself is the same.
@@ -383,9 +372,7 @@ def test_the_same_runs_are_taken_over(
 
 
 @pytest.mark.parametrize("what", ["seed", "option", "weights", "data", "preprocessing", "card"])
-def test_other_runs_are_not_taken_over(
-    finished: tuple[BenchRequest, BenchResult, list[str]], tmp_path: Path, toy_dataset: Dataset, what: str
-) -> None:
+def test_other_runs_are_not_taken_over(finished: Finished, tmp_path: Path, toy_dataset: Dataset, what: str) -> None:
     request, _, _ = finished
     shutil.copytree(request.out / "xray" / "runs" / "baseline" / "seed-0", tmp_path / "old" / "seed-0")
     task = tasks_of(request, tmp_path / "new")[0]
@@ -414,7 +401,7 @@ def test_other_runs_are_not_taken_over(
 
 
 def test_scores_of_other_predictions_do_not_come_along(
-    finished: tuple[BenchRequest, BenchResult, list[str]], tmp_path: Path, toy_dataset: Dataset
+    finished: Finished, tmp_path: Path, toy_dataset: Dataset
 ) -> None:
     request, _, _ = finished
     shutil.copytree(request.out / "xray" / "runs" / "baseline" / "seed-0", tmp_path / "old" / "seed-0")
@@ -427,9 +414,7 @@ def test_scores_of_other_predictions_do_not_come_along(
     assert not (task.path / "scores.json").exists()
 
 
-def test_the_interval_is_that_of_the_mean_over_seeds(
-    finished: tuple[BenchRequest, BenchResult, list[str]], toy_dataset: Dataset
-) -> None:
+def test_the_interval_is_that_of_the_mean_over_seeds(finished: Finished, toy_dataset: Dataset) -> None:
     """Against a loop over resamples and seeds, and Holm's correction over all cells."""
     request, result, _ = finished
     patients = {study.study_id: study.patient_id for study in toy_dataset.studies()}
@@ -456,7 +441,7 @@ def test_the_interval_is_that_of_the_mean_over_seeds(
     assert result.sets["xray"].full["baseline"].draws["ROUGE_L"] == pytest.approx(expected)
 
 
-def test_tables_name_what_is_unequal(finished: tuple[BenchRequest, BenchResult, list[str]]) -> None:
+def test_tables_name_what_is_unequal(finished: Finished) -> None:
     results = finished[1].sets["xray"]
     sentence = "NOT equal, drafts: own decoder: baseline; by utility: baseline, by utility"
     record = {"rows": [{"label": label, "metrics": {"METEOR": {"mean": 0.1, "std": None}}} for label in results.terms]}
@@ -477,9 +462,7 @@ def test_tables_name_what_is_unequal(finished: tuple[BenchRequest, BenchResult, 
         short_table(replace(results, terms={"baseline": results.terms["baseline"]}))
 
 
-def test_drafts_of_another_program_stand_beside_the_methods(
-    finished: tuple[BenchRequest, BenchResult, list[str]], tmp_path: Path
-) -> None:
+def test_drafts_of_another_program_stand_beside_the_methods(finished: Finished, tmp_path: Path) -> None:
     """Two files of one name are two runs; they have floors, intervals and tests, and neither costs nor evidence."""
     request, result, _ = finished
     for number in (0, 1):
@@ -538,9 +521,7 @@ def test_terms_are_those_of_the_row() -> None:
     assert unequal_terms({"a": utility, "b": utility}, ("a", "b")) == ()
 
 
-def test_rows_that_learned_nothing_of_priors_are_named(
-    finished: tuple[BenchRequest, BenchResult, list[str]], tmp_path: Path
-) -> None:
+def test_rows_that_learned_nothing_of_priors_are_named(finished: Finished, tmp_path: Path) -> None:
     """Their drafts warn of it, and are those of the row that is told none."""
     _, result, _ = finished
     results, label = result.sets["xray"], "baseline, by utility"
@@ -557,9 +538,7 @@ def test_rows_that_learned_nothing_of_priors_are_named(
     assert note not in provenance(results)
 
 
-def test_rows_with_the_same_drafts_are_printed_as_one(
-    finished: tuple[BenchRequest, BenchResult, list[str]],
-) -> None:
+def test_rows_with_the_same_drafts_are_printed_as_one(finished: Finished) -> None:
     one = [Pair("s1", "Clear.", ("Clear.",)), Pair("s2", "An effusion.", ("Clear.",))]
     other = [one[0], replace(one[1], hyp="Clear.")]
     rows = {"baseline": [one, other], "again": [one[::-1], other], "fewer": [one], "else": [other, one]}
@@ -816,9 +795,7 @@ def test_priors_make_floors_and_tables_of_change(tmp_path: Path) -> None:
     assert again.else_prior["baseline"].values == results.else_prior["baseline"].values
 
 
-def test_systems_are_tested_against_the_joining_method(
-    finished: tuple[BenchRequest, BenchResult, list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_systems_are_tested_against_the_joining_method(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the row by utility in its place: the baseline's own reports are tested against it."""
     _, result, _ = finished
     with_utility = "baseline, by utility"
@@ -835,9 +812,7 @@ def test_systems_are_tested_against_the_joining_method(
     assert not result.sets["xray"].to_joining, "no such method took part"
 
 
-def test_trust_table_has_the_values_of_evaluations(
-    finished: tuple[BenchRequest, BenchResult, list[str]],
-) -> None:
+def test_trust_table_has_the_values_of_evaluations(finished: Finished) -> None:
     results = finished[1].sets["xray"]
     table = trust_table(results)
     by_utility = dict(zip(table.columns, next(row for row in table.rows if row[0].endswith("utility")), strict=True))
@@ -899,9 +874,7 @@ def test_benchmark_without_plotting_extra_trains_nothing(
     assert not (tmp_path / "out").exists()
 
 
-def test_figures_are_the_same_bytes_each_time(
-    finished: tuple[BenchRequest, BenchResult, list[str]], tmp_path: Path
-) -> None:
+def test_figures_are_the_same_bytes_each_time(finished: Finished, tmp_path: Path) -> None:
     request, _, _ = finished
     first = (request.out / "results" / "benchmark_xray_scores.png").read_bytes()
     record = json.loads((request.out / "results" / "benchmark.json").read_text())["sets"]["xray"]
@@ -975,9 +948,7 @@ def test_floors_are_rows_with_intervals_and_distinct_marks(monkeypatch: pytest.M
         assert len(bars) == 9, "an interval for every method and floor"
 
 
-def test_pictures_are_drawn_again_from_the_record_alone(
-    finished: tuple[BenchRequest, BenchResult, list[str]], tmp_path: Path
-) -> None:
+def test_pictures_are_drawn_again_from_the_record_alone(finished: Finished, tmp_path: Path) -> None:
     request, _, _ = finished
     shutil.copy(request.out / "results" / "benchmark.json", tmp_path / "benchmark.json")
     for path in draw_again(tmp_path):
