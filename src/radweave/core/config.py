@@ -24,6 +24,7 @@ from pydantic.fields import FieldInfo
 from radweave.core.errors import InputError
 from radweave.core.json_files import refuse_large
 
+M = TypeVar("M", bound=BaseModel)
 C = TypeVar("C", bound="Config")
 T = TypeVar("T")
 
@@ -158,16 +159,27 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return data
 
 
+def checked(
+    kind: type[M], values: object, *, file: Path | None = None, line: int | None = None, field: str | None = None
+) -> M:
+    """A record of values that come from a file.
+
+    Raises:
+        InputError: naming the place and the first problem.
+    """
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        raise InputError(first_problem(error), file=file, line=line, field=field) from None
+
+
 def from_yaml(kind: type[C], path: Path) -> C:
     """Load a record written by ``to_yaml``.
 
     Raises:
         InputError: if the file is missing, not YAML, or does not fit the record.
     """
-    try:
-        return kind.model_validate(read_yaml(path))
-    except ValidationError as error:
-        raise InputError(first_problem(error), file=path) from None
+    return checked(kind, read_yaml(path), file=path)
 
 
 def from_package_toml(kind: type[T], package: str, name: str) -> T:

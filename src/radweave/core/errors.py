@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any, Final
+
+_FACTS: Final = ("file", "line", "field", "got", "expected")
 
 
 class InputError(ValueError):
@@ -45,9 +48,14 @@ class InputError(ValueError):
             details.append(f"expected {self.expected}")
         return printable(text + (f" ({', '.join(details)})" if details else ""))
 
+    def at(self, **changes: object) -> InputError:
+        """The same error with another ``file``, ``field``, ``got`` or ``expected``."""
+        facts: dict[str, Any] = {name: getattr(self, name) for name in _FACTS}
+        return InputError(self.reason, **facts | changes)
+
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the fields, for errors of other processes."""
-        fields = {name: getattr(self, name) for name in ("file", "line", "field", "got", "expected")}
+        fields = {name: getattr(self, name) for name in _FACTS}
         return (partial(type(self), **fields), (self.reason,))
 
 

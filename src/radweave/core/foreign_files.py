@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from radweave.core.config import Config, Pixels, first_problem
+from radweave.core.config import Config, Pixels, checked
 from radweave.core.errors import InputError
 from radweave.core.foreign_tokenizers import MAX_BYTES, refuse_endless_steps, refuse_long_texts, refuse_many_words
 from radweave.core.json_files import read_json
@@ -125,10 +125,8 @@ def open_clip_shape(folder: Path) -> Any:
             expected="a plain vision transformer, as vit_base_patch16_224",
         )
     width, layers, heads = _SIZES[match[1]]
-    try:
-        sizes = _Sizes(image_size=tower.get("image_size", int(match[3])), patch_size=int(match[2]))
-    except ValidationError as error:
-        raise InputError(first_problem(error), file=folder / SETTINGS, field="model_cfg.vision_cfg") from None
+    of_images = {"image_size": tower.get("image_size", int(match[3])), "patch_size": int(match[2])}
+    sizes = checked(_Sizes, of_images, file=folder / SETTINGS, field="model_cfg.vision_cfg")
     return ViTConfig(
         hidden_size=width,
         num_hidden_layers=layers,
@@ -146,10 +144,12 @@ def open_clip_standardisation(folder: Path) -> Standardisation:
         InputError: if they do not fit three channels.
     """
     values = _section(folder, "preprocess_cfg")
-    try:
-        return Standardisation.model_validate({name: values[name] for name in ("mean", "std") if name in values})
-    except ValidationError as error:
-        raise InputError(first_problem(error), file=folder / SETTINGS, field="preprocess_cfg") from None
+    return checked(
+        Standardisation,
+        {name: values[name] for name in ("mean", "std") if name in values},
+        file=folder / SETTINGS,
+        field="preprocess_cfg",
+    )
 
 
 class _Sizes(Config):

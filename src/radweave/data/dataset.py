@@ -23,9 +23,9 @@ from types import TracebackType
 from typing import IO, Any, Final, Literal, Self
 from weakref import WeakValueDictionary
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from radweave.core.config import first_problem
+from radweave.core.config import checked
 from radweave.core.errors import InputError
 from radweave.core.json_files import parse_jsonl, read_json, read_json_object, write_json
 from radweave.core.replacing import FolderKind
@@ -90,10 +90,7 @@ class Manifest:
         ids: set[str] = set()
         with self.path.open("rb") as file:
             for number, row in parse_jsonl(_hashed(file, digest), self.path):
-                try:
-                    study = Study.model_validate(row)
-                except ValidationError as error:
-                    raise InputError(first_problem(error), file=self.path, line=number) from None
+                study = checked(Study, row, file=self.path, line=number)
                 if study.study_id in ids:
                     raise InputError("study id comes twice", file=self.path, line=number, field="study_id")
                 ids.add(study.study_id)
@@ -308,10 +305,7 @@ class Dataset:
             raise InputError(
                 "not a dataset folder: dataset.json is missing; make one with 'radweave data import'", file=path
             )
-        try:
-            card = DatasetCard.model_validate(read_json(card_path))
-        except ValidationError as error:
-            raise InputError(first_problem(error), file=card_path) from None
+        card = checked(DatasetCard, read_json(card_path), file=card_path)
         if card.format != FORMAT or card.version != FORMAT_VERSION:
             raise InputError(
                 "unknown dataset format",

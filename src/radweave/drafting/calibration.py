@@ -13,10 +13,10 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 from scipy.optimize import minimize
 
-from radweave.core.config import first_problem
+from radweave.core.config import checked
 from radweave.core.errors import InputError
 from radweave.core.evidence import DraftEvidence
 from radweave.core.json_files import read_json_object, write_json
@@ -441,10 +441,7 @@ def load_calibration(folder: Path, classes: Sequence[str]) -> RunCalibration:
     Raises:
         InputError: if it is missing or broken, or of other classes.
     """
-    try:
-        calibration = RunCalibration.model_validate(read_json_object(folder / FILE))
-    except ValidationError as error:
-        raise InputError(first_problem(error), file=folder / FILE) from None
+    calibration = checked(RunCalibration, read_json_object(folder / FILE), file=folder / FILE)
     if tuple(calibration.classes) != tuple(classes):
         raise InputError("not the classes of the run", file=folder / FILE, field="classes")
     return calibration

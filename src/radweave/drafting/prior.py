@@ -33,10 +33,10 @@ from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 from scipy.optimize import minimize
 
-from radweave.core.config import first_problem
+from radweave.core.config import checked
 from radweave.core.errors import InputError
 from radweave.core.evidence import ClassChange
 from radweave.core.json_files import read_json_object, write_json
@@ -363,10 +363,7 @@ def load_prior(folder: Path, classes: Sequence[str]) -> PriorCalibration | None:
     """
     if not (folder / FILE).is_file():
         return None
-    try:
-        calibration = PriorCalibration.model_validate(read_json_object(folder / FILE))
-    except ValidationError as error:
-        raise InputError(first_problem(error), file=folder / FILE) from None
+    calibration = checked(PriorCalibration, read_json_object(folder / FILE), file=folder / FILE)
     if calibration.classes != tuple(classes):
         raise InputError("not the classes of the run", file=folder / FILE, field="classes")
     return calibration

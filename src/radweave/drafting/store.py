@@ -18,9 +18,9 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from radweave.core.config import first_problem
+from radweave.core.config import checked
 from radweave.core.errors import InputError
 from radweave.core.json_files import read_json_object, read_jsonl, write_json, write_jsonl
 from radweave.core.storage import write_folder
@@ -146,10 +146,7 @@ def load_facts(folder: Path) -> DraftingFacts:
     Raises:
         InputError: if it is missing or broken.
     """
-    try:
-        return DraftingFacts.model_validate(read_json_object(folder / FACTS))
-    except ValidationError as error:
-        raise InputError(first_problem(error), file=folder / FACTS) from None
+    return checked(DraftingFacts, read_json_object(folder / FACTS), file=folder / FACTS)
 
 
 def _candidate(

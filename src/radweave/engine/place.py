@@ -15,11 +15,11 @@ from typing import Any, Final
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field, ValidationError
+from pydantic import Field
 from torch import nn
 
 from radweave.core.batch import Batch, VisionEncoder
-from radweave.core.config import first_problem
+from radweave.core.config import checked
 from radweave.core.errors import InputError, UnusableModelError
 from radweave.core.evidence import DraftEvidence, FindingPlace, PlaceBox
 from radweave.core.json_files import read_json_object, write_json
@@ -376,10 +376,7 @@ def load_place(folder: Path, classes: Sequence[str]) -> PlacePart | None:
 
     if not folder.is_dir():
         return None
-    try:
-        facts = PlaceFacts.model_validate(read_json_object(folder / FACTS))
-    except ValidationError as error:
-        raise InputError(first_problem(error), file=folder / FACTS) from None
+    facts = checked(PlaceFacts, read_json_object(folder / FACTS), file=folder / FACTS)
     if facts.classes != tuple(classes):
         raise InputError("not the classes of the run", file=folder / FACTS, field="classes")
     head = PlaceHead(facts.dim, facts.axes, len(facts.classes), len(PLACES), facts.hidden)

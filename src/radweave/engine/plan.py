@@ -199,9 +199,7 @@ def refuse_missing_checkpoints(experiment: Experiment) -> None:
             else:
                 locate(path, "tokenizer" if field == "data.tokenizer" else "weights", what=_named(field))
         except InputError as error:
-            raise InputError(
-                error.reason, file=error.file, field=f"{field}.path", got=error.got, expected=error.expected
-            ) from None
+            raise error.at(field=f"{field}.path") from None
 
 
 def refuse_unknown_sets(experiment: Experiment, dataset: Dataset) -> None:
@@ -279,8 +277,7 @@ def refuse_no_quantization(experiment: Experiment) -> None:
         try:
             quantization_config(getattr(record, "quantization", "none"), getattr(record, "dtype", "float32"))
         except InputError as error:
-            field = f"{name}.quantization"
-            raise InputError(error.reason, field=field, got=error.got, expected=error.expected) from None
+            raise error.at(field=f"{name}.quantization") from None
 
 
 def refuse_placeless(experiment: Experiment, model: ReportModel) -> None:
@@ -326,10 +323,7 @@ def refuse_impossible_stages(experiment: Experiment, model: ReportModel) -> None
             if stage.compiled != "nothing":
                 refuse_no_compiler(computes_on(model))
         except InputError as error:
-            field = f"stages.{name}.{error.field}"
-            raise InputError(
-                error.reason, file=error.file, field=field, got=error.got, expected=error.expected
-            ) from None
+            raise error.at(field=f"stages.{name}.{error.field}") from None
     for parameter, before in trained.items():
         parameter.requires_grad_(before)
 
@@ -367,7 +361,7 @@ def refuse_uncompiled_decoding(decoding: DecodingConfig, model: ReportModel) -> 
         refuse_no_compiler(computes_on(model))
     except InputError as error:
         needed = "a C++ compiler, on a GPU Triton; or none"
-        raise InputError(error.reason, field="decoding.compile", got=error.got, expected=needed) from None
+        raise error.at(field="decoding.compile", expected=needed) from None
 
 
 def computes_on(model: ReportModel) -> torch.device:

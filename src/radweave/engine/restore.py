@@ -153,10 +153,7 @@ def set_memories(model: ReportModel, folder: Path, *, named: Mapping[str, int] |
         except (KeyError, RuntimeError) as error:  # a tensor or a field is missing or differs
             raise InputError(f"the memories do not fit this model: {error}", file=folder / "memories") from None
         except InputError as error:
-            where = folder / "memories"
-            raise InputError(
-                error.reason, file=where, field=error.field, got=error.got, expected=error.expected
-            ) from None
+            raise error.at(file=folder / "memories") from None
 
 
 def rows_of_memories(folder: Path) -> dict[str, int]:

@@ -198,9 +198,7 @@ def radgraph_reader(folder: Path | None, device: str = "cpu") -> RadGraphReader:
     try:
         return RadGraphReader(folder, device=device)
     except InputError as error:
-        raise InputError(
-            error.reason, file=error.file, field=RADGRAPH, got=error.got, expected=error.expected
-        ) from None
+        raise error.at(field=RADGRAPH) from None
 
 
 class CiderReward:
@@ -242,11 +240,8 @@ def repetition_reward(texts: Sequence[str], references: Sequence[str]) -> Floats
 
 def contradiction_reward(texts: Sequence[str], references: Sequence[str]) -> Floats:
     """Share of a text's sentences that take back nothing that another one states (``labels.contradictions``)."""
-    return np.array([_consistent_share([sentence for _, sentence in sentences_by_part(text)]) for text in texts])
-
-
-def _consistent_share(sentences: Sequence[str]) -> float:
-    return 1.0 - len({one.denies for one in contradictions(sentences)}) / max(len(sentences), 1)
+    split = [[sentence for _, sentence in sentences_by_part(text)] for text in texts]
+    return np.array([1.0 - len({one.denies for one in contradictions(own)}) / max(len(own), 1) for own in split])
 
 
 REWARDS: Final[Mapping[str, Callable[[TrainingTexts], Reward]]] = MappingProxyType(

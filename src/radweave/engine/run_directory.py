@@ -13,16 +13,16 @@ import ctypes
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from glob import escape
 from pathlib import Path
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from radweave.core.config import Config, first_problem, from_yaml, read_yaml
+from radweave.core.config import first_problem, from_yaml, read_yaml
 from radweave.core.errors import InputError
-from radweave.core.json_files import MAX_CARD_BYTES, read_json, read_json_object, write_json
+from radweave.core.json_files import MAX_CARD_BYTES, read_json_object, write_json
 from radweave.core.replacing import FolderKind
 from radweave.core.storage import refuse_existing, remove_leftovers
 from radweave.data.dataset import Dataset
@@ -285,6 +285,7 @@ class Started:
     as long from the start.
     """
 
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
     method: str
     dataset: Path
     out: Path
@@ -295,28 +296,14 @@ class Started:
     lengthened: tuple[str, ...] = ()
 
 
-class _Record(Config):
-    method: str
-    dataset: Path
-    preset: str
-    overrides: tuple[str, ...]
-    config: Path | None = None
-    start: Path | None = None
-    lengthened: tuple[str, ...] = ()
+_STARTED = TypeAdapter(Started)
 
 
 def write_started(folder: Path, started: Started) -> None:
     """Write the options to the training folder."""
-    record = _Record(
-        method=started.method,
-        dataset=started.dataset.resolve(),
-        preset=started.preset,
-        overrides=started.overrides,
-        config=None if started.config is None else started.config.resolve(),
-        start=None if started.start is None else started.start.resolve(),
-        lengthened=started.lengthened,
-    )
-    write_json(folder / FILE, record.model_dump(mode="json"))
+    paths = {name: getattr(started, name) for name in ("dataset", "config", "start")}
+    resolved: dict[str, Any] = {name: None if path is None else path.resolve() for name, path in paths.items()}
+    write_json(folder / FILE, _STARTED.dump_python(replace(started, **resolved), mode="json", exclude={"out"}))
 
 
 def read_started(run: Path) -> Started:
@@ -331,10 +318,9 @@ def read_started(run: Path) -> Started:
     if not file.is_file():
         raise InputError("no training was started in this folder", file=run, field="--resume", expected="a run folder")
     try:
-        record = _Record.model_validate(read_json(file))
+        return _STARTED.validate_python({**read_json_object(file), "out": run})
     except ValidationError as error:
         raise InputError(first_problem(error), file=file) from None
-    return Started(out=run, **{name: getattr(record, name) for name in _Record.model_fields})
 
 
 Resumed = Literal["finished", "other", "unfinished", "placed"]

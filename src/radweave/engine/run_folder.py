@@ -26,9 +26,9 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from radweave.core.config import first_problem
+from radweave.core.config import checked
 from radweave.core.errors import InputError
 from radweave.core.json_files import MAX_CARD_BYTES, read_json_object
 from radweave.core.storage import exclusive, sha256_file, sha256_json, write_folder, write_text
@@ -214,10 +214,7 @@ def read_card_alone(folder: Path) -> RunCard:
             expected=FORMAT_VERSION,
         )
     values.pop("digest", None)
-    try:
-        card = RunCard.model_validate(values)
-    except ValidationError as error:
-        raise InputError(first_problem(error), file=path) from None
+    card = checked(RunCard, values, file=path)
     if path.read_bytes() != card_text(card).encode():
         raise InputError("run.json was changed after training (its digest differs)", file=path)
     return card

@@ -17,11 +17,10 @@ from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Int
-from pydantic import ValidationError
 from torch import Tensor
 
 from radweave.core.batch import Batch
-from radweave.core.config import first_problem
+from radweave.core.config import checked
 from radweave.core.errors import InputError
 from radweave.core.json_files import read_json_object, read_jsonl, write_json, write_jsonl
 from radweave.core.replacing import FolderKind
@@ -398,10 +397,7 @@ def _row(path: Path, line: int, row: dict[str, Any]) -> dict[str, Any]:
 def _hashed_names(path: Path, count: int) -> HashedNames | None:
     if not path.is_file():
         return None
-    try:
-        hashed = HashedNames.model_validate(read_json_object(path))
-    except ValidationError as error:
-        raise InputError(first_problem(error), file=path) from None
+    hashed = checked(HashedNames, read_json_object(path), file=path)
     for name in ("studies", "patients"):
         if len(getattr(hashed, name)) != count:
             raise InputError("not one hash per row", file=path, field=name, expected=count)

@@ -19,11 +19,10 @@ from typing import Any, ClassVar, Final, Literal
 
 import torch
 from jaxtyping import Float
-from pydantic import ValidationError
 from torch import Tensor, nn
 
 from radweave.core.batch import VisionFeatures
-from radweave.core.config import Config, first_problem
+from radweave.core.config import Config, checked
 from radweave.core.errors import InputError
 from radweave.core.foreign_files import has_open_clip_layout, one_line, open_clip_standardisation, open_clip_weights
 from radweave.core.foreign_models import locate, model_class, read_model, read_shape
@@ -363,9 +362,7 @@ class AnyVisionConfig(Config):
         try:
             shape, settings = read_shape(self.path, what=WHAT), self._preprocessor()
         except InputError as error:
-            raise InputError(
-                error.reason, file=error.file, field=error.field or FIELD, got=error.got, expected=error.expected
-            ) from None
+            raise error.at(field=error.field or FIELD) from None
         most = settings.get("max_num_patches")
         if isinstance(most, int):
             return int(most**0.5) * int(getattr(shape, "vision_config", shape).patch_size)
@@ -417,10 +414,7 @@ class AnyVisionConfig(Config):
         mean, std = settings.get("image_mean"), settings.get("image_std")
         if mean is None or std is None:
             return pixel_statistics(channels)
-        try:
-            numbers = _Statistics(mean=mean, std=std)
-        except ValidationError as error:
-            raise InputError(first_problem(error), file=file) from None
+        numbers = checked(_Statistics, {"mean": mean, "std": std}, file=file)
         if not len(numbers.mean) == len(numbers.std) == channels or min(numbers.std) <= 0:
             raise InputError(
                 "image_mean and image_std do not fit the model", file=file, got=(mean, std), expected=f"{channels} each"

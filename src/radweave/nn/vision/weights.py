@@ -54,7 +54,7 @@ def find_weights(path: Path) -> Path:
     try:
         refuse_stub(file, what=WHAT)
     except InputError as error:
-        raise InputError(error.reason, file=file, field=FIELD, got=error.got, expected=error.expected) from None
+        raise error.at(file=file, field=FIELD) from None
     return file
 
 
