@@ -44,11 +44,6 @@ _CONTROL: Final = re.compile(
 )
 
 
-def has_control_word(text: str) -> bool:
-    """True if a text has a control word, in the notations of the common families of models."""
-    return _CONTROL.search(text) is not None
-
-
 # Chains of priors must lead back in time and end.
 
 OF_ANOTHER_PATIENT = "prior is of another patient"
@@ -293,7 +288,7 @@ class _Check:
             if missing:
                 self.warnings.add(f"study without {kind}", line)
         texts = (study.report, study.findings, study.impression, study.indication, study.comparison, study.technique)
-        if any(has_control_word(text) for text in (*texts, *study.regions.values()) if text):
+        if any(_CONTROL.search(text) for text in (*texts, *study.regions.values()) if text):
             self.warnings.add("text with a control word of a language model", line)
 
     def _check_image(self, image: ImageRef, facts: ImageFacts, line: int, position: int, split: str) -> None:

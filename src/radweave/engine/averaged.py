@@ -68,7 +68,9 @@ def averaged_drafting(runs: Sequence[Run], dataset: Dataset) -> Drafting:
     truth = affirmed_classes([example.report or "" for example in examples], labeler)
     scores = np.stack([mean["val"][example.study_id] for example in examples])
     calibration = RunCalibration.fit("stack", "val", labeler.classes, scores, truth)
-    calibrated = Calibrated(calibration, examples, scores, truth, partial(_known_scores, mean["val"]))
+    calibrated = Calibrated(
+        calibration, examples, scores, truth, lambda batch: np.stack([mean["val"][study] for study in batch.study_ids])
+    )
     batches = partial(_batches, first)
     prior = learn_priors(calibrated, validation.priors, labeler, batches, lambda text: None)
     store = replace(opened[0].store, calibration=None, prior=prior)
@@ -105,7 +107,3 @@ def mean_log_odds(runs: Sequence[Run], opened: Sequence[Opened], dataset: Datase
 def _batches(run: Run, examples: Sequence[Example]) -> Iterator[Batch]:
     pad_id, device = int(run.tokenizer.pad_token_id), device_of(run.model)
     return (batch.to(device) for batch in StudyLoader(examples, 32, pad_id).epoch())
-
-
-def _known_scores(known: Mapping[str, Floats], batch: Batch) -> Floats:
-    return np.stack([known[study] for study in batch.study_ids])

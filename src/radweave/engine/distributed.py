@@ -139,7 +139,8 @@ def joined_ranks() -> Iterator[Ranks]:
     try:
         yield _all_ranks()
     except RuntimeError as error:
-        if not _is_lost_connection(error):
+        is_lost = isinstance(error, dist.DistError) or any(name in str(error).lower() for name in ("gloo", "nccl"))
+        if not is_lost:
             raise
         reason = "another process of this job is gone; what was written last is kept, go on with --resume"
         raise InputError(reason, got=str(error).strip().splitlines()[0][:200]) from None
@@ -150,10 +151,6 @@ def joined_ranks() -> Iterator[Ranks]:
 def _all_ranks() -> Ranks:
     # Never destroyed: torch may wait forever for a group that is destroyed right after a backward pass.
     return Ranks(dist.get_rank(), dist.get_world_size(), dist.new_group(timeout=WAIT))
-
-
-def _is_lost_connection(error: RuntimeError) -> bool:
-    return isinstance(error, dist.DistError) or "gloo" in str(error).lower() or "nccl" in str(error).lower()
 
 
 Losses = tuple[Tensor, dict[str, Tensor]]

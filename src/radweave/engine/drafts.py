@@ -33,7 +33,7 @@ from radweave.engine.place import PlacePart, boxes_on_images
 from radweave.labels import LABELER_OF, get_labeler
 from radweave.labels.comparisons import Edit, remove_comparisons, without_marks
 from radweave.labels.contradictions import contradictions_of
-from radweave.labels.labeler import Labeler, Mention
+from radweave.labels.labeler import Labeler
 from radweave.labels.text import split_sentences
 from radweave.methods.model import ReportModel, device_of, generations
 from radweave.nn.decoding import DecodingConfig
@@ -75,18 +75,17 @@ def without_comparisons(draft: UtilityDraft, modality: Modality) -> UtilityDraft
 def _comparison_warning(edits: list[Edit], labeler: Labeler) -> str:
     """The number of edited sentences, of those left out, and of those with findings."""
     left_out = [edit.was for edit in edits if edit.now is None]
-    with_findings = sum(_names_a_finding(mentions) for mentions in labeler.label(left_out))
+    stated = (LabelState.POSITIVE, LabelState.UNCERTAIN)
+    with_findings = sum(
+        any(name != NO_FINDING and mention.state in stated for name, mention in mentions.items())
+        for mentions in labeler.label(left_out)
+    )
     sentences = "a sentence" if len(edits) == 1 else f"{len(edits)} sentences"
     warning = f"{sentences} of the draft compared with an earlier study, and none was given: "
     if not left_out:
         return warning + "the comparison was taken out"
     named = f", {with_findings} of them with findings" if with_findings else ""
     return f"{warning}{len(left_out)} left out{named} (see {COMPARISONS_REMOVED} in the evidence)"
-
-
-def _names_a_finding(mentions: Mapping[str, Mention]) -> bool:
-    stated = (LabelState.POSITIVE, LabelState.UNCERTAIN)
-    return any(name != NO_FINDING and mention.state in stated for name, mention in mentions.items())
 
 
 def without_marked_sentences(draft: UtilityDraft) -> UtilityDraft:

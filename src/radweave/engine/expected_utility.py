@@ -16,7 +16,7 @@ from radweave.core.evidence import DraftEvidence, OwnReports
 from radweave.drafting.calibration import RunCalibration, Source
 from radweave.drafting.prior import only_of_one_patient, reported_classes
 from radweave.drafting.smoothers import EmbeddedStudies, Evidence, Floats, PriorEvidence
-from radweave.drafting.store import BANK, DraftingFacts, DraftingStore, load_drafting
+from radweave.drafting.store import BANK, DraftingStore, load_drafting
 from radweave.drafting.writer import UtilityDraft, UtilityWriter
 from radweave.labels import NO_FINDING, get_labeler
 from radweave.methods.model import (
@@ -139,7 +139,9 @@ class Drafting:
         """
         if self._opened is None:
             self._opened = Opened.of(self.folder, self.model)
-            self._refuse_other_calibration(self._opened.store.facts)
+            facts = self._opened.store.facts
+            if facts.source != self.calibration.source or facts.classes != tuple(self.calibration.classes):
+                raise InputError("not what the run's calibration was made for", file=self.folder, field="source")
         config, marks = decoding.expected_utility, decoding.deidentification_marks == "keep"
         if (config, marks) not in self._writers:
             self._writers[config, marks] = UtilityWriter(self._opened.store, self.calibration, config, marks=marks)
@@ -176,10 +178,6 @@ class Drafting:
         config = decoding.expected_utility
         scores = class_scores(self.model, batch)
         return [self.calibration.evidence(row, config.thresholds, config.macro) for row in scores]
-
-    def _refuse_other_calibration(self, facts: DraftingFacts) -> None:
-        if facts.source != self.calibration.source or facts.classes != tuple(self.calibration.classes):
-            raise InputError("not what the run's calibration was made for", file=self.folder, field="source")
 
 
 @dataclass(frozen=True, slots=True)

@@ -282,7 +282,9 @@ class StageTrainer:
                         self._save()
                     if stop:
                         raise StoppedError(stop)
-                self._end_of_epoch(epoch)
+                self.replica.collect()
+                with nullcontext() if self.average is None else self.average.in_place():
+                    self._judge(epoch)
                 self._save()
                 # Also after the last update, since the next stage may take hours.
                 if stop := self._stop_signal(stop_signal()):
@@ -405,11 +407,6 @@ class StageTrainer:
                 field="studies of this batch",
                 got=", ".join(study_ids[:16]),
             )
-
-    def _end_of_epoch(self, epoch: int) -> None:
-        self.replica.collect()
-        with nullcontext() if self.average is None else self.average.in_place():
-            self._judge(epoch)
 
     def _judge(self, epoch: int) -> None:
         """Validate the model; save it if it is the best so far."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -81,7 +81,8 @@ def write_reward_page(folder: Path, stage: str, method: str) -> Path:
     """Write the page of a stage into its run folder, from what is logged there so far."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    rows = [row for row in _logged(folder / "metrics.jsonl") if row["stage"] == stage]
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [row for row in map(json.loads, lines) if row["stage"] == stage]
     updates = [row for row in rows if "validation" not in row]
     epochs = [row for row in rows if "validation" in row]
     environment = Environment(
@@ -100,11 +101,6 @@ def write_reward_page(folder: Path, stage: str, method: str) -> Path:
     )
     write_text(folder / REWARD_PAGE, page)
     return folder / REWARD_PAGE
-
-
-def _logged(path: Path) -> Iterator[dict[str, Any]]:
-    for line in path.read_text(encoding="utf-8").splitlines():
-        yield json.loads(line)
 
 
 def panels(updates: Sequence[Mapping[str, Any]], epochs: Sequence[Mapping[str, Any]]) -> list[Panel]:

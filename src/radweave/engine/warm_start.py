@@ -79,7 +79,9 @@ class StartRun:
         by_class: frozenset[str] = frozenset()
         if self.card.classes != classes:
             by_class = _shaped_by_classes(experiment, len(classes), own, tokenizer)
-        other_words = _other_words(self.folder, tokenizer)
+        # The size of the vocabulary, by which tensors of words are known, if the run's words are others; else nothing.
+        same_words = load_tokenizer(self.folder / "tokenizer").get_vocab() == tokenizer.get_vocab()
+        other_words = frozenset[int]() if same_words else frozenset({len(tokenizer)})
         taken: dict[str, dict[str, Tensor]] = {}
         left: dict[str, str] = {}
         for part in named_parts(model):
@@ -207,9 +209,3 @@ def _shaped_by_classes(
     data = experiment.data.model_copy(update={"label_set": label_set})
     other = build_on_meta(experiment.model_copy(update={"data": data}), tokenizer).state_dict()
     return frozenset(name for name, value in own.items() if name not in other or other[name].shape != value.shape)
-
-
-def _other_words(run: Path, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Size of the vocabulary, by which tensors of words are known, if the run's words are others; else nothing."""
-    same = load_tokenizer(run / "tokenizer").get_vocab() == tokenizer.get_vocab()
-    return frozenset() if same else frozenset({len(tokenizer)})

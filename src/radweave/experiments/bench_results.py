@@ -442,6 +442,7 @@ def _between_trainings(systems: Mapping[str, SystemScores], other: SystemScores)
 
 
 _FIGURES = ("heads", "heads_ap", "recalled", "draft", "draft_heads", "draft_recalled", "per_reference", "per_draft")
+_COMPARED = ("class_probabilities", "calibration", "recalled")
 
 
 def _floors(
@@ -459,20 +460,16 @@ def _evidence(folders: tuple[Path, ...], dataset: Dataset) -> MethodEvidence:
     agreements: list[EvidenceAgreement] = []
     kinds: dict[str, None] = {}
     for folder in folders:
-        rows = [
-            {"ref": row["ref"], "hyp": row["hyp"], "evidence": _light(row["evidence"], kinds)}
-            for _, row in read_jsonl(folder / "predictions.jsonl")
-        ]
+        rows = []
+        for _, row in read_jsonl(folder / "predictions.jsonl"):
+            kinds.update(dict.fromkeys(name for name, value in row["evidence"].items() if value))
+            # Without its maps.
+            compared = {name: row["evidence"][name] for name in _COMPARED if name in row["evidence"]}
+            rows.append({"ref": row["ref"], "hyp": row["hyp"], "evidence": compared})
         agreements.append(evidence_agreement(rows, labeler))
     values = {name: [getattr(item, name) for item in agreements] for name in _FIGURES}
     means = {name: None if None in known else fmean(known) for name, known in values.items()}
     return MethodEvidence(means, agreements[0].recalled_kind, tuple(kinds))
-
-
-def _light(evidence: Mapping[str, Any], kinds: dict[str, None]) -> dict[str, Any]:
-    """The compared part of the evidence, without maps; adds the kinds that it has to ``kinds``."""
-    kinds.update(dict.fromkeys(name for name, value in evidence.items() if value))
-    return {name: evidence[name] for name in ("class_probabilities", "calibration", "recalled") if name in evidence}
 
 
 # Figures as the cells of tables.

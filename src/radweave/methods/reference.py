@@ -50,7 +50,9 @@ def reference(experiments: Mapping[str, Iterable[type[Experiment]]]) -> str:
     for kinds in experiments.values():
         for kind in kinds:
             _collect(kind, records)
-    groups: dict[str, list[type[BaseModel]]] = {heading: [] for heading in (*_GROUPS, *_methods(experiments))}
+    groups: dict[str, list[type[BaseModel]]] = {
+        heading: [] for heading in (*_GROUPS, *(f"Method {name}" for name in sorted(experiments)))
+    }
     for record in records:
         groups[_group(record)].append(record)
     lines = [INTRO]
@@ -70,10 +72,6 @@ def _collect(record: type[BaseModel], records: dict[type[BaseModel], None]) -> N
     for field in record.model_fields.values():
         for inner in record_types(field):
             _collect(inner, records)
-
-
-def _methods(experiments: Iterable[str]) -> list[str]:
-    return [f"Method {name}" for name in sorted(experiments)]
 
 
 def _group(record: type[BaseModel]) -> str:

@@ -65,11 +65,6 @@ class BertScores:
     rescaled: Floats | None
 
 
-def tuned_layer(model_type: str, layers: int) -> int:
-    """The layer whose states are compared; of other shapes than the published ones, the last but one."""
-    return _TUNED_LAYERS.get((model_type, layers), max(layers - 1, 1))
-
-
 class BertScorer:
     """Scores pairs of texts.
 
@@ -86,7 +81,9 @@ class BertScorer:
         self, folder: Path, references: Sequence[str], *, device: torch.device, cache: Path | None = None
     ) -> None:
         shape = read_shape(folder, what=WHAT)
-        layer = tuned_layer(str(shape.model_type), count_layers(shape, folder))
+        layers = count_layers(shape, folder)
+        # Of other shapes than the published ones, the last layer but one.
+        layer = _TUNED_LAYERS.get((str(shape.model_type), layers), max(layers - 1, 1))
         self._encoder: TextEncoder = read_encoder(folder, what=WHAT, device=device, layers=layer)
         self._begins_with_blank = isinstance(self._encoder.tokenizer, (RobertaTokenizer, GPT2Tokenizer))
         self._baseline = _baseline(folder, layer)

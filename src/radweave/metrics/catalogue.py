@@ -88,9 +88,6 @@ class Metric:
         """Title with the range of values."""
         return f"{self.title} (0 to {self.scale})"
 
-    def definition_for(self, implementation: Implementation) -> str:
-        return self.hf_definition or self.definition if implementation == "hf" else self.definition
-
     def rank(self, value: float) -> float:
         """A number that is larger for a better score: of 1 / mean less the mean, which may lie on both sides of 0."""
         if self.is_reciprocal:
@@ -430,7 +427,7 @@ FURTHER_METRICS = tuple(
 def definitions(implementation: Implementation) -> dict[str, str]:
     """Definition of each language metric that an implementation computes."""
     return {
-        metric.key: metric.definition_for(implementation)
+        metric.key: (implementation == "hf" and metric.hf_definition) or metric.definition
         for metric in METRICS.values()
         if metric.clinical is None and implementation in metric.computed_by
     }

@@ -9,7 +9,6 @@ honesty rows and the clinical table (``result``).
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -203,9 +202,10 @@ def _evaluate(
     floors = build_floors(checked, rules, train_texts, options.seed, labeler) if options.floors else {}
     labelled = label_pairs(checked, labeler) if labeler else None
     of_abnormal = abnormal_studies(labelled) if labelled else None
-    statistics, floor_scores, floors_on_abnormal = language_and_floors(
-        prepared, _prepared_floors(floors, rules), rules, of_abnormal
-    )
+    of_floors = {
+        name: prepare_hypotheses(floor.texts, rules) for name, floor in floors.items() if floor.texts is not None
+    }
+    statistics, floor_scores, floors_on_abnormal = language_and_floors(prepared, of_floors, rules, of_abnormal)
     unavailable, versions = _add_meteor(statistics, prepared, options)
     clinical = clinical_statistics(labelled) if labelled else {}
     requested = requested_metrics(options.scores, options.folders)
@@ -405,13 +405,6 @@ def _numbers(scores: Mapping[str, float]) -> dict[str, float | None]:
     return {metric: number_or_none(value) for metric, value in scores.items()}
 
 
-def _prepared_floors(floors: Mapping[str, Floor], protocol: EvalProtocol) -> dict[str, list[str]]:
-    """The texts of the available baselines by the protocol's rule."""
-    return {
-        name: prepare_hypotheses(floor.texts, protocol) for name, floor in floors.items() if floor.texts is not None
-    }
-
-
 def _floor_table(
     floors: Mapping[str, Floor],
     scores: Mapping[str, Mapping[str, float]],
@@ -424,7 +417,9 @@ def _floor_table(
         if floor.texts is None:
             table[name] = FloorScores(floor.source)
             continue
-        clinical = {} if labelled is None or labeler is None else _clinical_of(floor.texts, labelled, labeler)
+        clinical: dict[ClinicalKey, Statistic] = {}
+        if labelled is not None and labeler is not None:
+            clinical = clinical_statistics(replace(labelled, hyp=states_of(floor.texts, labeler)))
         findings = clinical.get(FINDING_F1)
         keys = {metric.key: metric.clinical_key(clinical) for metric in METRICS.values()}
         table[name] = FloorScores(
@@ -437,11 +432,6 @@ def _floor_table(
             },
         )
     return table
-
-
-def _clinical_of(texts: Sequence[str], labelled: LabelledPairs, labeler: Labeler) -> dict[ClinicalKey, Statistic]:
-    """The clinical scores of texts for the references."""
-    return clinical_statistics(replace(labelled, hyp=states_of(texts, labeler)))
 
 
 # The model and the floors that came with its predictions, scored by the same program, side by side.
@@ -478,7 +468,7 @@ def floor_pairs(pairs: Sequence[Pair], seed: int = 0) -> dict[str, list[Pair]]:
     if shuffled is not None:
         texts["floor: its reports, given to other studies"] = shuffled
     return {
-        name: [dataclasses.replace(pair, hyp=hyp, floors={}) for pair, hyp in zip(pairs, hyps, strict=True)]
+        name: [replace(pair, hyp=hyp, floors={}) for pair, hyp in zip(pairs, hyps, strict=True)]
         for name, hyps in texts.items()
     }
 
@@ -491,7 +481,7 @@ def score_systems(
     options = Options(meteor=False, floors=False, resamples=resamples)
     return {
         name: evaluate_pairs(
-            [dataclasses.replace(pair, hyp=hyp, floors={}) for pair, hyp in zip(pairs, hyps, strict=True)],
+            [replace(pair, hyp=hyp, floors={}) for pair, hyp in zip(pairs, hyps, strict=True)],
             protocol,
             labeler=labeler,
             options=options,

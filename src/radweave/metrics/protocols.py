@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.resources import files
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 from radweave.core.config import Config, Count, Tokens
 from radweave.core.errors import InputError
@@ -203,13 +203,11 @@ class EvalProtocol(Config):
 
 def _read_protocols() -> dict[str, EvalProtocol]:
     content = tomllib.loads((files("radweave.metrics") / "protocols.toml").read_text(encoding="utf-8"))
-    return {name: _protocol(name, entry) for name, entry in content.items()}
-
-
-def _protocol(name: str, entry: dict[str, Any]) -> EvalProtocol:
-    both = entry.pop("both", None)
-    sides = {} if both is None else {"reference": both, "hypothesis": both}
-    return EvalProtocol.model_validate({"name": name, **sides, **entry})
+    for entry in content.values():
+        if (both := entry.pop("both", None)) is not None:
+            entry.setdefault("reference", both)
+            entry.setdefault("hypothesis", both)
+    return {name: EvalProtocol.model_validate({"name": name, **entry}) for name, entry in content.items()}
 
 
 PROTOCOLS: Mapping[str, EvalProtocol] = MappingProxyType(_read_protocols())

@@ -81,11 +81,6 @@ def feed_forward(input_dim: int, hidden_dims: Sequence[int], outputs: int) -> nn
     return nn.Sequential(*layers, nn.Linear(input_dim, outputs))
 
 
-def enumerate_spans(num_words: int, max_width: int) -> list[tuple[int, int]]:
-    """All spans (first, last) of up to ``max_width`` words, by first word, then by last."""
-    return [(i, j) for i in range(num_words) for j in range(i, min(i + max_width, num_words))]
-
-
 class SpanNetwork(nn.Module):
     """Encoder and heads. ``encoder`` is a transformers model with ``last_hidden_state``."""
 
@@ -121,7 +116,8 @@ class SpanNetwork(nn.Module):
 
     def read(self, words: Float[Tensor, "words dim"]) -> ReadEntities:
         """Entities and relations of one report from the states of its words."""
-        spans = enumerate_spans(words.shape[0], self.settings.max_span_width)
+        count, widest = words.shape[0], self.settings.max_span_width
+        spans = [(i, j) for i in range(count) for j in range(i, min(i + widest, count))]
         bounds = torch.tensor(spans, device=words.device)
         widths = self.width_embedding(bounds[:, 1] - bounds[:, 0])
         vectors = torch.cat([words[bounds[:, 0]], words[bounds[:, 1]], widths], dim=-1)

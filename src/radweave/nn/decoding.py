@@ -694,10 +694,6 @@ class _LayerCache(CacheLayerMixin):  # type: ignore[misc]
         self.values[self.rows, :, self.positions] = value_states[:, :, 0]
         return self.keys, self.values
 
-    def write_at(self, rows: Tensor, positions: Tensor) -> None:
-        """Set the column that each row writes into."""
-        self.rows, self.positions = rows, positions
-
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Unused: masks are passed in."""
         return int(self.keys.shape[2]), 0
@@ -794,7 +790,7 @@ class KVCache:
         idle = [0] * (count - len(tokens))
         words, columns = torch.tensor([[*tokens, *idle], [*positions, *idle]], device=self.device)
         for layer in self.layers:
-            layer.write_at(self.rows[:count], columns)
+            layer.rows, layer.positions = self.rows[:count], columns
         own, memory_width = Cache(layers=self.layers), None
         if self.cross_layers:
             own = EncoderDecoderCache(own, Cache(layers=self.cross_layers))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,8 +25,16 @@ from radweave.phantom.anatomy import (
     size_of,
 )
 from radweave.phantom.findings import Finding, add_devices
-from radweave.phantom.lesions import add_atelectasis, add_consolidation, cloud, point_of, reshape, spot
-from radweave.phantom.scene import AIR_HU, BLOOD_HU, LUNG_HU, SOFT_HU, Filling, Item, Organ, Scene, build_scene
+from radweave.phantom.lesions import (
+    Apply,
+    add_atelectasis,
+    add_consolidation,
+    cloud,
+    draw_findings,
+    point_of,
+    spot,
+)
+from radweave.phantom.scene import AIR_HU, BLOOD_HU, LUNG_HU, SOFT_HU, Filling, Item, Organ, Scene
 
 Region = tuple[slice, slice, slice]
 
@@ -228,23 +236,9 @@ def scan_noise(volume: Floats, scan: Scan) -> NDArray[np.int16]:
 # Effect of each of the 18 CT abnormalities on the chest.
 
 
-Apply = Callable[[Finding, Side, Anatomy, Scene, np.random.Generator], list[Item]]
-
-
 def make_ct_scene(anatomy: Anatomy, findings: Sequence[Finding]) -> Scene:
     """The chest of a supine patient with arms up; resolved findings are not drawn."""
-    shown = [f for f in findings if f.visible]
-    for finding in shown:
-        anatomy = reshape(anatomy, finding)
-    scene = build_scene(anatomy, arms_up=True)
-    for finding in sorted(shown, key=lambda f: f.name == "Pleural effusion"):
-        for side in finding.sides or ("right",):
-            rng = np.random.default_rng([finding.seed, 0 if side == "right" else 1])
-            apply = _APPLY.get(finding.name)
-            items = apply(finding, side, anatomy, scene, rng) if apply is not None else []
-            if items:
-                scene.groups.append(tuple(items))
-    return scene
+    return draw_findings(anatomy, findings, _APPLY, {"Pleural effusion": 1}, arms_up=True)
 
 
 def _grade(f: Finding, mild: float, moderate: float, severe: float) -> float:

@@ -75,13 +75,10 @@ def _place(f: Finding) -> str:
     return f"the {f.side} {f.zone} lobe" if f.zone in ("upper", "lower") else f"the {f.side} lung"
 
 
-def _word(f: Finding) -> str:
-    return {"mild": "mild", "moderate": "moderate", "severe": "marked"}[f.severity]
-
-
 def _text(f: Finding, rng: np.random.Generator) -> str:
     """Description of a finding, without full stop."""
-    where, word, size = _place(f), _word(f), f"{max(round(f.size_mm), 1)} mm"
+    where, size = _place(f), f"{max(round(f.size_mm), 1)} mm"
+    word = "marked" if f.severity == "severe" else f.severity
     extent = {"mild": "focal", "moderate": "patchy", "severe": "extensive"}[f.severity]
     nodule = f"a {size} nodule in {where}" if f.count == 1 else f"{f.count} nodules up to {size} in {where}"
     options: dict[str, tuple[str, ...]] = {
@@ -224,14 +221,6 @@ def _normal_pleura(mentioned: set[str], rng: np.random.Generator) -> list[Senten
     return [_sentence(choose(rng, "No pleural effusion.", "There is no pleural effusion."), "Pleural effusion")]
 
 
-def _normal_abdomen(mentioned: set[str], rng: np.random.Generator) -> list[Sentence]:
-    return [] if rng.random() < 0.3 else [_sentence("The upper abdominal organs are normal.")]
-
-
-def _normal_bone(mentioned: set[str], rng: np.random.Generator) -> list[Sentence]:
-    return [_sentence(choose(rng, "No lytic or destructive bone lesion.", "Bone structures are intact."))]
-
-
 _NORMAL: dict[str, Normal] = {
     "trachea and bronchi": _normal_airways,
     "mediastinum": _normal_mediastinum,
@@ -239,8 +228,12 @@ _NORMAL: dict[str, Normal] = {
     "esophagus": _normal_esophagus,
     "lung": _normal_lung,
     "pleura": _normal_pleura,
-    "abdomen": _normal_abdomen,
-    "bone": _normal_bone,
+    "abdomen": lambda mentioned, rng: (
+        [] if rng.random() < 0.3 else [_sentence("The upper abdominal organs are normal.")]
+    ),
+    "bone": lambda mentioned, rng: [
+        _sentence(choose(rng, "No lytic or destructive bone lesion.", "Bone structures are intact."))
+    ],
 }
 
 

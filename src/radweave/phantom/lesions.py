@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,14 +19,26 @@ FLUID_HU = 15.0
 
 def make_scene(anatomy: Anatomy, findings: Sequence[Finding], *, arms_up: bool = False) -> Scene:
     """The chest with its findings; resolved ones are not drawn."""
+    return draw_findings(anatomy, findings, _APPLY, _ORDER, arms_up=arms_up)
+
+
+def draw_findings(
+    anatomy: Anatomy,
+    findings: Sequence[Finding],
+    effects: Mapping[str, Apply],
+    order: Mapping[str, int],
+    *,
+    arms_up: bool,
+) -> Scene:
+    """The chest with the ``effects`` of its visible findings, those with a greater ``order`` later."""
     shown = [f for f in findings if f.visible]
     for finding in shown:
         anatomy = reshape(anatomy, finding)
     scene = build_scene(anatomy, arms_up=arms_up)
-    for finding in sorted(shown, key=lambda f: _ORDER.get(f.name, 0)):
+    for finding in sorted(shown, key=lambda f: order.get(f.name, 0)):
         for side in finding.sides or ("right",):
             rng = np.random.default_rng([finding.seed, 0 if side == "right" else 1])
-            apply = _APPLY.get(finding.name)
+            apply = effects.get(finding.name)
             items = apply(finding, side, anatomy, scene, rng) if apply is not None else []
             if items:
                 scene.groups.append(tuple(items))

@@ -80,7 +80,8 @@ class Traces:
     ) -> None:
         names, numbers = [_folded(name) for name in names], [_folded(number).strip() for number in numbers]
         words = {spelling for name in names for spelling in spellings(name) if not spelling.isdigit()}
-        pairs = {pair for name in names for pair in permutations(_name_words(name), 2)}
+        parts = ([word for word in _WORD.findall(name) if len(word) >= SHORTEST_NAME][:MOST_NAMES] for name in names)
+        pairs = {pair for own in parts for pair in permutations(own, 2)}
         for place in places:
             words.update(w for w in _WORD.findall(_folded(place)) if len(w) >= SHORTEST_INSIDE and w not in _COMMON)
         written = {spelling for number in numbers for spelling in number_spellings(number)}
@@ -178,10 +179,6 @@ def _folded(text: str) -> str:
 
 def _squeezed(text: str) -> str:
     return "".join(_WORD.findall(_folded(text)))
-
-
-def _name_words(name: str) -> list[str]:
-    return [word for word in _WORD.findall(name) if len(word) >= SHORTEST_NAME][:MOST_NAMES]
 
 
 def _either(pairs: set[tuple[str, str]]) -> list[re.Pattern[str]]:

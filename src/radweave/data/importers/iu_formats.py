@@ -141,17 +141,16 @@ def openi_studies(
     if source.is_file():
         files = tar_texts(source, ".xml")
     else:
-        files = ((path.name, path.read_bytes()) for path in _xml_files(source))
+        paths = sorted(
+            source.rglob("*.xml"), key=lambda path: (not path.stem.isdigit(), len(path.stem), path.as_posix())
+        )
+        files = ((path.name, path.read_bytes()) for path in paths)
     for name, data in files:
         try:
             root = parse_xml(data, name)
             yield _openi_study(root, name, images, views)
         except InputError as error:
             problems.leave_out_study(name, error.reason)
-
-
-def _xml_files(folder: Path) -> list[Path]:
-    return sorted(folder.rglob("*.xml"), key=lambda path: (not path.stem.isdigit(), len(path.stem), path.as_posix()))
 
 
 def _openi_study(root: Any, name: str, images: ImageFolder, views: Mapping[ImageKey, View]) -> RawStudy:

@@ -166,8 +166,10 @@ def _is_annotation(path: Path) -> bool:
 def _manifest_source(manifest: Path, options: ImportOptions) -> Source:
     folder = options.images or manifest.parent
     notes_file = manifest.parent / "quality_notes.json"
-    mislabelled = _mislabelled_laterals(notes_file)
     files = (manifest, notes_file) if notes_file.is_file() else (manifest,)
+    notes = read_json(notes_file) if notes_file.is_file() else {}
+    # Frontal images that the source labels lateral.
+    mislabelled = frozenset(notes.get("wrong_view_label", {}).get("images", ()))
 
     def studies(problems: Problems) -> Iterator[RawStudy]:
         for number, row in read_jsonl(manifest):
@@ -194,7 +196,7 @@ def _manifest_study(row: dict[str, Any], folder: Path, mislabelled: frozenset[st
         RawImage(
             file=folder / path,
             inside=path,
-            view=View.FRONTAL if _image_id(path) in mislabelled else _view(view, position),
+            view=View.FRONTAL if Path(path).name.split(".", 1)[0] in mislabelled else _view(view, position),
             original_size_wh=(size[0], size[1]) if size else None,
         )
         for path, size, view, position in zip(images, sizes, views, positions, strict=True)
@@ -217,14 +219,3 @@ def _view(projection: str | None, position: str | None) -> View:
     """
     view, header = view_of(projection), view_of(position)
     return header if view is View.FRONTAL and header.is_frontal else view
-
-
-def _image_id(path: str) -> str:
-    return path.rsplit("/", 1)[-1].split(".", 1)[0]
-
-
-def _mislabelled_laterals(notes_file: Path) -> frozenset[str]:
-    """Frontal images that the source labels lateral, by the quality notes."""
-    if not notes_file.is_file():
-        return frozenset()
-    return frozenset(read_json(notes_file).get("wrong_view_label", {}).get("images", ()))

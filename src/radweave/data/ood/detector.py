@@ -124,7 +124,8 @@ def fit_ood(pictures: Sequence[Bytes], *, seed: int, patients: Sequence[Hashable
     blocks = [len(block) for block in describe(pictures[0])]
     fits = [_axes_of(table, folds != fold, blocks) for fold in range(folds.max() + 1)]
     held = [table.own(folds == fold) for fold in range(len(fits))]
-    rest = _residual_scale(np.concatenate([_residual_log_norm(*pair) for pair in zip(fits, held, strict=True)]))
+    left_over = np.concatenate([_residual_log_norm(*pair) for pair in zip(fits, held, strict=True)])
+    rest = {"rest": np.array([left_over.mean(), max(float(left_over.std()), 1e-6)])}
     fits = [_fit(arrays | rest, table, folds != fold) for fold, arrays in enumerate(fits)]
     unseen = np.vstack([_raw_scores(arrays, table.plain[folds == fold]) for fold, arrays in enumerate(fits)])
     # With a quarter held out, the fit without it is the test; otherwise the test is fitted to all images.
@@ -223,10 +224,6 @@ def _axes(arrays: Arrays, own: Floats, *, most: int) -> Arrays:
         return {"axes": axes[:most].T, "spread": np.sqrt(lengths[:most] ** 2 / (len(scaled) - 1) + 1e-6)}
     spread, axes = np.linalg.eigh(np.cov(scaled.T))
     return {"axes": axes[:, ::-1][:, :most], "spread": np.sqrt(np.maximum(spread[::-1][:most], 0) + 1e-6)}
-
-
-def _residual_scale(left_over: NDArray[np.float64]) -> Arrays:
-    return {"rest": np.array([left_over.mean(), max(float(left_over.std()), 1e-6)])}
 
 
 def _groups(arrays: Arrays, own: Floats, *, most: int) -> Arrays:

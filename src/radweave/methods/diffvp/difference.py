@@ -73,12 +73,6 @@ class GlobalDelta(nn.Module):
 PromptNorm = Literal["none", "layer", "studies"]
 
 
-def _prompt_norm(kind: PromptNorm, num_tokens: int, width: int) -> nn.Module:
-    if kind == "studies":
-        return StudyNorm(num_tokens, width)
-    return nn.LayerNorm(width) if kind == "layer" else nn.Identity()
-
-
 class PromptGenerator(nn.Module):
     """Delta_prompt = N(Projector([global; local])): p tokens of the language model's width H (Eq. 8).
 
@@ -92,7 +86,9 @@ class PromptGenerator(nn.Module):
         self.num_tokens = num_tokens
         self.fuse = nn.Sequential(nn.Linear(in_dim, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU())
         self.expand = nn.Linear(hidden, num_tokens * width)
-        self.norm = _prompt_norm(norm, num_tokens, width)
+        self.norm: nn.Module = nn.LayerNorm(width) if norm == "layer" else nn.Identity()
+        if norm == "studies":
+            self.norm = StudyNorm(num_tokens, width)
 
     def forward(self, delta: Float[Tensor, "batch in_dim"]) -> Float[Tensor, "batch tokens width"]:
         out: Tensor = self.norm(self.expand(self.fuse(delta)).unflatten(1, (self.num_tokens, -1)))

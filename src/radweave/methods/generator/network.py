@@ -398,7 +398,8 @@ class Network:
                 # Inserted words are of the kind of the last words.
                 new = inserted if name == "input_ids" else values[-1:].expand(len(inserted), *values.shape[1:])
                 rows[name].append(torch.cat([values[:place], new.to(values.dtype), values[place:]]))
-        inputs = {name: _left_padded(values, self._pad(name)) for name, values in rows.items()}
+        pads = {"input_ids": int(self.tokenizer.pad_token_id)}
+        inputs = {name: _left_padded(values, pads.get(name, 0)) for name, values in rows.items()}
         if report is not None:
             inputs = {
                 name: torch.cat([value, self._after(name, value, *report)], dim=1) for name, value in inputs.items()
@@ -408,9 +409,6 @@ class Network:
             inputs["position_ids"] = count.clamp(min=0) + self.family.first_position
         images = {name: value for name, value in read.items() if isinstance(value, Tensor)}
         return {**inputs, **{name: self._typed(value) for name, value in images.items()}}
-
-    def _pad(self, name: str) -> int:
-        return int(self.tokenizer.pad_token_id) if name == "input_ids" else 0
 
     def _after(self, name: str, prompt: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
         """The values of an input by token for the words of a report."""

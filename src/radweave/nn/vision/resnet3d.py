@@ -48,13 +48,11 @@ class Convolution3d(nn.Conv3d):
     """
 
     def forward(self, input: Float[Tensor, "n c d h w"]) -> Float[Tensor, "n c2 d2 h2 w2"]:
-        if not (self._is_longer_than(input) and _is_cast(input)):
+        is_longer = any(edge <= side for edge, side in zip(input.shape[2:], self.kernel_size, strict=True))
+        if not (is_longer and _is_cast(input)):
             return super().forward(input)
         with torch.autocast(input.device.type, enabled=False):
             return super().forward(input.float())
-
-    def _is_longer_than(self, grid: Tensor) -> bool:
-        return any(edge <= side for edge, side in zip(grid.shape[2:], self.kernel_size, strict=True))
 
 
 def _is_cast(tensor: Tensor) -> bool:
