@@ -77,7 +77,7 @@ def drafts(num_candidates: int = 5700, num_reports: int = 1684, num_classes: int
     weights, barred = rng.random((rounds, num_reports)), np.arange(num_reports) == 3
     start = time.process_time()
     for row in weights:
-        chooser.choose(rng.random(num_classes), row / row.sum(), barred)
+        chooser.best(1, rng.random(num_classes), row / row.sum(), barred)
     each = (time.process_time() - start) / rounds
     print(f"{num_candidates} candidates, {num_reports} reports: {each * 1e3:.1f} ms a draft")
 
@@ -132,7 +132,7 @@ def large(count: int, rounds: int = 5) -> None:
     search = (time.process_time() - start) / rounds
     start = time.process_time()
     for weights in all_weights:
-        chooser.choose(rng.random(len(labeler.classes)) * 0.3, weights, barred)
+        chooser.best(1, rng.random(len(labeler.classes)) * 0.3, weights, barred)
     each = (time.process_time() - start) / rounds
     print(
         f"{count} reports, {len(whole)} distinct, {len(composed)} composites: made in {built_in:.1f} s, holds"

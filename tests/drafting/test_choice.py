@@ -32,10 +32,8 @@ def choose(
         thresholds=np.array([0.2, 0.2]),
         beta=beta,
     )
-    result = chooser.choose(
-        np.array(probabilities), np.array(weights), np.arange(3) == (-1 if barred is None else barred)
-    )
-    assert result is not None
+    own = np.arange(3) == (-1 if barred is None else barred)
+    (result,) = chooser.best(1, np.array(probabilities), np.array(weights), own)
     return result
 
 
@@ -66,13 +64,13 @@ def test_one_sentence_of_the_patients_own_bars_the_whole_composite() -> None:
     asserts, wording = np.array([[1.0], [0.0]]), np.array([[3.0, 3.0], [0.0, 0.0]], dtype=np.float32)
     chooser = ExpectedUtility(mixed, asserts, wording, classes=("Pleural Effusion",), thresholds=np.array([0.2]))
 
-    def text(barred: tuple[bool, bool]) -> str | None:
-        result = chooser.choose(np.array([0.9]), np.array([0.5, 0.5]), np.array(barred))
-        return None if result is None else result.candidate.text
+    def texts(barred: tuple[bool, bool]) -> list[str]:
+        results = chooser.best(1, np.array([0.9]), np.array([0.5, 0.5]), np.array(barred))
+        return [result.candidate.text for result in results]
 
-    assert text((False, False)) == "normal effusion"
-    assert text((False, True)) == "normal"
-    assert text((True, False)) is None, "nothing is left to say"
+    assert texts((False, False)) == ["normal effusion"]
+    assert texts((False, True)) == ["normal"]
+    assert texts((True, False)) == [], "nothing is left to say"
 
 
 LABELER, CONFIG = get_labeler("chexpert14"), ExpectedUtilityConfig()
@@ -119,10 +117,8 @@ def test_with_all_neighbours_the_choice_is_that_of_all_pairs(pool: CandidatePool
         weights = RNG.normal(1 / 40, 0.03, size=40)
         probabilities = RNG.random(len(LABELER.classes)) * 0.5
         barred = np.arange(40) % 13 == study
-        result = own.choose(probabilities, weights, barred)
-        wanted = reference.choose(probabilities, weights, barred)
-        assert result is not None
-        assert wanted is not None
+        (result,) = own.best(1, probabilities, weights, barred)
+        (wanted,) = reference.best(1, probabilities, weights, barred)
         assert result.wording + result.findings == pytest.approx(wanted.wording + wanted.findings, abs=1e-4)
         assert result.candidate.text == wanted.candidate.text
 
@@ -135,8 +131,7 @@ def test_a_refused_candidate_is_chosen_only_where_there_is_no_other(
     nothing, everything = (np.full(len(pool.candidates), value) for value in (False, True))
 
     def chosen(refused: NDArray[np.bool_] | None, barred: NDArray[np.bool_]) -> str:
-        found = chooser.choose(probabilities, weights, barred, refused)
-        assert found is not None
+        (found,) = chooser.best(1, probabilities, weights, barred, refused)
         return found.candidate.text
 
     none, texts = np.zeros(40, dtype=bool), [candidate.text for candidate in pool.candidates]
@@ -178,7 +173,6 @@ def test_nearby_candidates_exclude_barred_reports(pool: CandidatePool) -> None:
     chooser = nearby(pool, nearest=5, composites=10)
     weights, barred = np.full(40, 1 / 40), np.arange(40) < 20
     weights[25] = 0.4
-    result = chooser.choose(np.zeros(len(LABELER.classes)), weights, barred)
-    assert result is not None
+    (result,) = chooser.best(1, np.zeros(len(LABELER.classes)), weights, barred)
     assert all(sentence.row >= 20 for sentence in result.candidate.sentences)
-    assert chooser.choose(np.zeros(len(LABELER.classes)), weights, np.ones(40, dtype=bool)) is None
+    assert chooser.best(1, np.zeros(len(LABELER.classes)), weights, np.ones(40, dtype=bool)) == []

@@ -33,8 +33,7 @@ def drafted(reports: list[str]) -> tuple[str, tuple[str, ...]]:
     worth = utilities(pool.candidates, reports, CONFIG, point)
     thresholds = np.full(len(LABELER.classes), threshold)
     chooser = ExpectedUtility(pool.candidates, pool.asserts, worth, classes=LABELER.classes, thresholds=thresholds)
-    choice = chooser.choose(calibration(evidence.scores[None])[0], evidence.weights, barred)
-    assert choice is not None
+    (choice,) = chooser.best(1, calibration(evidence.scores[None])[0], evidence.weights, barred)
     assert np.isfinite([choice.wording, choice.findings]).all()
     return choice.candidate.text, choice.asserted
 
@@ -69,7 +68,7 @@ def test_without_neighbours_there_is_no_draft() -> None:
     chooser = NearbyUtility(
         [], np.zeros((0, 1)), [], classes=("x",), thresholds=np.ones(1), weights=WordingWeights(), point=None
     )
-    assert chooser.choose(np.zeros(1), np.zeros(0), np.zeros(0, dtype=bool)) is None
+    assert chooser.best(1, np.zeros(1), np.zeros(0), np.zeros(0, dtype=bool)) == []
 
 
 def test_a_study_without_views_has_neutral_distances() -> None:

@@ -75,16 +75,6 @@ class ExpectedUtility:
         self._rows = np.array([row for rows in made_of for row in rows], dtype=np.int64)
         self._starts = np.cumsum([0, *(len(rows) for rows in made_of)])[:-1]
 
-    def choose(
-        self,
-        probabilities: NDArray[np.float64],
-        weights: NDArray[np.float64],
-        barred: NDArray[np.bool_],
-        refused: NDArray[np.bool_] | None = None,
-    ) -> Choice | None:
-        """The best candidate; the first of equals. None where every one is made of barred reports."""
-        return next(iter(self.best(1, probabilities, weights, barred, refused)), None)
-
     def best(
         self,
         most: int,
@@ -183,16 +173,6 @@ class NearbyUtility:
         composed = np.array([candidate.is_composed for candidate in candidates], dtype=bool)
         self._composed = np.flatnonzero(composed)
         self._whole = _candidates_of_rows(candidates, composed, reports)
-
-    def choose(
-        self,
-        probabilities: Doubles,
-        weights: Doubles,
-        barred: NDArray[np.bool_],
-        refused: NDArray[np.bool_] | None = None,
-    ) -> Choice | None:
-        """As ``ExpectedUtility.choose``."""
-        return next(iter(self.best(1, probabilities, weights, barred, refused)), None)
 
     def best(
         self,
