@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import BertConfig, BertModel
+
+from radweave.metrics.radgraph import Entity
 
 VOCABULARY = (
     "[PAD] [UNK] [CLS] [SEP] [MASK] the lungs are clear no pleural effusion left right heart is normal . , opac ##ity ("
@@ -15,6 +19,15 @@ LABELS = ("OBS-DP", "ANAT-DP", "OBS-DA", "OBS-U")
 RELATIONS = ("modify", "located_at", "suggestive_of")
 HIDDEN, WIDTH_DIM, FEED, SPAN_WIDTH, SPANS_PER_WORD, MAX_LENGTH = 16, 5, 12, 4, 0.5, 12
 SPAN_DIM = 2 * HIDDEN + WIDTH_DIM
+
+
+def graph_of(annotation: Mapping[str, Any]) -> dict[str, Entity]:
+    """The graph in the package's annotation format."""
+    graph = {}
+    for key, entity in annotation["entities"].items():
+        facts = (entity[name] for name in ("tokens", "label", "start_ix", "end_ix"))
+        graph[key] = Entity(*facts, tuple(map(tuple, entity["relations"])))
+    return graph
 
 
 def feed_forward_state(prefix: str, wide: int, form: str = "{prefix}0._module.") -> dict[str, tuple[int, ...]]:

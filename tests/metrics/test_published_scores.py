@@ -17,14 +17,14 @@ from radweave.metrics import Options, Pair, evaluate_pairs
 from radweave.metrics.commands import label
 from radweave.metrics.further import Models, further_scores
 from radweave.metrics.planted_errors import HARMLESS, PLANTED
-from radweave.metrics.radgraph import combined_f1, graph_of
+from radweave.metrics.radgraph import combined_f1
 from radweave.metrics.temporal import CHANGE_WORDS
 from radweave.phantom.anatomy import draw_anatomy
 from radweave.phantom.findings import draw_findings
 from radweave.phantom.report import write_report
 from tests.metrics import plain_scores
 from tests.metrics.score_folders import write_chexbert, write_roberta
-from tests.radgraph_weights import LABELS, RELATIONS, write_radgraph
+from tests.radgraph_weights import LABELS, RELATIONS, graph_of, write_radgraph
 
 NEAR = 1e-5
 SCORED = Options(meteor=False, floors=False, resamples=0)

@@ -387,11 +387,6 @@ def _weight_bytes(part: Any, quantization: Quantization) -> int:
     return int(total - saved)
 
 
-def lora_parameters(rank: int, shapes: Sequence[tuple[int, int]]) -> int:
-    """Parameters of adapters on linear maps of these (inputs, outputs): rank times their sum, for each."""
-    return sum(rank * (inputs + outputs) for inputs, outputs in shapes)
-
-
 def kv_cache_bytes(architecture: Any, rows: int, tokens: int, bytes_per_number: int) -> int:
     """A key and a value per layer, head, row and token. ``rows`` are studies times beams."""
     heads = getattr(architecture, "num_key_value_heads", None) or architecture.num_attention_heads

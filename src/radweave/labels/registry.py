@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -38,11 +38,6 @@ def get_labeler(name: str, *, weights: Path | None = None, device: str = "cpu") 
         raise InputError(f"{name} needs its weights", field="weights", got="none", expected="a local folder")
     labeler: Labeler = import_module(f"radweave.labels.{name}").LABELER(weights, device=device)
     return labeler
-
-
-def labeler_of(classes: Sequence[str]) -> Labeler:
-    """The rule-based labeler of the label set with these classes."""
-    return _rule_labeler(next(known for known in LABEL_SETS.values() if known.classes == tuple(classes)))
 
 
 def label_set_of(name: str) -> LabelSet:

@@ -186,32 +186,6 @@ class Entity:
 Graph = Mapping[str, Entity]
 
 
-def graph_of(annotation: Mapping[str, Any]) -> dict[str, Entity]:
-    """The graph in the package's annotation format: ``entities`` -> key -> tokens, label, start_ix, end_ix, relations.
-
-    Raises:
-        InputError: if a field is missing or a relation points to no entity.
-    """
-    try:
-        graph = {
-            str(key): Entity(
-                str(entity["tokens"]),
-                str(entity["label"]),
-                int(entity["start_ix"]),
-                int(entity["end_ix"]),
-                tuple((str(name), str(target)) for name, target in entity["relations"]),
-            )
-            for key, entity in annotation["entities"].items()
-        }
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"not a RadGraph annotation: {error}", field="entities") from None
-    for key, entity in graph.items():
-        for _, target in entity.relations:
-            if target not in graph:
-                raise InputError("a relation points to no entity", field=f"entities.{key}", got=target)
-    return graph
-
-
 def reward_sets(graph: Graph) -> tuple[set[tuple[Any, ...]], ...]:
     """The sets that are compared at each of ``LEVELS``."""
     simple: set[tuple[Any, ...]] = set()
