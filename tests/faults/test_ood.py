@@ -17,15 +17,7 @@ from radweave.cli import main
 from radweave.core.errors import InputError
 from radweave.core.study import Report
 from radweave.data.dataset import Dataset
-from radweave.data.ood import (
-    OutOfDistribution,
-    Verdict,
-    detector,
-    fit_ood,
-    load_ood,
-    save_ood,
-    xray_outliers,
-)
+from radweave.data.ood import OutOfDistribution, Verdict, detector, fit_ood, load_ood, save_ood, xray_outliers
 from radweave.data.ood.xray_outliers import KINDS, make_outlier
 from radweave.data.square import to_square
 from radweave.engine.restore import restore

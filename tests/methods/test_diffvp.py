@@ -41,15 +41,7 @@ from radweave.methods.experiment import BuildContext
 from radweave.methods.model import required
 from radweave.methods.stage import set_train_mode
 from radweave.nn.connector import ViewTokens
-from radweave.nn.heads import (
-    NEGATIVE,
-    POSITIVE,
-    UNCERTAIN,
-    UncertainPolicy,
-    are_normal,
-    first_logit,
-    noisy_or_logits,
-)
+from radweave.nn.heads import NEGATIVE, POSITIVE, UNCERTAIN, UncertainPolicy, are_normal, first_logit, noisy_or_logits
 from radweave.nn.language_model import DecodingConfig
 from radweave.nn.memory.bank import Bank, patient_code
 from radweave.nn.text_pretraining import DiagnosisTextConfig, noisy_findings

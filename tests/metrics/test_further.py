@@ -17,10 +17,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from sklearn.metrics import f1_score
-from transformers import (
-    BertForSequenceClassification,
-    BertTokenizer,
-)
+from transformers import BertForSequenceClassification, BertTokenizer
 from typer.testing import CliRunner
 
 from radweave.cli.evaluation import evaluate

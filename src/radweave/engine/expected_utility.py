@@ -19,14 +19,7 @@ from radweave.drafting.smoothers import EmbeddedStudies, Evidence, Floats, Prior
 from radweave.drafting.store import BANK, DraftingStore, load_drafting
 from radweave.drafting.writer import UtilityDraft, UtilityWriter
 from radweave.labels import NO_FINDING, get_labeler
-from radweave.methods.model import (
-    Classifying,
-    EvidenceSource,
-    Proposing,
-    ReportModel,
-    named_parts,
-    own_reports,
-)
+from radweave.methods.model import Classifying, EvidenceSource, Proposing, ReportModel, named_parts, own_reports
 from radweave.nn.connector import encode_views
 from radweave.nn.decoding import DecodingConfig, ExpectedUtilityConfig
 from radweave.nn.heads import DenseHead

@@ -36,15 +36,7 @@ from radweave.engine.distributed import Parallel, Ranks
 from radweave.engine.drafts import Drafter
 from radweave.engine.loop import Progress, StageTrainer, Watch
 from radweave.engine.place import FOLDER as PLACE
-from radweave.engine.place import (
-    PLACES,
-    PlaceFacts,
-    PlacePart,
-    StudyTargets,
-    batch_targets,
-    calibrated,
-    targets_of,
-)
+from radweave.engine.place import PLACES, PlaceFacts, PlacePart, StudyTargets, batch_targets, calibrated, targets_of
 from radweave.engine.plan import is_skipped
 from radweave.engine.prepare import split_view
 from radweave.engine.reinforcement import Editor, RewardObjective

@@ -38,12 +38,7 @@ from radweave.metrics.grounding import NO_BOXES, box_statistics
 from radweave.metrics.heads import head_table
 from radweave.metrics.honesty import honesty_rows
 from radweave.metrics.judge import endpoint
-from radweave.metrics.language import (
-    ONE_STUDY_CIDER,
-    language_and_floors,
-    language_statistics,
-    second_opinions,
-)
+from radweave.metrics.language import ONE_STUDY_CIDER, language_and_floors, language_statistics, second_opinions
 from radweave.metrics.laterality import read_sides
 from radweave.metrics.long_tail import ClassFrequencies, long_tail_table
 from radweave.metrics.pairs import Pair, check_pairs

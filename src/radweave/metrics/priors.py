@@ -26,14 +26,7 @@ from numpy.typing import NDArray
 from radweave.core.study import Study
 from radweave.labels import NO_FINDING, Labeler
 from radweave.labels.comparisons import State, StatedChanges, possible, stated_changes
-from radweave.metrics.clinical import (
-    LabelledPairs,
-    States,
-    confusion_rows,
-    is_positive,
-    pooled_statistics,
-    states_of,
-)
+from radweave.metrics.clinical import LabelledPairs, States, confusion_rows, is_positive, pooled_statistics, states_of
 from radweave.metrics.pairs import Pair
 from radweave.metrics.records import MEASURES, Estimate, Json, PrecisionRecall
 from radweave.metrics.statistics import Interval, Statistic

@@ -25,15 +25,7 @@ from radweave.phantom.anatomy import (
     size_of,
 )
 from radweave.phantom.findings import Finding, add_devices
-from radweave.phantom.lesions import (
-    Apply,
-    add_atelectasis,
-    add_consolidation,
-    cloud,
-    draw_findings,
-    point_of,
-    spot,
-)
+from radweave.phantom.lesions import Apply, add_atelectasis, add_consolidation, cloud, draw_findings, point_of, spot
 from radweave.phantom.scene import AIR_HU, BLOOD_HU, LUNG_HU, SOFT_HU, Filling, Item, Organ, Scene
 
 Region = tuple[slice, slice, slice]

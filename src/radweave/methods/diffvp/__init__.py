@@ -32,12 +32,7 @@ from radweave.methods.tables import read_tables
 from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.decoding import DecodingConfig
 from radweave.nn.heads import DenseHeadConfig, LinearWordHeadConfig
-from radweave.nn.language_model import (
-    SMALL_LLAMA,
-    TINY_LLAMA,
-    LoraConfig,
-    PretrainedLanguageModelConfig,
-)
+from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, LoraConfig, PretrainedLanguageModelConfig
 from radweave.nn.text_pretraining import DiagnosisTextConfig
 from radweave.nn.vision import ResNet3dConfig
 from radweave.nn.vision.pretrained import PHANTOM_ENCODER

@@ -40,13 +40,7 @@ from radweave.methods.generator.network import (
 )
 from radweave.methods.generator.published import published
 from radweave.methods.generator.saving import save_adapters, save_merged
-from radweave.methods.generator.served import (
-    NoTower,
-    ServedConfig,
-    ServedPrompts,
-    ServedSettings,
-    ServedWriter,
-)
+from radweave.methods.generator.served import NoTower, ServedConfig, ServedPrompts, ServedSettings, ServedWriter
 from radweave.methods.generator.writing import StudyPrompts, Writer
 from radweave.methods.model import (
     WORDS_TERM,

@@ -12,15 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from radweave.methods.generator.network import Network, Query, Words
-from radweave.nn.decoding import (
-    DecodingConfig,
-    Prefixes,
-    Prompt,
-    Written,
-    generate_ids,
-    supports_slots,
-    write_in_slots,
-)
+from radweave.nn.decoding import DecodingConfig, Prefixes, Prompt, Written, generate_ids, supports_slots, write_in_slots
 from radweave.nn.language_model import CausalLanguageModel
 
 

@@ -25,12 +25,7 @@ from radweave.methods.vdgen.model import VdgenExperiment, VdgenModelConfig
 from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.decoding import DecodingConfig
 from radweave.nn.heads import DenseHeadConfig, LinearWordHeadConfig
-from radweave.nn.language_model import (
-    SMALL_LLAMA,
-    TINY_LLAMA,
-    LoraConfig,
-    PretrainedLanguageModelConfig,
-)
+from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, LoraConfig, PretrainedLanguageModelConfig
 from radweave.nn.vision import SwinConfig
 from radweave.nn.vision.pretrained import PHANTOM_ENCODER
 from radweave.nn.vision.resnet3d import TINY_RESNET3D
