@@ -214,6 +214,30 @@ def test_the_largest_of_many_are_those_of_a_sort() -> None:
         assert all(len(set(row)) == count for row in places.tolist())
 
 
+def test_the_largest_that_reach_a_limit_are_those_of_a_sort() -> None:
+    """Rows with more values than are wanted, with fewer, and with none but those that fill no group."""
+    scores = torch.randn(4, 20 * 64 + 7, generator=torch.Generator().manual_seed(8))
+    least = torch.tensor([0.0, 2.6, 9.0, 9.0])
+    scores[3, -2] = 9.0
+    values, places = _largest(scores, 12, least)
+    for row in range(4):
+        wanted = scores[row][scores[row] >= least[row]].sort(descending=True).values[:12]
+        reached = values[row] >= least[row]
+        assert torch.equal(values[row][reached], wanted)
+        assert torch.equal(scores[row, places[row][reached]], wanted)
+    assert 0 < int((scores[1] >= 2.6).sum()) < 12
+
+
+def test_a_query_that_is_not_finite_finds_rows_as_others_do() -> None:
+    vectors = torch.randn(8192, 8, generator=torch.Generator().manual_seed(0))
+    queries = torch.stack([vectors[5], torch.full((8,), float("nan"))])
+    ids = ["q0", "q1"]
+    scores, rows = make_index(vectors, chunk_rows=4096).search(queries, 3, study_ids=ids, patient_ids=ids)
+    assert torch.equal(rows[0], (vectors[5].double() * vectors.double()).sum(1).topk(3).indices)
+    assert scores[1].isnan().all()
+    assert len(set(rows[1].tolist())) == 3
+
+
 def test_recall_ignores_the_row_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors, studies, patients = made_up(9, near_ties=False)
     vectors = torch.nn.functional.normalize(vectors, dim=1)
