@@ -177,7 +177,9 @@ class PriorCalibration(Record):
                 )
                 for group, (curve, _, log_odds) in fitted.items()
             }
-        growth = _fit_growth(own, before, known.possible[..., _ON])
+        left_open = known.possible[..., _ON]
+        cells = left_open.any(axis=-1)
+        growth = multinomial(_growth_features(own, before)[cells], left_open[cells], OF_GROWTH)
         fresh = cls(
             split=split,
             pairs=len(own),
@@ -306,12 +308,6 @@ def _shares(features: Floats, weights: Floats) -> Floats:
     logits = (features[..., None] * weights).sum(axis=-2)
     raised = np.exp(logits - logits.max(axis=-1, keepdims=True))
     return np.asarray(raised / raised.sum(axis=-1, keepdims=True))
-
-
-def _fit_growth(own: Floats, before: Floats, left_open: Mask) -> Floats:
-    """V (3, 3), from the states that reports leave open (P, K, 3) of classes that go on."""
-    cells = left_open.any(axis=-1)
-    return multinomial(_growth_features(own, before)[cells], left_open[cells], OF_GROWTH)
 
 
 def multinomial(values: Floats, allowed: Mask, deviation: float) -> Floats:

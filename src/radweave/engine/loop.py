@@ -374,7 +374,9 @@ class StageTrainer:
     def _end_of_update(self, update: Update, terms: dict[str, Tensor], epoch: int) -> None:
         """Make the optimiser step, or skip a non-finite one; then log."""
         norm = self.replica.clip_gradients(self.stage.optimizer.max_grad_norm)
-        figures = self._over_ranks(terms, update.part)
+        weight = 1.0 if update.part is None else update.part.weight(self.ranks.size)
+        sums = self.ranks.sum([weight * float(term.detach()) for term in terms.values()])
+        figures = dict(zip(terms, sums, strict=True))
         if math.isfinite(figures["loss"]) and math.isfinite(norm):
             self.optimizer.step()
             if self.average is not None:
@@ -387,11 +389,6 @@ class StageTrainer:
         figures["studies_per_s"] = round(studies / (time.perf_counter() - update.started), 2)
         self._append({"step": self.progress.step, "epoch": epoch, **figures})
         self.watch.step(self.progress.step, self.total_steps, figures)
-
-    def _over_ranks(self, terms: dict[str, Tensor], part: Slice | None) -> dict[str, float]:
-        """Loss terms of the global batch."""
-        weight = 1.0 if part is None else part.weight(self.ranks.size)
-        return dict(zip(terms, self.ranks.sum([weight * float(term.detach()) for term in terms.values()]), strict=True))
 
     def _skip(self, batch: Batch, buffers: dict[str, Tensor]) -> None:
         """Keep the weights and restore running statistics of a non-finite batch."""

@@ -329,7 +329,10 @@ def run_parallel(
     Raises:
         StoppedError: after SIGTERM or an interrupt, when all runs have written their checkpoints.
     """
-    _decode_images(tasks)
+    # The image caches of the data sets, which runs would otherwise fill at the same time.
+    wanted = {(task.dataset, data.image_size, data.ct) for task in tasks for data in [task.experiment().data]}
+    for path, size, ct in sorted(wanted, key=str):
+        build_cache(Dataset.open(Path(path)), size=size, ct=ct)
     waiting, active, free = deque(tasks), list[_Child](), list(range(jobs))
     with asked_to_stop() as stop_signal:
         while waiting or active:
@@ -344,13 +347,6 @@ def run_parallel(
                 free.append(child.slot)
                 child.log.close()
                 _tell(child, done, failed)
-
-
-def _decode_images(tasks: Sequence[Task]) -> None:
-    """Fill the data set's image cache before runs that would fill it at the same time."""
-    wanted = {(task.dataset, data.image_size, data.ct) for task in tasks for data in [task.experiment().data]}
-    for path, size, ct in sorted(wanted, key=str):
-        build_cache(Dataset.open(Path(path)), size=size, ct=ct)
 
 
 def _start(task: Task, slot: int, jobs: int) -> _Child:

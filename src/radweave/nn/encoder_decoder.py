@@ -116,7 +116,10 @@ class CrossAttentionLanguageModel(Decoder):
     ) -> Prefixes:
         """The prompts of ``write``: prefix, begin token and memory."""
         begin = self._begin(prefix, prefix_mask, len(memory))
-        return Prefixes(*begin, *never_empty(memory.to(self.dtype), memory_mask))
+        # A study without any gets one token of zeros: a softmax over nothing is not a number.
+        empty = ~memory_mask.any(1, keepdim=True)
+        typed = memory.to(self.dtype).masked_fill(empty[:, :, None], 0.0)
+        return Prefixes(*begin, typed, memory_mask | empty)
 
     def write(self, batches: Iterator[Prefixes], decoding: DecodingConfig) -> Iterator[Written]:
         """Reports for batches of prompts, in order: see ``radweave.nn.decoding.write``."""
@@ -143,14 +146,6 @@ class CrossAttentionLanguageModel(Decoder):
         if mask is None:
             mask = torch.ones(prefix.shape[:2], dtype=torch.bool, device=device)
         return left_pad(torch.cat([prefix.to(self.dtype), begin], dim=1), torch.cat([mask, begin_mask], dim=1))
-
-
-def never_empty(
-    memory: Float[Tensor, "batch memory width"], mask: Bool[Tensor, "batch memory"]
-) -> tuple[Float[Tensor, "batch memory width"], Bool[Tensor, "batch memory"]]:
-    """The memory, with one token of zeros for a study that has none: a softmax over nothing is not a number."""
-    empty = ~mask.any(1, keepdim=True)
-    return memory.masked_fill(empty[:, :, None], 0.0), mask | empty
 
 
 class BertDecoderConfig(Config):

@@ -134,15 +134,6 @@ def position_ids(mask: Bool[Tensor, "batch length"]) -> Int[Tensor, "batch lengt
     return (mask.long().cumsum(dim=1) - 1).clamp(min=0)
 
 
-def blank_tokens(embeds: Float[Tensor, "batch text width"], share: float) -> Float[Tensor, "batch text width"]:
-    """Zero that share of the tokens' embeddings, so that the next word must be read off something else.
-
-    Source: Bowman et al., "Generating sentences from a continuous space", CoNLL 2016, Sec. 3.1 (word dropout).
-    """
-    mask = torch.rand(embeds.shape[:2], device=embeds.device) >= share
-    return embeds * mask[:, :, None]
-
-
 def next_token_logits(
     model: Any,
     prefix: Float[Tensor, "batch prefix width"],
@@ -236,9 +227,16 @@ class Decoder(nn.Module):
         return out
 
     def embed_text(self, input_ids: Int[Tensor, "batch text"]) -> Float[Tensor, "batch text width"]:
-        """Word embeddings of a report; while training some are blank: see ``token_dropout``."""
+        """Word embeddings of a report; while training a share of ``token_dropout`` is zero, so that the next word must
+        be read off something else.
+
+        Source: Bowman et al., "Generating sentences from a continuous space", CoNLL 2016, Sec. 3.1 (word dropout).
+        """
         text = self.embed(input_ids)
-        return blank_tokens(text, self.token_dropout) if self.training and self.token_dropout else text
+        if not (self.training and self.token_dropout):
+            return text
+        mask = torch.rand(text.shape[:2], device=text.device) >= self.token_dropout
+        return text * mask[:, :, None]
 
     def logits_after(
         self, prompts: Prefixes, input_ids: Int[Tensor, "batch text"], labels: Int[Tensor, "batch text"]

@@ -379,14 +379,6 @@ def _bronchi(
     return items
 
 
-def _peribronchial(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> list[Item]:
-    return _bronchi(f, side, a, rng, 6.2, 2.0, "mid")
-
-
-def _bronchiectasis(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> list[Item]:
-    return _bronchi(f, side, a, rng, _grade(f, 7.5, 8.5, 10), _grade(f, 5.6, 6.6, 8), f.zone)
-
-
 def _septa(f: Finding, side: Side, a: Anatomy, scene: Scene, rng: np.random.Generator) -> list[Item]:
     """A net of lines in the outer lung."""
     items = []
@@ -416,8 +408,10 @@ _APPLY: dict[str, Apply] = {
     "Pulmonary fibrotic sequela": _fibrosis,
     "Pleural effusion": _effusion,
     "Mosaic attenuation pattern": _mosaic,
-    "Peribronchial thickening": _peribronchial,
+    "Peribronchial thickening": lambda f, side, a, scene, rng: _bronchi(f, side, a, rng, 6.2, 2.0, "mid"),
     "Consolidation": add_consolidation,
-    "Bronchiectasis": _bronchiectasis,
+    "Bronchiectasis": lambda f, side, a, scene, rng: _bronchi(
+        f, side, a, rng, _grade(f, 7.5, 8.5, 10), _grade(f, 5.6, 6.6, 8), f.zone
+    ),
     "Interlobular septal thickening": _septa,
 }

@@ -49,11 +49,6 @@ PRINTED = [
 """Printed forms of the options that the presets set otherwise so that the difference is heard; see the method page."""
 
 
-def words_from_images(epochs: int) -> StageConfig:
-    """An encoder from nothing first learns which words go with an image; see radweave/nn/heads.py."""
-    return stage(full("vision_encoder", "word_head"), {"words": 1.0}, warm(1e-3, 50), epochs=epochs)
-
-
 def heard(report: StageConfig) -> StageConfig:
     """The stage with the image withheld now and then, so that what was made of it has to be read."""
     return report.model_copy(update={"withheld": {"image": 0.3}})
@@ -91,10 +86,12 @@ def small() -> DiffRGenNetExperiment:
         "language_model": BertDecoderConfig(hidden_size=512, num_layers=6, num_heads=8),
     }
     report = stage(REPORT_PARTS, LOSSES, warm(3e-4, 500), epochs=15, batch_size=32)
+    # An encoder from nothing first learns which words go with an image; see radweave/nn/heads.py.
+    vision = stage(full("vision_encoder", "word_head"), {"words": 1.0}, warm(1e-3, 50), epochs=10)
     return DiffRGenNetExperiment(
         data=SMALL_XRAY,
         model=tiny().model.model_copy(update=changes),
-        stages=DiffRGenNetStages(vision=words_from_images(10), report=heard(report)),
+        stages=DiffRGenNetStages(vision=vision, report=heard(report)),
         decoding=DecodingConfig(num_beams=3, max_new_tokens=128),
     )
 

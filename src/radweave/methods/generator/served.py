@@ -75,17 +75,6 @@ class ServedSettings(ServedConfig):
     allow_remote: bool = False
 
 
-def refuse_unserved(config: ServedConfig, endpoint: str, *, allow_remote: bool) -> None:
-    """Refuse an address, or an endpoint without the name of a model.
-
-    Raises:
-        InputError: naming the field.
-    """
-    refuse_address(endpoint, field="model.endpoint", allow_remote=allow_remote)
-    if not config.name:
-        raise InputError("which model does it serve?", field="model.served.name", expected="the name in its /v1/models")
-
-
 class NoTower(nn.Module):
     """The place of the vision encoder in a model that runs elsewhere: one token of nothing for each image."""
 
@@ -262,7 +251,10 @@ class ServedWriter(nn.Module):
         Raises:
             InputError: for an address that must not be asked, or no model.
         """
-        refuse_unserved(settings, settings.endpoint, allow_remote=settings.allow_remote)
+        refuse_address(settings.endpoint, field="model.endpoint", allow_remote=settings.allow_remote)
+        if not settings.name:
+            expected = "the name in its /v1/models"
+            raise InputError("which model does it serve?", field="model.served.name", expected=expected)
         self.settings = settings
         self._chat: HttpChat | None = None
         self._budget = Budget(settings.requests, settings.tokens)
