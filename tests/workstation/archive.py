@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -17,6 +16,8 @@ import pytest
 import requests
 from dicomweb_client.api import DICOMwebClient
 
+from tests.workstation.load import free_port
+
 PLUGINS = ("/usr/share/orthanc/plugins/libOrthancDicomWeb.so", "/usr/lib/orthanc/libOrthancDicomWeb.so")
 USER, PASSWORD = "tester", "only-for-this-test"
 AET = "ARCHIVE"
@@ -28,12 +29,6 @@ def needs(*programs: str) -> None:
     missing = [name for name in programs if shutil.which(name) is None]
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)} (make test-hospital installs them)")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass(frozen=True)

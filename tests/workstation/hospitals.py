@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import io
-import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -78,21 +76,6 @@ def push(port: int, *files: Path, calling: str = "SCANNER", called: str = "RADWE
         except (RuntimeError, ValueError):
             result.append("cut")
     association.release()
-    return result
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def until(ready: Callable[[], Any], seconds: float = 30) -> Any:
-    """What ``ready`` gives, once it is true."""
-    end = time.monotonic() + seconds
-    while not (result := ready()):
-        assert time.monotonic() < end
-        time.sleep(0.05)
     return result
 
 

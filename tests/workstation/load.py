@@ -37,6 +37,15 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
+def until(ready: Callable[[], Any], seconds: float = 60) -> Any:
+    """What ``ready`` gives, once it is true."""
+    end = time.monotonic() + seconds
+    while not (result := ready()):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    return result
+
+
 class Killed:
     """A server in a process of its own that can be killed and started again. ``command`` starts it on ``port``."""
 
@@ -73,11 +82,7 @@ class Killed:
         return int(pids[-1]) if pids else None
 
     def kill_worker(self) -> None:
-        end = time.monotonic() + PATIENCE_S
-        while self.worker is None:
-            assert time.monotonic() < end, "there is no inference process"
-            time.sleep(0.05)
-        os.kill(self.worker, signal.SIGKILL)
+        os.kill(until(lambda: self.worker, PATIENCE_S), signal.SIGKILL)
 
     def kill_and_start(self) -> None:
         self.process.kill()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from radweave.workstation.app import create_app, listener
 from radweave.workstation.settings import Settings
 from radweave.workstation.station import Station
 from tests.workstation.fake_workers import IMAGE, fake_worker
+from tests.workstation.load import free_port
 
 ORIGIN = "http://127.0.0.1:8765"
 NOTICE = "Research software, not a medical device"
@@ -37,9 +37,7 @@ def running(settings: Settings, target: Any = fake_worker) -> Iterator[tuple[Tes
 @contextmanager
 def listening(settings: Settings, target: Any = fake_worker) -> Iterator[tuple[int, str]]:
     """A workstation on a port of its own: the port and a token."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = int(free.getsockname()[1])
+    port = free_port()
     settings.state.mkdir(exist_ok=True)
     station = Station(settings.model_copy(update={"port": port}), target=target)
     assert station.token is not None

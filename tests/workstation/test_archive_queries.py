@@ -29,7 +29,7 @@ from radweave.workstation.identity import read_identities
 from radweave.workstation.receiver import Receiver
 from radweave.workstation.sending import NotStoredError, send
 from tests.image_files import CANARY, save, write_series
-from tests.workstation.archive import free_port
+from tests.workstation.load import free_port
 from tests.workstation.query_archive import QueryArchive, dicom, web
 from tests.workstation.reports import SIGNED, dicom_image, finished
 

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from radweave.labels import LABELER_OF, get_labeler
-from radweave.workstation.database import Database, arms, migrate
+from radweave.workstation.database import Database, arms
 from radweave.workstation.learning import LEAST
 from radweave.workstation.reader_study import BLIND, WITH, WITHOUT, Reading, assign, figures, readings
 from radweave.workstation.settings import Settings
@@ -130,11 +130,3 @@ def test_it_goes_without_archives(toy_run: Path, tmp_path: Path) -> None:
     assert refused.returncode == 2
     assert "'--reader-study': goes without --hospital" in " ".join(refused.stderr.split())
     assert not toy_run.with_name("run.workstation").exists()
-
-
-def test_a_database_of_the_tenth_version_gets_arms(database: Database) -> None:
-    with database.writing() as connection:
-        connection.exec_driver_sql("DROP TABLE arms")
-        connection.exec_driver_sql("UPDATE schema_version SET version = 10")
-        migrate(connection)
-        assert connection.execute(sa.select(arms)).all() == []

@@ -19,8 +19,8 @@ from radweave.workstation import associations
 from radweave.workstation import associations as connections
 from radweave.workstation.hospital_plan import Receive
 from radweave.workstation.receiver import OPEN, Receiver
-from tests.workstation.archive import free_port
-from tests.workstation.hospitals import push, until
+from tests.workstation.hospitals import push
+from tests.workstation.load import free_port, until
 from tests.workstation.reports import dicom_image
 
 HEAD = b"\x01\x00\x00\x00\x00\xcd"

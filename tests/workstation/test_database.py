@@ -11,10 +11,11 @@ import pytest
 import sqlalchemy as sa
 
 from radweave.core.errors import InputError
-from radweave.workstation import log, outbox
+from radweave.workstation import log
 from radweave.workstation.database import MIGRATIONS, NEWEST, Database, migrate, tokens, users
 from radweave.workstation.database import log as log_table
 from radweave.workstation.drafts import edit_distance
+from radweave.workstation.store import NewStudy, add
 from radweave.workstation.users import add_user, by_password, by_session, by_token, first_token, open_session
 from tests.command_line import radweave
 
@@ -106,28 +107,31 @@ def test_an_older_database_is_brought_up_and_a_newer_one_refused(database: Datab
             migrate(connection, newest=NEWEST)
 
 
-def test_a_database_of_the_first_version_gets_all_columns(database: Database) -> None:
+@pytest.mark.parametrize(
+    ("version", "older"),
+    [
+        (1, ("ALTER TABLE sentences DROP COLUMN section", "ALTER TABLE sentences DROP COLUMN details",
+             "ALTER TABLE drafts DROP COLUMN restores")),
+        (2, ("DROP TABLE outbox", "DROP TABLE arrivals")),
+        (5, ("ALTER TABLE asked DROP COLUMN images",)),
+        (8, ("DROP TABLE refusals",)),
+        (9, ("DROP TABLE locks", "ALTER TABLE studies DROP COLUMN priority")),
+        (10, ("DROP TABLE arms",)),
+    ],
+)  # fmt: skip
+def test_an_older_database_gets_all_tables_and_columns(
+    version: int, older: tuple[str, ...], database: Database
+) -> None:
     with database.writing() as connection:
+        add(connection, NewStudy("a"), owner=None)
         new = _columns(connection)
-        for statement in (
-            "ALTER TABLE sentences DROP COLUMN section",
-            "ALTER TABLE sentences DROP COLUMN details",
-            "ALTER TABLE drafts DROP COLUMN restores",
-            "UPDATE schema_version SET version = 1",
-        ):
+        for statement in (*older, f"UPDATE schema_version SET version = {version}"):
             connection.exec_driver_sql(statement)
         assert _columns(connection) != new
         migrate(connection)
         assert _columns(connection) == new
-
-
-def test_a_database_of_the_fifth_version_gets_the_digest_of_fetched_series(database: Database) -> None:
-    with database.writing() as connection:
-        new = _columns(connection)
-        connection.exec_driver_sql("ALTER TABLE asked DROP COLUMN images")
-        connection.exec_driver_sql("UPDATE schema_version SET version = 5")
-        migrate(connection)
-        assert _columns(connection) == new
+        assert connection.exec_driver_sql("SELECT version FROM schema_version").scalar_one() == NEWEST
+        assert connection.exec_driver_sql("SELECT priority FROM studies").scalar_one() == "routine"
 
 
 def _columns(connection: sa.Connection) -> dict[str, set[str]]:
@@ -242,19 +246,6 @@ def test_writers_in_opposite_order_do_not_deadlock(database: Database) -> None:
     assert failed == []
     with database.reading() as connection:
         assert log.verify(connection) == log.Checked(43, log.verify(connection).hash)
-
-
-def test_a_database_without_an_outbox_gets_its_tables(url: str) -> None:
-    opened = Database(url)
-    with opened.writing() as connection:
-        for statement in ("DROP TABLE outbox", "DROP TABLE arrivals", "UPDATE schema_version SET version = 2"):
-            connection.exec_driver_sql(statement)
-    opened.close()
-    repeated = Database(url)
-    with repeated.reading() as connection:
-        assert outbox.counts(connection) == {"waiting": 0, "sent": 0, "refused": 0}
-        assert connection.exec_driver_sql("SELECT version FROM schema_version").scalar_one() == NEWEST
-    repeated.close()
 
 
 def test_an_older_database_gets_folded_names_and_keeps_look_alikes(database: Database) -> None:

@@ -12,9 +12,10 @@ from pydicom import dcmread
 from radweave.data.deidentify.key import read_key, write_key
 from radweave.workstation.settings import Settings
 from tests.image_files import CANARY
-from tests.workstation.hospitals import Archive, image, listening, plan_file, push
+from tests.workstation.hospitals import Archive, figure, image, listening, plan_file, push, studies
+from tests.workstation.load import until
 from tests.workstation.stations import running, wait_for
-from tests.workstation.test_hospital import figure, studies, until, with_hospital
+from tests.workstation.test_hospital import with_hospital
 
 pytestmark = pytest.mark.usefixtures("short_pauses")
 

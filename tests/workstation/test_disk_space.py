@@ -107,7 +107,7 @@ def test_a_watched_folder_waits_for_free_space(settings: Settings, monkeypatch: 
 
 
 def test_a_scanner_gets_the_status_of_a_full_disk(tmp_path: Path) -> None:
-    from tests.workstation.archive import free_port
+    from tests.workstation.load import free_port
 
     counted: list[str] = []
     room = DiskSpace(tmp_path, Limits(state_bytes=60_000, free_bytes=0))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
 from tests.workstation.fake_workers import IMAGE
+from tests.workstation.load import until
 from tests.workstation.stations import PASSWORD, log_in, one_draft, upload
 
 OF_A_STUDY = "/api/v1/studies/{study}"
@@ -64,8 +64,9 @@ def test_no_route_shows_another_users_study(client: TestClient, other_user: dict
 def test_no_route_but_the_probes_answers_without_a_token(client: TestClient) -> None:
     study = one_draft(client)["id"]
     for method, path in routes(client):
-        answer = ask(client, method, path, study, headers={"Authorization": ""})
-        assert (answer.status_code == 401) is ((method, path) not in OPEN), (method, path)
+        for header in ("", "Bearer wrong", "Basic YTpi"):
+            answer = ask(client, method, path, study, headers={"Authorization": header})
+            assert (answer.status_code == 401) is ((method, path) not in OPEN), (method, path, header)
 
 
 def test_admin_routes_are_refused_to_readers(client: TestClient, other_user: dict[str, str]) -> None:
@@ -114,9 +115,7 @@ def test_every_reader_of_a_draft_is_logged(client: TestClient) -> None:
 def one_draft_by_api(client: TestClient) -> str:
     """A study with a draft that nobody opened."""
     (study,) = upload(client, ("chest.png", IMAGE)).json()["studies"]
-    end = time.monotonic() + 60
-    while client.get("/api/v1/studies").json()["studies"][0]["state"] != "drafted":
-        assert time.monotonic() < end
+    until(lambda: client.get("/api/v1/studies").json()["studies"][0]["state"] == "drafted")
     return str(study)
 
 

@@ -21,7 +21,8 @@ from radweave.workstation.settings import Settings
 from tests.command_line import radweave
 from tests.image_files import CANARY
 from tests.workstation.fake_workers import drafted
-from tests.workstation.hospitals import Archive, figure, free_port, image, listening, plan_file, push, studies, until
+from tests.workstation.hospitals import Archive, figure, image, listening, plan_file, push, studies
+from tests.workstation.load import free_port, until
 from tests.workstation.stations import running, upload, wait_for
 
 pytestmark = pytest.mark.usefixtures("short_pauses")

@@ -17,7 +17,8 @@ from radweave.workstation.settings import Settings
 from radweave.workstation.store import NewStudy
 from tests.image_files import save
 from tests.workstation.fake_workers import PLACED, drafted, drafted_with_places
-from tests.workstation.hospitals import Archive, figure, free_port, image, listening, plan_file, push, studies, until
+from tests.workstation.hospitals import Archive, figure, image, listening, plan_file, push, studies
+from tests.workstation.load import free_port, until
 from tests.workstation.query_archive import TODAY, QueryArchive, web
 from tests.workstation.stations import running
 

@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 from fastapi.testclient import TestClient
 
-from radweave.workstation.database import Database, locks, migrate, now, studies
+from radweave.workstation.database import Database, locks, now, studies
 from radweave.workstation.settings import Settings
 from radweave.workstation.station import Station
 from radweave.workstation.store import NewStudy, add
@@ -198,14 +198,3 @@ def test_of_two_processes_one_gets_each_lock(database: Database, url: str) -> No
     with database.reading() as connection:
         found = connection.execute(sa.select(locks.c.user_id)).scalars().all()
     assert [found.count(reader) for reader in readers] == won
-
-
-def test_a_database_of_the_ninth_version_gets_locks_and_priorities(database: Database) -> None:
-    with database.writing() as connection:
-        study = add(connection, NewStudy("a"), owner=None)
-        connection.exec_driver_sql("DROP TABLE locks")
-        connection.exec_driver_sql("ALTER TABLE studies DROP COLUMN priority")
-        connection.exec_driver_sql("UPDATE schema_version SET version = 9")
-        migrate(connection)
-        assert connection.execute(sa.select(studies.c.priority).where(studies.c.id == study)).scalar_one() == "routine"
-        assert connection.execute(sa.select(locks)).all() == []

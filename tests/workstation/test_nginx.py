@@ -15,8 +15,8 @@ import pytest
 
 from radweave.workstation.settings import Settings
 from tests.toys import ROOT
-from tests.workstation.archive import free_port
 from tests.workstation.certificates import certificate
+from tests.workstation.load import free_port
 from tests.workstation.stations import PASSWORD, listening
 
 pytestmark = pytest.mark.programs

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import sqlalchemy as sa
 from fastapi.testclient import TestClient
 from PIL import Image, PngImagePlugin
 
 from radweave.workstation import database, store
-from radweave.workstation.database import migrate, refusals, studies
+from radweave.workstation.database import refusals, studies
 from radweave.workstation.settings import Settings
 from radweave.workstation.station import Station
 from tests.workstation.fake_workers import CRASH, REFUSE, refusing_worker
@@ -191,15 +190,3 @@ def test_an_override_does_not_cover_later_images(both: tuple[TestClient, Station
         result = admin.get(f"/api/v1/studies/{study}").json()
     assert "images came after this draft" in result["warnings"][-1]
     assert result["drafted_anyway"]["kind"] == "unfamiliar", "the draft that is shown is still that one"
-
-
-def test_an_older_database_gets_the_table_of_refusals(tmp_path: Any) -> None:
-    engine = sa.create_engine(f"sqlite:///{tmp_path / 'old.db'}")
-    with engine.begin() as connection:
-        migrate(connection)
-        refusals.drop(connection)
-        connection.execute(database.version.update().values(version=6))
-    with engine.begin() as connection:
-        migrate(connection)
-        assert sa.inspect(connection).has_table("refusals")
-        assert connection.execute(sa.select(database.version.c.version)).scalar_one() == database.NEWEST

@@ -11,9 +11,10 @@ from pydicom import dcmread
 
 from radweave.workstation.settings import Settings
 from tests.image_files import CANARY
-from tests.workstation.archive import AET, PASSWORD, USER, Archive, free_port, needs, start
+from tests.workstation.archive import AET, PASSWORD, USER, Archive, needs, start
 from tests.workstation.fake_workers import comparing_worker, fake_worker
-from tests.workstation.hospitals import figure, image, plan_file, studies, until
+from tests.workstation.hospitals import figure, image, plan_file, studies
+from tests.workstation.load import free_port, until
 from tests.workstation.query_archive import OTHER_PATIENTS, TODAY, days_ago, flat, text_of
 from tests.workstation.stations import running as working
 from tests.workstation.stations import wait_for

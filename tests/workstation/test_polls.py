@@ -12,7 +12,8 @@ from pydicom import dcmread
 from radweave.workstation.settings import Settings
 from tests.image_files import CANARY, write_dicom
 from tests.workstation.fake_workers import comparing_worker
-from tests.workstation.hospitals import figure, free_port, image, plan_file, push, studies, until
+from tests.workstation.hospitals import figure, image, plan_file, push, studies
+from tests.workstation.load import free_port, until
 from tests.workstation.query_archive import OTHER_PATIENTS, TODAY, QueryArchive, days_ago, dicom, flat, text_of, web
 from tests.workstation.stations import running, wait_for
 

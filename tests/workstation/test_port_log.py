@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from tests.workstation.archive import free_port
+from tests.workstation.load import free_port
 
 NAME = b"Doe^Jane^19600412"
 SERVER = """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from radweave.workstation.station import Station, alone
 from radweave.workstation.store import NewStudy
 from tests.toys import toy_image
 from tests.workstation.fake_workers import CRASH, HANG, IMAGE, drafted
+from tests.workstation.load import until
 from tests.workstation.stations import one_draft, running, upload, wait_for
 
 BEFORE_ALL = datetime(2001, 1, 1, tzinfo=UTC)
@@ -34,11 +34,7 @@ def test_the_real_process_is_killed_and_every_study_drafted_once(settings: Setti
     ]
     with running(settings, main) as (client, station):
         ids = upload(client, ("a.png", images[0]), ("b.png", images[1]), ("c.txt", b"no image")).json()["studies"]
-        end = time.monotonic() + 120
-        while station.inference.pid is None:
-            assert time.monotonic() < end
-            time.sleep(0.02)
-        os.kill(station.inference.pid, signal.SIGKILL)
+        os.kill(until(lambda: station.inference.pid, 120), signal.SIGKILL)
         result = [wait_for(client, study, "drafted", "refused", seconds=240) for study in ids]
         assert [row["state"] for row in result] == ["drafted", "drafted", "refused"]
         for row in result[:2]:

@@ -19,8 +19,9 @@ from radweave.workstation.hospital_plan import Dicom, QueriedDicom, Receive, Tar
 from radweave.workstation.receiver import Receiver
 from radweave.workstation.sending import NotStoredError, client_context, send, server_context
 from tests.image_files import CANARY
-from tests.workstation.archive import free_port, needs
+from tests.workstation.archive import needs
 from tests.workstation.hospitals import Archive, image, listening, push
+from tests.workstation.load import free_port
 from tests.workstation.query_archive import QueryArchive, dicom
 from tests.workstation.reports import finished
 

@@ -7,7 +7,6 @@ import os
 import shutil
 import stat
 import struct
-import time
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from fastapi.testclient import TestClient
 from radweave.workstation.settings import Limits, Settings
 from radweave.workstation.station import Station, Watcher
 from tests.workstation.fake_workers import IMAGE, REFUSE
+from tests.workstation.load import until
 from tests.workstation.stations import left_behind, running, upload, wait_for
 
 LIMITS = Limits(body_bytes=400_000, files=20, archive_bytes=1 << 20, archive_ratio=50)
@@ -340,10 +340,7 @@ def test_a_refused_study_keeps_its_reason_and_no_file(started: tuple[TestClient,
     client, station = started
     (study,) = upload(client, ("a.png", REFUSE)).json()["studies"]
     assert wait_for(client, study, "refused")["reason"] == "a.png: is no image"
-    end = time.monotonic() + 60
-    while left_behind(station.settings):  # they go after the state is written
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    until(lambda: not left_behind(station.settings))  # they go after the state is written
 
 
 def test_files_of_a_watched_folder_are_taken_once(started: tuple[TestClient, Station], tmp_path: Path) -> None:
