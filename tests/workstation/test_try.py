@@ -63,8 +63,9 @@ def test_nothing_is_left_and_what_keeps_something_is_refused(
         (settings.state / "image").write_bytes(b"x")
 
     monkeypatch.setattr("radweave.workstation.serve", serve)
-    assert radweave("serve", toy_run, "--try").returncode == 0
+    assert radweave("serve", toy_run, "--try", "--queue", "3").returncode == 0
     assert begun[0].try_out
+    assert begun[0].limits.waiting == 3
     assert not begun[0].state.exists()
     refused = radweave("serve", toy_run, "--try", "--watch", tmp_path)
     assert refused.returncode != 0

@@ -146,29 +146,24 @@ def start(
         for name, value in persistent.items():
             if value is not None:
                 raise InputError("does not go with --try, which keeps nothing", field=name)
-        with TemporaryDirectory(prefix="radweave-try-") as folder:
-            tried = Settings(
-                run=run, state=Path(folder), host=host, port=port, untrained=untrained, study_s=draft_seconds,
-                decoding=options, behind_proxy=tuple(map(network, comma_separated(behind_proxy))), try_out=True,
-                public_url=None if public_url is None else origin(public_url), hide_patients=hide_patients,
-            )  # fmt: skip
-            run_server(tried)
-        return
     settings = Settings(
         run=run, state=_state(run), data=data, split=known_split(split), watch=watch, hospital=hospital,
         host=host, port=port, database=database, untrained=untrained, study_s=draft_seconds,
         decoding=options, behind_proxy=tuple(map(network, comma_separated(behind_proxy))),
         public_url=None if public_url is None else origin(public_url), tls_cert=tls_cert,
         tls_key=tls_key, openid=openid, idle_s=60 * lock_minutes, hide_patients=hide_patients,
-        reader_study=reader_study, limits=Limits(
+        reader_study=reader_study, try_out=try_out, limits=Limits(
             waiting=queue, body_bytes=upload_mib << 20, files=upload_files,
             state_bytes=None if storage_gib is None else int(storage_gib * (1 << 30)),
         ),
     )  # fmt: skip
-    if verify_log:
+    if try_out:
+        with TemporaryDirectory(prefix="radweave-try-") as folder:
+            run_server(settings.model_copy(update={"state": Path(folder)}))
+    elif verify_log:
         typer.echo(check_log(settings))
-        return
-    run_server(settings)
+    else:
+        run_server(settings)
 
 
 @app.command()
