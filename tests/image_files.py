@@ -13,6 +13,8 @@ from pydicom.dataset import Dataset, FileDataset, FileMetaDataset
 from pydicom.encaps import encapsulate
 from pydicom.uid import UID, ExplicitVRLittleEndian, JPEGBaseline8Bit, generate_uid
 
+from radweave.io import dicom, viewer
+
 CANARY = "ZZTESTCANARY"
 CR_STORAGE = "1.2.840.10008.5.1.4.1.1.1"
 CT_STORAGE = "1.2.840.10008.5.1.4.1.1.2"
@@ -178,3 +180,16 @@ def edit(path: Path, **tags: Any) -> Path:
         else:
             setattr(ds, name, value)
     return save(ds, path)
+
+
+def shown_bytes(
+    words: np.ndarray, about: dict[str, Any], preset: dict[str, Any], *, inverted: bool = False
+) -> np.ndarray:
+    """Grey values on the screen, 0 to 255, of a window, as ``window.js`` computes them; ``inverted`` by the reader."""
+    shown = dicom.window(viewer.values_of(words, about), preset["center"], preset["width"], preset["function"])
+    assert shown is not None, "a window of a width that is not allowed"
+    if bool(about["inverted"]) != inverted:
+        shown = np.float32(1) - shown
+    if about["padding"] is not None:
+        shown[words == about["padding"]] = 0.0
+    return np.floor(shown * np.float32(255) + np.float32(0.5)).astype(np.uint8)

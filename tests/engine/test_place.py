@@ -270,7 +270,7 @@ def test_the_place_of_a_scan_does_not_depend_on_how_its_file_is_turned(
     nibabel.save(nibabel.Nifti1Image(np.asarray(image.dataobj)[::-1], image.affine @ turn), turned)
     located = []
     for path in (toy_ct_dataset.path / study.images[0].path, turned):
-        example, _ = predictor.read_study([path], "s", force=True)
+        example = predictor.example(predictor.read_views([path], force=True)[0], "s", force=True)
         assert example.window is not None
         assert example.window(0) == ((0.0, 1.0),) * 3
         located.append(restored.place(restored.model.encoder, collate([example], pad_id=0))[0])

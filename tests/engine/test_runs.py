@@ -51,7 +51,7 @@ def test_a_report_is_the_same_alone_in_a_batch_of_16_and_from_the_cache(toy_run:
     studies = {study.study_id: study for study in toy_dataset.studies()}
     for example, report in zip(examples, batched, strict=True):
         images = [toy_dataset.image_path(ref.path) for ref in studies[example.study_id].images]
-        fresh, _ = predictor.read_study(images, example.study_id)
+        fresh = predictor.example(predictor.read_views(images)[0], example.study_id)
         assert np.array_equal(fresh.pixels, example.pixels)
         # A PNG does not say its view; the manifest does.
         fresh = dataclasses.replace(fresh, view_ids=example.view_ids)

@@ -162,6 +162,7 @@ def test_the_cache_prepares_a_real_scan_as_the_predictor_does(run: Run, shared_d
         ref = ImageRef(path="images/a.nrrd", modality="ct", view=View.AXIAL)
         writer.add(Study(study_id="s", patient_id="p", images=(ref,)), {"images/a.nrrd": source})
     cache = build_cache(Dataset.open(tmp_path / "set"), size=128, ct=run.experiment.data.ct)
-    example, _ = Predictor.of(run).read_study([source], "s")
+    predictor = Predictor.of(run)
+    example = predictor.example(predictor.read_views([source])[0], "s")
     assert np.array_equal(cache.pixels[0], example.pixels[0])
     assert read_volume(source).hu.shape != example.pixels[0].shape

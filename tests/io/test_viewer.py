@@ -17,7 +17,7 @@ import pytest
 
 from radweave.core.storage import sha256_file
 from radweave.io import viewer
-from tests.image_files import write_dicom
+from tests.image_files import shown_bytes, write_dicom
 
 STATION = Path(str(files("radweave.workstation"))) / "static"
 PAGE = Path(str(files("radweave.inference.explain"))) / "static"
@@ -72,7 +72,7 @@ def test_windows_equal_those_of_python(tmp_path: Path) -> None:
     greys = in_node([list(case) for case in cases], tmp_path)
     assert len(greys) == len(cases) >= 14
     for (about, preset, turned), result in zip(cases, greys, strict=True):
-        expected = viewer.shown_bytes(words, about, preset, inverted=turned)
+        expected = shown_bytes(words, about, preset, inverted=turned)
         np.testing.assert_array_equal(result, expected, err_msg=str((preset, turned)))
         assert len(np.unique(result)) > 1
 
@@ -94,7 +94,7 @@ def test_no_grey_value_equals_padding(tmp_path: Path, last: int, padding: int | 
     result = viewer.values_of(read.words, read.about)[~is_padding]
     np.testing.assert_allclose(result, values.reshape(256, 256)[~is_padding], atol=1.0)
     preset = {"function": "LINEAR_EXACT", "center": 32_768, "width": 65_536}
-    shown = viewer.shown_bytes(read.words, read.about, preset)
+    shown = shown_bytes(read.words, read.about, preset)
     assert shown[~is_padding].max() == 255
     assert (shown[~is_padding & (values.reshape(256, 256) > 60_000)] > 200).all()
 
@@ -103,7 +103,7 @@ def test_a_sigmoid_equals_python_within_a_level(tmp_path: Path) -> None:
     kind = {"bits": 12, "WindowCenter": 1500, "WindowWidth": 2500, "VOILUTFunction": "SIGMOID"}
     read = viewer.read_words(write_dicom(tmp_path / "chest.dcm", **kind))
     greys = in_node([[read.about, read.about["presets"][0], False]], tmp_path)
-    expected = viewer.shown_bytes(np.arange(65_536, dtype=np.uint16), read.about, read.about["presets"][0])
+    expected = shown_bytes(np.arange(65_536, dtype=np.uint16), read.about, read.about["presets"][0])
     assert np.abs(greys[0] - expected.astype(int)).max() <= 1
 
 

@@ -154,10 +154,7 @@ def _verify(out: Path, cell: str | None) -> None:
         for name, value in result.cell.scores.items()
         if value is not None or name in different
     ]
-    notes = (
-        f"equal: within {TOLERANCE:g}",
-        f"code of the table {result.cell.code or 'unknown'}, now {result.code}",
-    )
+    notes = (f"equal: within {TOLERANCE:g}", f"code of the table {result.cell.code or 'unknown'}, now {result.code}")
     print_tables([TextTable(result.cell.name, ("score", "table", "again", ""), tuple(rows), notes)])
     if different:
         typer.echo(f"{len(different)} of {len(rows)} scores differ", err=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from radweave.cli.options import FIELDS_TO_CHANGE, MAX_JOBS, MAX_SEED, MAX_STUDIES, Out, Overwrite, resumable
+from radweave.cli.options import MAX_JOBS, MAX_SEED, MAX_STUDIES, ConfigFile, Out, Overrides, Overwrite, resumable
 from radweave.core.errors import InputError, printable
 
 if TYPE_CHECKING:
@@ -22,11 +22,9 @@ if TYPE_CHECKING:
 def cache(
     method: Annotated[str, typer.Argument(help="A method; see 'radweave methods'.")],
     dataset: Annotated[Path, typer.Argument(help="A dataset folder.")],
-    overrides: Annotated[list[str] | None, typer.Argument(help=FIELDS_TO_CHANGE, metavar="[key=value ...]")] = None,
+    overrides: Overrides = None,
     preset: Annotated[str, typer.Option(help="tiny, small or paper; a method may have more.")] = "tiny",
-    config: Annotated[
-        Path | None, typer.Option("--config", help="YAML of what differs from the preset; a run's config.yaml will do.")
-    ] = None,
+    config: ConfigFile = None,
     part: Annotated[
         str | None, typer.Option(metavar="I/N", help="Only this part, for N processes or machines that share a disk.")
     ] = None,

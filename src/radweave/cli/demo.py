@@ -31,6 +31,7 @@ from radweave.engine.train import train
 from radweave.inference.bulk import generate_split
 from radweave.inference.explain.comparison import SIGNS, compare_texts
 from radweave.inference.explain.maps import Panel, RadiographSubject, data_uri, grey_png, overlay_png
+from radweave.inference.explain.page import FAIRLY_SURE, SURE
 from radweave.inference.explain.support import Finding, find_support
 from radweave.inference.predictor import Predictor
 from radweave.io.images import read_radiograph
@@ -112,7 +113,6 @@ FINDING_F1 = "finding F1, micro (0 to 1)"
 PLOTTED = ("finding_f1", "CIDEr", "BLEU_4", "ROUGE_L")
 STUDIES_SHOWN = 16
 FINDINGS_SHOWN = 5
-SURE, FAIRLY_SURE = 0.8, 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +315,8 @@ def run_demo(
         with watch.bar("writing reports") as progress:
             generate_split(run, predictor, dataset.path, "test", folder / "predictions.jsonl", progress=progress)
         watch.say("scoring")
-        evaluation = _evaluate(folder / "predictions.jsonl")
+        pairs = read_pairs(folder / "predictions.jsonl").pairs
+        evaluation = evaluate_pairs(pairs, labeler=get_labeler("chexpert14"), options=Options(meteor=False))
         write_json(folder / "evaluation.json", evaluation.to_json())
         watch.say("drawing the page")
         page = demo_page(
@@ -328,9 +329,3 @@ def run_demo(
         )
         write_text(folder / "index.html", page)
     return out / "index.html"
-
-
-def _evaluate(predictions: Path) -> Evaluation:
-    return evaluate_pairs(
-        read_pairs(predictions).pairs, labeler=get_labeler("chexpert14"), options=Options(meteor=False)
-    )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from radweave.cli.options import FIELDS_TO_CHANGE, MAX_BATCH
+from radweave.cli.options import MAX_BATCH, Overrides, Preset
 
 if TYPE_CHECKING:
     from radweave.engine.estimate import Estimate
@@ -21,8 +21,8 @@ NAMES = ("weights", "gradients", "optimizer", "activations", "training", "kv_cac
 
 def estimate(
     method: Annotated[str, typer.Argument(help="A method; see 'radweave methods'.")],
-    overrides: Annotated[list[str] | None, typer.Argument(help=FIELDS_TO_CHANGE, metavar="[key=value ...]")] = None,
-    preset: Annotated[str, typer.Option(help="tiny, small or paper; a method may have more.")] = "tiny",
+    overrides: Overrides = None,
+    preset: Preset = "tiny",
     prompt_tokens: Annotated[
         int | None,
         typer.Option(help="Tokens before the report, image included; else those of the longest.", min=1, max=MAX_BATCH),

@@ -138,8 +138,7 @@ def compare(
     judge_model: JudgeModel = "",
     allow_remote: AllowRemote = False,
     judge_limit: Annotated[
-        int | None,
-        typer.Option(help="Judge so many studies, drawn at random; 0 for none.", min=0, max=MAX_STUDIES),
+        int | None, typer.Option(help="Judge so many studies, drawn at random; 0 for none.", min=0, max=MAX_STUDIES)
     ] = None,
     both_orders: Annotated[bool, typer.Option("--both-orders", help="Judge every study in both orders.")] = False,
     phrases: Annotated[

@@ -20,6 +20,8 @@ from radweave.cli.options import (
 from radweave.core.errors import InputError, printable
 from radweave.core.study import RESEARCH_ONLY
 
+Scores = Annotated[Path | None, typer.Option(help="evaluation.json of its test predictions, for the model card.")]
+
 
 def explain(
     run: RunFolder,
@@ -71,9 +73,7 @@ def export(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     out: Annotated[Path, typer.Argument(help="The folder to write.")],
     no_bank: Annotated[bool, typer.Option("--no-bank", help="Leave out all data of single training studies.")] = False,
-    scores: Annotated[
-        Path | None, typer.Option(help="evaluation.json of its test predictions, for the model card.")
-    ] = None,
+    scores: Scores = None,
     form: Annotated[
         Literal["run", "merged", "adapters"],
         typer.Option(
@@ -84,7 +84,7 @@ def export(
     ] = "run",
     decoding: Decoding = None,
     own_decoder: OwnDecoder = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Write a trained run as one self-contained folder that opens on a machine without the data."""
     from radweave.cli.options import console
@@ -93,25 +93,23 @@ def export(
     from radweave.nn.decoding import chosen_options
 
     options = chosen_options(decoding or (), own_decoder=own_decoder)
-    if form != "run":
-        if options:
-            raise InputError("is for --as run: other programs have decoding options of their own", field="--set")
+    if form == "run":
+        folder = export_run(run, out, overwrite=overwrite, bank=not no_bank, scores=scores, decoding=options)
+    elif options:
+        raise InputError("is for --as run: other programs have decoding options of their own", field="--set")
+    else:
         folder = export_checkpoint(run, out, form, overwrite=overwrite, scores=scores)
-        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-        console.print(f"exported {size / 1e6:.1f} MB: {printable(folder)}")
-        console.print(f"read {printable(folder / 'LICENSES.md')} before you pass it on", style="yellow")
-        return
-    folder = export_run(run, out, overwrite=overwrite, bank=not no_bank, scores=scores, decoding=options)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     console.print(f"exported {size / 1e6:.1f} MB: {printable(folder)}")
-    content = training_content(folder)
-    console.print(content.sentence, style="yellow" if content.studies else None)
-    if content.studies and not no_bank:
-        console.print("--no-bank leaves them out, where the method can do without")
-    if no_bank:
-        console.print("without them it drafts with the method's own decoder only, not by expected utility")
-    for lost in content.without:
-        console.print(f"lost: {printable(lost)}", style="yellow")
+    if form == "run":
+        content = training_content(folder)
+        console.print(content.sentence, style="yellow" if content.studies else None)
+        if content.studies and not no_bank:
+            console.print("--no-bank leaves them out, where the method can do without")
+        if no_bank:
+            console.print("without them it drafts with the method's own decoder only, not by expected utility")
+        for lost in content.without:
+            console.print(f"lost: {printable(lost)}", style="yellow")
     console.print(f"read {printable(folder / 'LICENSES.md')} before you pass it on", style="yellow")
 
 
@@ -120,9 +118,7 @@ def push(
     name: Annotated[str, typer.Argument(help="The repository: owner/name.", metavar="OWNER/NAME")],
     bank: Annotated[bool, typer.Option("--bank", help="Also training reports and memories, as 'export' has.")] = False,
     public: Annotated[bool, typer.Option("--public", help="A public repository; private if not given.")] = False,
-    scores: Annotated[
-        Path | None, typer.Option(help="evaluation.json of its test predictions, for the model card.")
-    ] = None,
+    scores: Scores = None,
 ) -> None:
     """Export a run to the Hugging Face hub, from where radweave.load("owner/name") opens it."""
     from radweave.cli.options import console

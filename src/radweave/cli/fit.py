@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from radweave.cli.options import FIELDS_TO_CHANGE, MAX_EPOCHS, MAX_SEED, console
+from radweave.cli.options import MAX_SEED, Epochs, Overrides, Preset, console
 from radweave.core.errors import InputError, printable
 from radweave.core.evidence import BY_UTILITY
 from radweave.core.study import SPLITS
@@ -48,7 +48,7 @@ class Step:
 def fit(
     context: typer.Context,
     source: Annotated[Path, typer.Argument(help="Images with reports.csv, its table, or a dataset folder.")],
-    overrides: Annotated[list[str] | None, typer.Argument(help=FIELDS_TO_CHANGE, metavar="[key=value ...]")] = None,
+    overrides: Overrides = None,
     out: Annotated[Path, typer.Option("--out", help="Folder for data, run, drafts, scores and page.")] = ...,  # type: ignore[assignment]
     kind: Annotated[str, typer.Option(help="Kind of the source, as 'data import' has them.")] = "folder",
     split: Annotated[
@@ -57,10 +57,8 @@ def fit(
     method: Annotated[
         str | None, typer.Option(help="See 'radweave methods'. Default: kernels; baseline for CT.")
     ] = None,
-    preset: Annotated[str, typer.Option(help="tiny, small or paper; a method may have more.")] = "tiny",
-    epochs: Annotated[
-        int | None, typer.Option("--epochs", help="Passes of every stage that trains.", min=1, max=MAX_EPOCHS)
-    ] = None,
+    preset: Preset = "tiny",
+    epochs: Epochs = None,
     seed: Annotated[int, typer.Option(help="Seed of split and training.", min=0, max=MAX_SEED)] = 0,
 ) -> None:
     """Import images and reports, split by patient, check, train, calibrate, draft the test split, and evaluate.

@@ -37,6 +37,14 @@ MAX_SEEDS: Final = 1000
 MAX_EPOCHS: Final = 1_000_000
 
 FIELDS_TO_CHANGE = "Fields to change, as seed=3 or model.vision_encoder=swin; 'radweave config' shows them all."
+Overrides = Annotated[list[str] | None, typer.Argument(help=FIELDS_TO_CHANGE, metavar="[key=value ...]")]
+Preset = Annotated[str, typer.Option(help="tiny, small or paper; a method may have more.")]
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", help="YAML of what differs from the preset; a run's config.yaml will do.")
+]
+Epochs = Annotated[
+    int | None, typer.Option("--epochs", help="Passes of every stage that trains.", min=1, max=MAX_EPOCHS)
+]
 RunFolder = Annotated[Path, typer.Argument(help="A run folder.")]
 Out = Annotated[Path, typer.Option("--out", help="Where to write.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]

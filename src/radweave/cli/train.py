@@ -10,21 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from radweave.cli.options import FIELDS_TO_CHANGE, MAX_EPOCHS, MAX_SEED, MAX_STUDIES, Out, Overwrite, resumable
+from radweave.cli.options import MAX_SEED, MAX_STUDIES, ConfigFile, Epochs, Out, Overrides, Overwrite, Preset, resumable
 from radweave.core.errors import InputError, printable
 from radweave.core.study import RESEARCH_ONLY
 
 if TYPE_CHECKING:
     from radweave.engine.run_directory import Started
 
-Preset = Annotated[str, typer.Option(help="tiny, small or paper; a method may have more.")]
-Overrides = Annotated[list[str] | None, typer.Argument(help=FIELDS_TO_CHANGE, metavar="[key=value ...]")]
-ConfigFile = Annotated[
-    Path | None, typer.Option("--config", help="YAML of what differs from the preset; a run's config.yaml will do.")
-]
-Epochs = Annotated[
-    int | None, typer.Option("--epochs", help="Passes of every stage that trains.", min=1, max=MAX_EPOCHS)
-]
 Limit = Annotated[
     int | None, typer.Option("--limit", help="Studies of each split, for a quick try.", min=1, max=MAX_STUDIES)
 ]
@@ -39,7 +31,7 @@ def train(
     config: ConfigFile = None,
     epochs: Epochs = None,
     limit: Limit = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
+    overwrite: Overwrite = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the last checkpoint: 'train --resume RUN', or as it began.")
     ] = False,

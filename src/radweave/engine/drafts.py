@@ -183,13 +183,11 @@ class Drafter:
     target: str = "findings"
     place: PlacePart | None = None
 
-    def drafts(
-        self, examples: Iterable[Example], *, batch_size: int = 16, progress: Callable[[int], None] | None = None
-    ) -> Iterator[Draft]:
-        """Write drafts in batches, in order; ``progress`` gets the number of finished studies."""
+    def drafts(self, examples: Iterable[Example], *, batch_size: int = 16) -> Iterator[Draft]:
+        """Write drafts in batches, in order."""
         if self.drafting is not None and not (self.drafting.reads_priors or self.decoding.asks_prior):
             examples = (replace(example, prior=None) for example in examples)
-        done, begun = 0, deque[tuple[list[Example], Batch]]()
+        begun = deque[tuple[list[Example], Batch]]()
         batches = self._batches(examples, batch_size, begun)
         # Batches are streamed: the next one may be read before the last one is done.
         outputs: Iterator[Any] = (
@@ -204,9 +202,6 @@ class Drafter:
                     return
                 chunk, batch = begun.popleft()
                 written = self._decoded(output, batch) if isinstance(output, Generation) else output
-            done += len(chunk)
-            if progress is not None:
-                progress(done)
             places = batch.places or [{}] * len(chunk)
             for example, raw, own in zip(chunk, written, places, strict=True):
                 draft = self._placed(self._edited(raw, example), example, own)

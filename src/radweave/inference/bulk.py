@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
 from collections import Counter
@@ -22,6 +21,7 @@ from radweave.core.storage import write_text
 from radweave.core.study import RESEARCH_ONLY, Modality, Report, Split, View
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
+from radweave.data.examples import PreparedSplit
 from radweave.data.loader import Example
 from radweave.data.targets import NO_CONTEXT
 from radweave.engine.distributed import Ranks
@@ -44,10 +44,8 @@ from radweave.inference.shards import (
 from radweave.io.dicom import read_header
 from radweave.io.images import sniff
 from radweave.labels import get_labeler
-from radweave.methods.experiment import DataConfig
 from radweave.methods.model import Served
 from radweave.metrics.priors import prior_reports
-from radweave.nn.decoding import DecodingConfig
 
 # Reports for image files, grouped into studies.
 
@@ -347,7 +345,9 @@ def generate_split(
         if not prepared.examples:
             raise InputError(f"the data set has no usable study in split '{split}'", file=dataset_path)
         if at_test:
-            predictor = _varied(run, predictor, dataset, at_test, ranks)
+            with ranks.first_goes_first():
+                warning = vary(run, dataset, at_test)
+            predictor = replace(predictor, warnings=(*predictor.warnings, warning))
         study_ids = [example.study_id for example in prepared.examples]
         identity = _identity(run, predictor, dataset, split, batch_size) | {"images": cache.digest}
         with ranks.first_goes_first():
@@ -377,8 +377,7 @@ def generate_split(
 
             compute_on_ray(plan, recipe, workers=ray_workers, finished=finished, on_gpus=answers is None)
         else:
-            examples = prepared.examples_with_priors if predictor.decoding.asks_prior else prepared.examples
-            rows = Rows(predictor, {example.study_id: example for example in examples}, batch_size, count)
+            rows = replace(Rows.of_split(predictor, prepared, batch_size), count=count)
             for number in shards_to_compute(plan, ranks):
                 write_jsonl(plan.path(number), rows.of(plan.shards[number]))
         counts: Counter[str] = Counter()
@@ -395,7 +394,10 @@ def generate_split(
                 labeler = get_labeler(data.label_set)
                 marked = reference_boxes(dataset.studies(split), prepared, cache, labeler)
                 by_study |= {"ref_boxes": marked} if marked else {}
-            facts = _facts(data, dataset, predictor.decoding)
+            facts = {
+                "modality": data.modality, "dataset": dataset.card.name, "target": dataset.card.target,
+                "as_written": predictor.decoding.is_as_written,
+            }  # fmt: skip
             write_jsonl(out, _counted(_merged(plan, facts, by_study, failed), counts))
             shutil.rmtree(plan.folder)
             if answers is not None and not failed:
@@ -408,23 +410,6 @@ def generate_split(
 def answers_of(out: Path) -> Path:
     """Folder of the answers of an endpoint for an output."""
     return out.with_name(f"{out.name}.answers")
-
-
-def _varied(run: Run, predictor: Predictor, dataset: Dataset, at_test: Sequence[str], ranks: Ranks) -> Predictor:
-    """With other settings for these reports, and a warning that says so."""
-    with ranks.first_goes_first():
-        warning = vary(run, dataset, at_test)
-    return dataclasses.replace(predictor, warnings=(*predictor.warnings, warning))
-
-
-def _facts(data: DataConfig, dataset: Dataset, decoding: DecodingConfig) -> dict[str, Any]:
-    """Facts on the data set and on the drafts in every line of the predictions."""
-    return {
-        "modality": data.modality,
-        "dataset": dataset.card.name,
-        "target": dataset.card.target,
-        "as_written": decoding.is_as_written,
-    }
 
 
 def _counter(plan: Plan, progress: Callable[[int, int], None] | None) -> Callable[[int], None]:
@@ -464,6 +449,12 @@ class Rows:
     examples: Mapping[str, Example]
     batch_size: int
     count: Callable[[int], None] = lambda more: None
+
+    @classmethod
+    def of_split(cls, predictor: Predictor, prepared: PreparedSplit, batch_size: int) -> Rows:
+        """Of the studies of a split, with their priors where a draft reads them."""
+        examples = prepared.examples_with_priors if predictor.decoding.asks_prior else prepared.examples
+        return cls(predictor, {example.study_id: example for example in examples}, batch_size)
 
     def of(self, study_ids: Sequence[str]) -> Iterator[dict[str, Any]]:
         """One row per study, made as it is asked for."""
@@ -541,13 +532,12 @@ class ReportRecipe:
         cache = build_cache(dataset, size=data.image_size, ct=data.ct)
         prepared = prepare(dataset, self.split, run.experiment, run.tokenizer, cache, need_text=False)
         decoding = type(run.experiment.decoding).model_validate(self.decoding)
-        predictor = dataclasses.replace(
+        predictor = replace(
             Predictor.of(run, untrained=True),
             decoding=decoding,
             warnings=self.warnings,
             options=self.options,
             own_because=self.own_because,
         )
-        examples = prepared.examples_with_priors if predictor.decoding.asks_prior else prepared.examples
-        rows = Rows(predictor, {example.study_id: example for example in examples}, self.batch_size)
+        rows = Rows.of_split(predictor, prepared, self.batch_size)
         return lambda study_ids, path: write_jsonl(path, rows.of(study_ids))

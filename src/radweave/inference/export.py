@@ -418,12 +418,7 @@ def _leave_behind(folder: Path, card: RunCard, content: ExportContent) -> None:
     tokenizer = load_tokenizer(folder / "tokenizer")
     data = content.experiment.data
     context = BuildContext(
-        tokenizer,
-        data.image_size,
-        card.classes,
-        parts=folder / "parts",
-        volume_size=data.ct.size,
-        priors=data.priors,
+        tokenizer, data.image_size, card.classes, parts=folder / "parts", volume_size=data.ct.size, priors=data.priors
     )
     with torch.device("meta"):
         left = set(content.experiment.model.build(context).state_dict())

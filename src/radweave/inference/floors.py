@@ -37,10 +37,7 @@ VALIDATION_STUDIES = 100
 
 
 def floor_reports(
-    dataset: Dataset,
-    cache: PixelCache,
-    examples: Sequence[Example],
-    run_reports: Callable[[], Sequence[str]] = tuple,
+    dataset: Dataset, cache: PixelCache, examples: Sequence[Example], run_reports: Callable[[], Sequence[str]] = tuple
 ) -> dict[str, dict[str, str]]:
     """Floor reports per study id; empty where neither the data set nor the run has training reports.
 

@@ -139,21 +139,20 @@ def fetch_run(text: str, *, revision: str | None = None) -> Path:
     folder = place / commit
     if not (folder / "run.json").is_file():
         with write_folder(folder, overwrite=True) as partial:
-            _download(api, name, commit, partial)
+            _download(name, commit, partial)
     return folder
 
 
-def _download(api: object, name: str, commit: str, folder: Path) -> None:
+def _download(name: str, commit: str, folder: Path) -> None:
     """Download the card, then the files that it names."""
     from huggingface_hub import HfApi
 
-    assert isinstance(api, HfApi), "as its caller made it"
     with tempfile.TemporaryDirectory(dir=folder, prefix=".download-") as temporary:
 
         def get(file: str) -> None:
             with _named_errors(name):
                 path = Path(
-                    api.hf_hub_download(name, file, revision=commit, local_dir=temporary, etag_timeout=_TIMEOUT_S)
+                    HfApi().hf_hub_download(name, file, revision=commit, local_dir=temporary, etag_timeout=_TIMEOUT_S)
                 )
             target = folder / file
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -174,10 +173,7 @@ def _named_errors(name: str) -> Iterator[None]:
     except InputError:
         raise
     except GatedRepoError:
-        reason, expected = (
-            "the hub gives it only to those who accepted its terms",
-            "its terms accepted on its page",
-        )
+        reason, expected = "the hub gives it only to those who accepted its terms", "its terms accepted on its page"
     except (RepositoryNotFoundError, LocalTokenNotFoundError):
         reason, expected = "the hub has no such repository for this log-in", "'hf auth login', and a name that exists"
     except HfHubHTTPError as error:

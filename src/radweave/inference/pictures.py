@@ -80,25 +80,15 @@ def read_pictures(files: Sequence[Path], ct: CtPreprocessing) -> list[Picture]:
     Raises:
         InputError: for a file that cannot be used or is of the other modality, or for more than one scan.
     """
-    if ct.size is None:
-        return [_as_xray(path) for path in files]
-    if len(files) > 1:
+    if ct.size is not None and len(files) > 1:
         raise InputError("the model reads one scan per study", field="images", got=len(files), expected=1)
-    return [_as_ct(path) for path in files]
-
-
-def _as_xray(path: Path) -> Radiograph:
-    try:
-        return read_radiograph(path)
-    except InputError as error:
-        raise _of_this_run(error, "radiographs") from None
-
-
-def _as_ct(path: Path) -> Volume:
-    try:
-        return read_scan(path)
-    except InputError as error:
-        raise _of_this_run(error, "CT volumes") from None
+    pictures: list[Picture] = []
+    for path in files:
+        try:
+            pictures.append(read_radiograph(path) if ct.size is None else read_scan(path))
+        except InputError as error:
+            raise _of_this_run(error, "radiographs" if ct.size is None else "CT volumes") from None
+    return pictures
 
 
 def _of_this_run(error: InputError, wanted: str) -> InputError:

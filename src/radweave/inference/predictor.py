@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
@@ -14,14 +14,7 @@ from PIL import Image
 
 from radweave.core.config import override
 from radweave.core.errors import InputError, printable
-from radweave.core.evidence import (
-    BY_OWN_DECODER,
-    BY_UTILITY,
-    DecoderEvidence,
-    DraftEvidence,
-    OodEvidence,
-    ViewEvidence,
-)
+from radweave.core.evidence import BY_OWN_DECODER, BY_UTILITY, DecoderEvidence, DraftEvidence, OodEvidence, ViewEvidence
 from radweave.core.study import Modality, Report, View
 from radweave.data.ct import NO_SCANS, CtPreprocessing
 from radweave.data.loader import VIEW_KINDS, Example, view_id
@@ -422,17 +415,6 @@ class Predictor:
             if text and name not in self.context_sections.sections
         ]
 
-    def read_study(
-        self, images: Sequence[Path], study_id: str, *, force: bool = False
-    ) -> tuple[Example, tuple[str, ...]]:
-        """Read the views of one study; return them with the warnings of the reader.
-
-        Raises:
-            InputError: as ``report`` does.
-        """
-        views, warnings = self.read_views(images, force=force)
-        return self.example(views, study_id, force=force), warnings
-
     def example(
         self,
         views: Sequence[tuple[Path, Picture]],
@@ -446,7 +428,16 @@ class Predictor:
         Raises:
             InputError: if a view is unlike those the run was trained on and not ``force``, or a section is no text.
         """
-        example = self._example(views, study_id, context)
+        text = self.context_sections.of_texts(context, study_id, [path for path, _ in views])
+        example = Example(
+            study_id=study_id,
+            patient_id=study_id,
+            source=model_input([picture for _, picture in views], image_size=self.image_size, ct=self.ct),
+            rows=tuple(range(len(views))),
+            view_ids=tuple(view_id(view_of(picture)) for _, picture in views),
+            context_ids=None if text is None else tuple(encode(self.tokenizer, text)[: self.max_context_tokens]),
+            window=lambda view: covered_by_map(views[view][1], image_size=self.image_size, ct=self.ct),
+        )
         if not force:
             refuse_outliers(self.ood, example, [path for path, _ in views])
         return example
@@ -484,26 +475,11 @@ class Predictor:
         pairs.sort(key=lambda pair: {1: 0, 2: 1, 0: 2}[view_id(view_of(pair[1]))])
         return pairs[: self.max_views], tuple(warnings)
 
-    def _example(
-        self, views: Sequence[tuple[Path, Picture]], study_id: str, context: Mapping[str, str | None]
-    ) -> Example:
-        text = self.context_sections.of_texts(context, study_id, [path for path, _ in views])
-        return Example(
-            study_id=study_id,
-            patient_id=study_id,
-            source=model_input([picture for _, picture in views], image_size=self.image_size, ct=self.ct),
-            rows=tuple(range(len(views))),
-            view_ids=tuple(view_id(view_of(picture)) for _, picture in views),
-            context_ids=None if text is None else tuple(encode(self.tokenizer, text)[: self.max_context_tokens]),
-            window=lambda view: covered_by_map(views[view][1], image_size=self.image_size, ct=self.ct),
-        )
-
     def reports(
         self,
         examples: Iterable[Example],
         *,
         batch_size: int = 16,
-        progress: Callable[[int], None] | None = None,
         names: Mapping[str, Sequence[str]] | None = None,
     ) -> Iterator[Report]:
         """Write reports in batches, in the order given.
@@ -518,7 +494,7 @@ class Predictor:
         drafter = Drafter(
             self.model, self.tokenizer, self.decoding, self.modality, self.drafting, self.target, self.place
         )
-        for draft in drafter.drafts(examples, batch_size=batch_size, progress=progress):
+        for draft in drafter.drafts(examples, batch_size=batch_size):
             example, evidence = draft.example, draft.evidence
             evidence = {**evidence, "decoder": self.decoder}
             judgements = judge(self.ood, example)

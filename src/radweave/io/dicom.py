@@ -44,17 +44,12 @@ def integrity_warnings(pixels: NDArray[np.float32]) -> list[str]:
         warnings.append(DOUBTFUL + "it looks like noise or a pattern, not like a radiograph")
     step = _step(len(pixels))
     for rows in (pixels[:: 16 * step], pixels[::step], pixels):  # few rows of most images have enough of them
-        levels = grey_levels(rows)
+        levels = np.count_nonzero(np.bincount((rows * 255).astype(np.uint8).reshape(-1), minlength=256))
         if levels >= MIN_GREY_LEVELS:
             break
     else:
         warnings.append(DOUBTFUL + f"it has only {levels} grey levels")
     return warnings
-
-
-def grey_levels(pixels: NDArray[np.float32]) -> int:
-    """Number of grey levels in use, of 256."""
-    return int(np.count_nonzero(np.bincount((pixels * 255).astype(np.uint8).reshape(-1), minlength=256)))
 
 
 def roughness(pixels: NDArray[np.float32]) -> tuple[float, float]:
@@ -364,20 +359,13 @@ def _voi(image: DicomImage, values: FloatImage, padding: NDArray[np.bool_] | Non
     if header.window_centers and header.window_widths:
         shown = window(values, header.window_centers[0], header.window_widths[0], header.voi_function or "LINEAR")
         if shown is not None:
-            return _unless_flat(shown, image, values, padding, warnings)
-        warnings.append("WindowWidth is too small to be used")
+            if float(np.ptp(shown)) > 0 or float(np.ptp(values)) == 0:
+                return shown
+            warnings.append("the window of the header shows nothing of this image; it is not used")
+        else:
+            warnings.append("WindowWidth is too small to be used")
     elif "WindowCenter" in header.invalid or "WindowWidth" in header.invalid:
         warnings.append("WindowCenter and WindowWidth cannot be used")
-    return without_window(values, declared_range(image), padding, warnings)
-
-
-def _unless_flat(
-    shown: FloatImage, image: DicomImage, values: FloatImage, padding: NDArray[np.bool_] | None, warnings: list[str]
-) -> FloatImage:
-    """Fall back if the window removes all contrast of the image."""
-    if float(np.ptp(shown)) > 0 or float(np.ptp(values)) == 0:
-        return shown
-    warnings.append("the window of the header shows nothing of this image; it is not used")
     return without_window(values, declared_range(image), padding, warnings)
 
 

@@ -214,11 +214,6 @@ def orientation_of(fields: Fields) -> list[str]:
     return words if fits else []
 
 
-def body_part_of(fields: Fields) -> str | None:
-    """A known code, "?" for another one, None if the field is absent."""
-    return fields.code("BodyPartExamined", BODY_PARTS)
-
-
 CHEST, PARTLY, OTHER, CONFLICT = "chest", "partly", "other", "conflict"
 _OF_THE_IMAGE: Final = ("SeriesDescription", "ProtocolName", "AcquisitionDeviceProcessingDescription", "ViewPosition")
 _OF_THE_STUDY: Final = (

@@ -26,6 +26,7 @@ from radweave.core.errors import InputError
 from radweave.io import worker
 from radweave.io.codestreams import JPEG_2000, RLE, decode_grey, doubts
 from radweave.io.dicom_fields import (
+    BODY_PARTS,
     IMAGE_TYPES,
     LUT_SHAPES,
     MODALITIES,
@@ -35,7 +36,6 @@ from radweave.io.dicom_fields import (
     VOI_FUNCTIONS,
     Fields,
     anatomy_of,
-    body_part_of,
     laterality_of,
     orientation_of,
     view_of,
@@ -338,7 +338,7 @@ def _header(fields: Fields, layout: Layout) -> dict[str, Any]:
         "photometric": fields.code("PhotometricInterpretation", PHOTOMETRIC),
         "image_types": [word for word in fields.words("ImageType") if word in IMAGE_TYPES],
         "sop_class": _class_name(fields),
-        "body_part": body_part_of(fields),
+        "body_part": fields.code("BodyPartExamined", BODY_PARTS),
         "anatomy": anatomy_of(fields),
         "view": view_of(fields),
         "rows": fields.integer("Rows"),

@@ -118,20 +118,17 @@ def read_radiograph(path: Path, *, original_size_wh: tuple[int, int] | None = No
         InputError: if the file is missing, empty, cut, damaged, too large, or no single grey radiograph.
     """
     with one_file(path):
-        radiograph = _radiograph(path, doubts)
+        kind = sniff(path)
+        if kind == "dicom":
+            radiograph = radiograph_from_dicom(read_dicom(path, max_pixel_bytes=4 * MAX_PIXELS), doubts=doubts)
+        elif kind in ("png", "jpeg"):
+            radiograph = radiograph_from_raster(path, read_raster(path, doubts=doubts), doubts=doubts)
+        else:
+            raise InputError(f"is a volume ({kind}), not a radiograph", file=path, expected="PNG, JPEG or DICOM")
     if original_size_wh is None:
         return radiograph
     pixels = undo_stretch(radiograph.pixels, original_size_wh, path)
     return Radiograph(pixels, radiograph.view, None, radiograph.source, radiograph.warnings, None, None)
-
-
-def _radiograph(path: Path, doubts: bool) -> Radiograph:
-    kind = sniff(path)
-    if kind == "dicom":
-        return radiograph_from_dicom(read_dicom(path, max_pixel_bytes=4 * MAX_PIXELS), doubts=doubts)
-    if kind in ("png", "jpeg"):
-        return radiograph_from_raster(path, read_raster(path, doubts=doubts), doubts=doubts)
-    raise InputError(f"is a volume ({kind}), not a radiograph", file=path, expected="PNG, JPEG or DICOM")
 
 
 def sniff(path: Path) -> Kind:

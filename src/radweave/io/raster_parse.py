@@ -119,7 +119,8 @@ def stream_doubts(
     if not layout.is_complete():
         doubts.append(LACKS_SCANS)
     used = _by_part(np.zeros(pixels.shape[:2], dtype=bool), layout)
-    tiny = _tiny(layout)
+    # Runs of so few bytes may say nothing: blocks that are all like the one before them.
+    tiny = np.array([end - start < TINY_BYTES for start, end in layout.parts[0]] if layout.parts else [False])
     if not layout.restarts_in_order or len(used) != len(tiny):
         doubts.append(LACKS_PART)
         return doubts
@@ -173,7 +174,7 @@ def _other_ends(data: bytes, layout: Layout) -> Iterator[bytes]:
 
     One of them shows if the bytes are used: a change may hide in rounding, or where the image is black already.
     """
-    for end_of in (_nothing, _inverted, _other):
+    for end_of in _ENDS:
         pieces, done = [], 0
         for start, end in layout.parts[0] if layout.parts else []:
             cut = max(start, end - TAIL_BYTES)
@@ -182,21 +183,11 @@ def _other_ends(data: bytes, layout: Layout) -> Iterator[bytes]:
         yield b"".join([*pieces, data[done:]])
 
 
-def _tiny(layout: Layout) -> NDArray[np.bool_]:
-    """Runs of so few bytes that they may say nothing: blocks that are all like the one before them."""
-    return np.array([end - start < TINY_BYTES for start, end in layout.parts[0]] if layout.parts else [False])
-
-
-def _nothing(tail: bytes) -> bytes:
-    return b""
-
-
-def _inverted(tail: bytes) -> bytes:
-    return bytes(byte ^ 0xFF if byte else 0xFE for byte in tail)
-
-
-def _other(tail: bytes) -> bytes:
-    return _MORE[: 4 * len(tail)]
+_ENDS: Final[tuple[Callable[[bytes], bytes], ...]] = (
+    lambda tail: b"",
+    lambda tail: bytes(byte ^ 0xFF if byte else 0xFE for byte in tail),
+    lambda tail: _MORE[: 4 * len(tail)],
+)
 
 
 def layout_of(data: bytes) -> Layout:
@@ -278,7 +269,9 @@ def load_jpeg(image: ImageFile.ImageFile, layout: Layout) -> bool:
     marks = _mark_last_row(image)
     checks: list[bool] = []
     image.load_read = _holding_back(  # type: ignore[attr-defined]
-        image, layout.parts[0][0][1] - HELD_BACK, lambda: checks.append(_is_as_marked(image, marks))
+        image,
+        layout.parts[0][0][1] - HELD_BACK,
+        lambda: checks.append(all(image.im.getpixel(position) == value for position, value in marks.items())),
     )
     image.load()
     return checks == [True]
@@ -317,11 +310,6 @@ def _mark_last_row(image: ImageFile.ImageFile) -> dict[tuple[int, int], Any]:
     for position in ((x, height - 1) for x in range(min(width, _MARKED))):
         image.im.putpixel(position, tuple(draw.randbytes(3)) if image.mode == "RGB" else draw.randrange(256))
     return {(x, height - 1): image.im.getpixel((x, height - 1)) for x in range(min(width, _MARKED))}
-
-
-def _is_as_marked(image: ImageFile.ImageFile, marks: dict[tuple[int, int], Any]) -> bool:
-    """True if the last row is not decoded yet."""
-    return all(image.im.getpixel(position) == value for position, value in marks.items())
 
 
 # Checksums of PNG chunks (ISO/IEC 15948, 5.3 and 5.5), of which Pillow ignores those of the pixels.

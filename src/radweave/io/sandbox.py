@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +207,14 @@ def sandbox() -> Sandbox:
             if hasattr(os, "register_at_fork"):
                 os.register_at_fork(after_in_child=_after_fork)
         return _shared
+
+
+@cache
+def lasting_child(parsers: str) -> Sandbox:
+    """The one process of these parsers, kept: starting it takes longer than reading hundreds of headers."""
+    child = Sandbox(parsers, size=1)
+    atexit.register(child.close)
+    return child
 
 
 def _after_fork() -> None:

@@ -144,24 +144,6 @@ def values_of(words: Words, about: Mapping[str, Any]) -> FloatImage:
     return scaled
 
 
-def shown_bytes(
-    words: Words, about: Mapping[str, Any], preset: Mapping[str, Any], *, inverted: bool = False
-) -> NDArray[np.uint8]:
-    """Grey values on the screen, 0 to 255, of a window (PS3.3 C.11.2.1.2 and C.11.2.1.3).
-
-    ``inverted`` is the reader's own wish; an image whose low values are bright is turned besides.
-    The browser's ``window.js`` computes the same.
-    """
-    shown = dicom.window(values_of(words, about), preset["center"], preset["width"], preset["function"])
-    assert shown is not None, "a window of a width that is not allowed"
-    if bool(about["inverted"]) != inverted:
-        shown = np.float32(1) - shown
-    if about["padding"] is not None:
-        shown[words == about["padding"]] = 0.0
-    grey: NDArray[np.uint8] = np.floor(shown * np.float32(255) + np.float32(0.5)).astype(np.uint8)
-    return grey
-
-
 def _presets(image: DicomImage, words: Words, about: dict[str, Any], warnings: list[str]) -> list[dict[str, Any]]:
     """The windows to choose from; the first is how ``dicom.display`` shows the image."""
     header, presets = image.header, []
@@ -212,10 +194,7 @@ def read_scan(path: Path) -> tuple[Volume, dict[str, Any]]:
 
 def affine_ras(volume: Volume) -> NDArray[np.float64]:
     """From the place of a voxel (x, y, z) to mm to the right, to the front, to the head (NIfTI)."""
-    affine = np.eye(4)
-    affine[:3, :3] = volume.geometry.matrix() * np.array(volume.geometry.spacing_xyz_mm)
-    affine[:3, 3] = volume.geometry.origin_lps
-    return np.diag([-1.0, -1.0, 1.0, 1.0]) @ affine
+    return np.diag([-1.0, -1.0, 1.0, 1.0]) @ volume.geometry.affine()
 
 
 def write_nifti(values: NDArray[np.int16] | NDArray[np.uint8], affine: NDArray[np.float64], file: IO[bytes]) -> None:

@@ -380,19 +380,10 @@ def _floats(matrix: Any) -> list[list[float | None]]:
 
 MAX_HEADER_BYTES: Final = 64 << 10
 _TYPES: Final = {
-    "MET_CHAR": "i1",
-    "MET_UCHAR": "u1",
-    "MET_SHORT": "i2",
-    "MET_USHORT": "u2",
-    "MET_INT": "i4",
-    "MET_UINT": "u4",
-    "MET_LONG": "i4",
-    "MET_ULONG": "u4",
-    "MET_LONG_LONG": "i8",
-    "MET_ULONG_LONG": "u8",
-    "MET_FLOAT": "f4",
+    "MET_CHAR": "i1", "MET_UCHAR": "u1", "MET_SHORT": "i2", "MET_USHORT": "u2", "MET_INT": "i4", "MET_UINT": "u4",
+    "MET_LONG": "i4", "MET_ULONG": "u4", "MET_LONG_LONG": "i8", "MET_ULONG_LONG": "u8", "MET_FLOAT": "f4",
     "MET_DOUBLE": "f8",
-}
+}  # fmt: skip
 _CT: Final = frozenset({"MET_MOD_CT", "MET_MOD_OTHER", "MET_MOD_UNKNOWN"})
 # Other names of one field, from older writers.
 _MATRIX: Final = ("TransformMatrix", "Rotation", "Orientation")

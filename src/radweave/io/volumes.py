@@ -12,7 +12,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,8 +52,21 @@ class Geometry:
     origin_lps: tuple[float, float, float]
     direction: tuple[float, ...]
 
+    @classmethod
+    def of(cls, spacing: NDArray[Any], origin: NDArray[Any], matrix: NDArray[Any]) -> Geometry:
+        """From arrays (3,), (3,) and (3, 3)."""
+        (sx, sy, sz), (x, y, z) = map(float, spacing), map(float, origin)
+        return cls((sx, sy, sz), (x, y, z), tuple(float(v) + 0.0 for v in matrix.reshape(-1)))
+
     def matrix(self) -> NDArray[np.float64]:
         return np.array(self.direction, dtype=np.float64).reshape(3, 3)
+
+    def affine(self) -> NDArray[np.float64]:
+        """From voxels (x, y, z, 1) to mm, LPS: (4, 4)."""
+        affine = np.eye(4)
+        affine[:3, :3] = self.matrix() * np.array(self.spacing_xyz_mm)
+        affine[:3, 3] = self.origin_lps
+        return affine
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,22 +145,17 @@ def read_stored(path: Path) -> StoredVolume:
         InputError: as ``read_volume``.
     """
     with one_file(path):
-        return _stored(path)
-
-
-def _stored(path: Path) -> StoredVolume:
-    if path.is_dir():
-        return read_series(path)
-    kind = sniff(path)
-    if kind in ("nifti", "gzip"):
-        return _from_nifti(*_parsed("nifti", _NiftiHeader, path), path)
-    if kind in ("nrrd", "metaimage"):
-        return _from_axes(*_parsed(kind, _AxesHeader, path), path, kind)
-    if kind == "dicom":
-        raise InputError("is a single DICOM file; give the folder of the series", file=path)
-    raise InputError(
-        f"is a {kind.upper()} image, not a volume", file=path, expected="NIfTI, NRRD, MetaImage or a DICOM folder"
-    )
+        if path.is_dir():
+            return read_series(path)
+        kind = sniff(path)
+        if kind in ("nifti", "gzip"):
+            return _from_nifti(*_parsed("nifti", _NiftiHeader, path), path)
+        if kind in ("nrrd", "metaimage"):
+            return _from_axes(*_parsed(kind, _AxesHeader, path), path, kind)
+        if kind == "dicom":
+            raise InputError("is a single DICOM file; give the folder of the series", file=path)
+        expected = "NIfTI, NRRD, MetaImage or a DICOM folder"
+        raise InputError(f"is a {kind.upper()} image, not a volume", file=path, expected=expected)
 
 
 def _parsed(task: str, kind: type[_H], path: Path) -> tuple[_H, worker.Array]:
@@ -231,11 +239,7 @@ def _geometry(columns: NDArray[np.float64], origin: NDArray[np.float64], path: P
         warnings.append(
             f"the axes are not at right angles (off by {np.degrees(np.arcsin(min(skew, 1.0))):.1f} degrees)"
         )
-    return Geometry(
-        (float(spacing[0]), float(spacing[1]), float(spacing[2])),
-        (float(origin[0]), float(origin[1]), float(origin[2])),
-        tuple(float(v) + 0.0 for v in direction.reshape(-1)),
-    )
+    return Geometry.of(spacing, origin, direction)
 
 
 def rescaled(values: worker.Array, slope: float | None, intercept: float | None, path: Path) -> worker.Array:
@@ -337,15 +341,10 @@ def _turned(stored: StoredVolume, path: Path) -> Volume:
     columns = direction[:, list(order)] * np.array(signs)
     hu = np.clip(turned, AIR_HU, MAX_HU) if turned.dtype.kind != "f" else np.rint(np.clip(turned, AIR_HU, MAX_HU))
     sizes = spacing[list(order)]
-    geometry = Geometry(
-        (float(sizes[0]), float(sizes[1]), float(sizes[2])),
-        (float(origin[0]), float(origin[1]), float(origin[2])),
-        tuple(float(v) + 0.0 for v in columns.reshape(-1)),
-    )
     return Volume(
         np.ascontiguousarray(hu.transpose(2, 1, 0), dtype=np.int16),
         (float(sizes[2]), float(sizes[1]), float(sizes[0])),
-        geometry,
+        Geometry.of(sizes, origin, columns),
         stored.source,
         stored.warnings,
         stored.study_key,

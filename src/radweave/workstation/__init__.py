@@ -7,8 +7,6 @@ One process answers requests, another holds the model. The database is the queue
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from radweave.core.errors import InputError
@@ -16,6 +14,8 @@ from radweave.core.extras import refuse_without
 from radweave.workstation.settings import Settings, refuse_contradictions
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from sqlalchemy import Connection
 
     from radweave.data.importers import OpenSource
@@ -88,17 +88,11 @@ def correction_importer(database: str | None = None) -> OpenSource:
     return partial(open_source, database=database)
 
 
-@contextmanager
-def _reading(settings: Settings) -> Iterator[Connection]:
+def _reading(settings: Settings) -> AbstractContextManager[Connection]:
     """The database of a workstation that was started before."""
     needed()
-    from radweave.workstation.database import Database
+    from radweave.workstation.database import reading_of
 
     if settings.database is None and not settings.state.is_dir():
         raise InputError("no workstation was started here", file=settings.state)
-    database = Database(settings.url)
-    try:
-        with database.reading() as connection:
-            yield connection
-    finally:
-        database.close()
+    return reading_of(settings.url)

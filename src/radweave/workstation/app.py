@@ -240,12 +240,6 @@ def problem_page(request: Request, status: int, reason: str) -> HTMLResponse | N
     return _page("problem", station, user=_browser_user(request, station), status=status, reason=reason)
 
 
-def add_pages(app: FastAPI) -> None:
-    """Add the pages and their static files."""
-    app.include_router(router)
-    app.mount("/static", StaticFiles(packages=[("radweave.workstation", "static")]), name="static")
-
-
 RETRY_S = 10
 BUSY_S = 2
 
@@ -271,7 +265,8 @@ def create_app(station: Station) -> FastAPI:
     app.state.login_limits = access.LoginLimits(station.settings.logins)
     for part in (access.router, api.router, images_api.router, api.probes):
         app.include_router(part)
-    add_pages(app)
+    app.include_router(router)
+    app.mount("/static", StaticFiles(packages=[("radweave.workstation", "static")]), name="static")
     app.add_exception_handler(StarletteHTTPException, _http)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(InputError, _input)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import requests
 from dicomweb_client.api import DICOMwebClient
@@ -40,8 +40,8 @@ from radweave.workstation.archive import (
     refuse_full,
 )
 from radweave.workstation.hospital_plan import QueriedDicom, Web
-from radweave.workstation.receiver import SYNTAXES
-from radweave.workstation.sending import NotStoredError, associated, session_for
+from radweave.workstation.receiver import SYNTAXES, Receiver
+from radweave.workstation.sending import NotStoredError, associated, failure_words, session_for
 
 _SUCCESS, _WARNING, _CANCELLED = 0x0000, 0xB000, 0xFE00
 _PENDING: Final = (0xFF00, 0xFF01)
@@ -61,16 +61,10 @@ _COUNTED_SUBOPERATIONS: Final = (("NumberOfWarningSuboperations", "archive_warni
                    ("NumberOfFailedSuboperations", "archive_failures"))  # fmt: skip
 
 
-class Expects(Protocol):
-    """A receiver that stores requested objects in the folder of the request."""
-
-    def expecting(self, instances: Sequence[str], folder: Path) -> AbstractContextManager[None]: ...
-
-
 class DicomArchive:
     """Queries ``peer``. C-MOVE sends objects to ``receiver`` under the AE title ``called``."""
 
-    def __init__(self, peer: QueriedDicom, count: Count, receiver: Expects | None = None, called: str = "") -> None:
+    def __init__(self, peer: QueriedDicom, count: Count, receiver: Receiver | None = None, called: str = "") -> None:
         self._peer, self._count, self._receiver, self._called = peer, count, receiver, called
 
     def studies(self, keys: Mapping[str, str], limits: QueryLimits) -> list[FoundStudy]:
@@ -100,7 +94,7 @@ class DicomArchive:
         model = StudyRootQueryRetrieveInformationModelFind
         rows: list[dict[str, str]] = []
         before, more, more_until = None, 0, 0.0
-        with self._association([model], limits, 2 * limits.most * ROW_BYTES) as association:
+        with self._association(model, limits, 2 * limits.most * ROW_BYTES) as association:
             for status, answer in association.send_c_find(_identifier(level, keys), model, msg_id=_MESSAGE):
                 if len(rows) == limits.most:  # rows after the cancellation are skipped, for a while
                     more += 1
@@ -128,7 +122,7 @@ class DicomArchive:
 
     def _move(self, keys: Mapping[str, str], limits: QueryLimits) -> None:
         model = StudyRootQueryRetrieveInformationModelMove
-        with self._association([model], limits, MOST_BYTES) as association:
+        with self._association(model, limits, MOST_BYTES) as association:
             responses = association.send_c_move(_identifier("SERIES", keys), self._called, model, msg_id=_MESSAGE)
             self._retrieved(responses, limits)
 
@@ -142,7 +136,7 @@ class DicomArchive:
             return _SUCCESS
 
         model = StudyRootQueryRetrieveInformationModelGet
-        with self._association([model], limits, MOST_BYTES, [(evt.EVT_C_STORE, store)]) as association:
+        with self._association(model, limits, MOST_BYTES, [(evt.EVT_C_STORE, store)]) as association:
             responses = association.send_c_get(_identifier("SERIES", keys), model, msg_id=_MESSAGE)
             self._retrieved(responses, limits)
 
@@ -180,11 +174,10 @@ class DicomArchive:
 
     @contextmanager
     def _association(
-        self, models: Sequence[str], limits: QueryLimits, most: int, handlers: Sequence[Any] = ()
+        self, model: str, limits: QueryLimits, most: int, handlers: Sequence[Any] = ()
     ) -> Iterator[Association]:
         entity = AE(ae_title=self._peer.calling)
-        for model in models:
-            entity.add_requested_context(model)
+        entity.add_requested_context(model)
         for stored in _STORED if handlers else ():
             entity.add_requested_context(stored, list(SYNTAXES))
         roles = [build_role(stored, scp_role=True) for stored in _STORED] if handlers else None
@@ -293,15 +286,9 @@ class WebArchive:
                 return answer
         except (NotAnsweredError, NotStoredError) as error:
             reason = str(error)
-        except requests.HTTPError as error:
-            status = error.response.status_code if error.response is not None else "no status"
-            reason = f"the archive answers with HTTP {status}"
-        except requests.RequestException as error:
-            reason = f"the archive cannot be reached ({type(error).__name__})"
-        except OSError as error:
-            reason = f"the answer cannot be kept ({type(error).__name__})"
         except Exception as error:  # an invalid answer may fail in any way
-            reason = f"the archive's answer cannot be read ({type(error).__name__})"
+            is_of_disk = isinstance(error, OSError) and not isinstance(error, requests.RequestException)
+            reason = f"the answer cannot be kept ({type(error).__name__})" if is_of_disk else failure_words(error)
         self._count("archive_failures", 1)
         raise NotAnsweredError(limits.over or reason)
 

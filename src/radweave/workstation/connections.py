@@ -85,7 +85,11 @@ class Proxies:
         Forwarded headers of all others are removed.
         """
         peer = scope["client"][0] if scope.get("client") else ""
-        headers = [(name, value) for name, value in scope["headers"] if not _is_forwarded(name)]
+        headers = [
+            (name, value)
+            for name, value in scope["headers"]
+            if not name.startswith(b"x-forwarded-") and name not in _DROPPED
+        ]
         if peer not in self:
             return {**scope, "headers": headers}, False
         client, hops = self._client(peer, _listed(scope, b"x-forwarded-for"))
@@ -110,10 +114,6 @@ class Proxies:
                 break
             hops += 1
         return client, hops
-
-
-def _is_forwarded(name: bytes) -> bool:
-    return name.startswith(b"x-forwarded-") or name in _DROPPED
 
 
 def _listed(scope: Scope, name: bytes) -> list[str]:
@@ -168,7 +168,9 @@ class Connections:
             of_one = is_bounded and self._held[peer] >= self._most_of_one
             gone = self._first_to_go(peer if of_one else None, peer)
             if gone is None:
-                self._spare_one(connection)
+                if len(self._spare) >= RESERVE:
+                    self._end(next(iter(self._spare)))
+                self._spare[connection] = None
                 return False
             self._end(gone)
         self._peers[connection] = peer
@@ -202,11 +204,6 @@ class Connections:
             return use <= Use.SHAKING or (use is not Use.WORKED_FOR and self._held[peer] > fair)
 
         return min(filter(may_go, self._peers), key=order, default=None)
-
-    def _spare_one(self, connection: Connection) -> None:
-        if len(self._spare) >= RESERVE:
-            self._end(next(iter(self._spare)))
-        self._spare[connection] = None
 
     def _end(self, connection: Connection) -> None:
         self._count("connections_cut")

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,17 +25,15 @@ from radweave.data.targets import Sections
 from radweave.workstation import drafts, reader_study, store
 from radweave.workstation.database import (
     WITHOUT,
-    Database,
     earlier,
     evidence,
     files,
     log_head,
     patients,
-    sentences,
+    reading_of,
     signoffs,
     studies,
 )
-from radweave.workstation.database import drafts as drafts_table
 
 NAME: Final = "corrections"
 PAIRS: Final = "corrections.jsonl"
@@ -46,10 +43,7 @@ _PARTS: Final[tuple[tuple[float, Split], ...]] = ((0.7, "train"), (0.8, "val"), 
 _PROVENANCE: Final = (
     "70:10:20 by the keyed digest of the patient's id: a patient stays in a part when more studies are signed"
 )
-_NOTES: Final = (
-    "images are as they came: their headers may name patients",
-    "addenda are not part of the texts",
-)
+_NOTES: Final = ("images are as they came: their headers may name patients", "addenda are not part of the texts")
 _VOLUMES: Final = (".nii", ".nii.gz", ".nrrd", ".mha")
 _UPLOAD: Final = re.compile("[0-9a-f]{32}")
 _PATIENT: Final = 16
@@ -70,12 +64,12 @@ def open_source(source: Path, options: ImportOptions, *, database: str | None = 
     if database is None and not file.is_file():
         raise InputError("is no workstation's folder", file=source, expected="RUN.workstation, with workstation.db")
     url = database or f"sqlite:///{file.absolute()}"
-    with _reading(url) as connection:
+    with reading_of(url, migrates=False) as connection:
         head = connection.execute(sa.select(log_head)).one()
         modality = _modality(connection)
 
     def raw_studies(problems: Problems) -> Iterator[RawStudy]:
-        with _reading(url) as connection:
+        with reading_of(url, migrates=False) as connection:
             since = _since_first(connection)
             for row in _signed(connection):
                 try:
@@ -89,7 +83,7 @@ def open_source(source: Path, options: ImportOptions, *, database: str | None = 
                 yield _raw_study(connection, row, source / "files", modality, since)
 
     def pairs() -> Iterable[dict[str, Any]]:
-        with _reading(url) as connection:
+        with reading_of(url, migrates=False) as connection:
             return [_pair(connection, row) for row in _signed(connection)]
 
     log = f"the workstation's log had {head.number} entries, the last with the hash {head.hash}"
@@ -97,16 +91,6 @@ def open_source(source: Path, options: ImportOptions, *, database: str | None = 
         NAME, raw_studies, source / "files", (), _PROVENANCE, modality=modality,
         notes=(*_NOTES, log), is_known_set=False, has_priors=True, tables={PAIRS: pairs},
     )  # fmt: skip
-
-
-@contextmanager
-def _reading(url: str) -> Iterator[sa.Connection]:
-    opened = Database(url, migrates=False)
-    try:
-        with opened.reading() as connection:
-            yield connection
-    finally:
-        opened.close()
 
 
 def _modality(connection: sa.Connection) -> Modality:
@@ -163,9 +147,8 @@ def _raw_study(
 
 def _sections(connection: sa.Connection, study: str, version: int) -> dict[str, list[str]]:
     """Section -> sentences of a version."""
-    query = sa.select(sentences).where(sentences.c.study_id == study, sentences.c.version == version)
     texts: dict[str, list[str]] = {name: [] for name in drafts.SECTIONS}
-    for row in connection.execute(query.order_by(sentences.c.position)):
+    for row in drafts.rows_of(connection, study, version):
         texts[row.section].append(row.text)
     return texts
 
@@ -189,17 +172,15 @@ def _part(digest: str) -> Split:
 
 def _pair(connection: sa.Connection, row: sa.Row[Any]) -> dict[str, Any]:
     """Draft and signed text of a study, with what it took."""
-    query = sa.select(drafts_table.c.text).where(
-        drafts_table.c.study_id == row.id, drafts_table.c.version == drafts.drafted_version(connection, row.id)
-    )
     is_hidden = reader_study.arm_of(connection, row.id) == WITHOUT
+    drafted = drafts.text_of(connection, row.id, drafts.drafted_version(connection, row.id))
     signed = [
         {"section": name, "text": text}
         for name, texts in _sections(connection, row.id, row.version).items()
         for text in texts
     ]
     return {
-        "study_id": row.id, "draft": None if is_hidden else connection.execute(query).scalar_one(),
+        "study_id": row.id, "draft": None if is_hidden else drafted,
         "signed": drafts.whole_text(signed),
         "seconds": round(row.seconds, 1), "reader": row.user_id, "words_changed": row.edit_distance_words,
         "sentences_drafted": row.draft_sentences, "sentences_accepted": row.accepted_sentences,

@@ -678,6 +678,17 @@ class Database:
         self._engine.dispose()
 
 
+@contextmanager
+def reading_of(url: str, *, migrates: bool = True) -> Iterator[sa.Connection]:
+    """A transaction that reads a database without a server; ``Database`` has the arguments and errors."""
+    database = Database(url, migrates=migrates)
+    try:
+        with database.reading() as connection:
+            yield connection
+    finally:
+        database.close()
+
+
 def _refuse_unstorable(
     connection: sa.Connection, cursor: object, statement: str, parameters: Any, context: object, many: bool
 ) -> None:
@@ -695,9 +706,8 @@ def _refuse_unstorable(
 
 
 def _is_text(value: str) -> bool:
-    if value.isascii():
-        return "\0" not in value
-    return "\0" not in value and not any("\ud800" <= character <= "\udfff" for character in value)
+    has_half = not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value)
+    return "\0" not in value and not has_half
 
 
 def _set_up_sqlite(connection: Any, record: object) -> None:

@@ -11,7 +11,6 @@ from radweave.core.evidence import ViewEvidence
 from radweave.core.study import Report, draft_sections
 from radweave.data.targets import parse_sections
 from radweave.engine.restore import Run
-from radweave.engine.run_folder import RunCard
 from radweave.inference.explain import subject_of
 from radweave.inference.explain.support import FLAGGED, Support, find_support, unchecked_note
 from radweave.inference.pictures import Picture as ReadPicture
@@ -23,7 +22,6 @@ from radweave.workstation.finished import (
     Finding,
     FinishedReport,
     Flagged,
-    Model,
     Picture,
     Section,
     SectionKind,
@@ -77,18 +75,13 @@ def finished_report(
             if line.verdict in FLAGGED
         ),
         warnings=(*report.warnings, *warnings, *unchecked_note([line.not_checked for line in support.sentences])),
-        model=model_of(run.card),
+        model=model_from(model_facts(run.card)),
         written=datetime.now().astimezone().replace(microsecond=0),
         sources=sources,
         pictures=tuple(Picture(panel.title, panel.grey) for subject in subjects for panel in subject.panels()),
         maps=heat_maps({**report.evidence, "views": shown}, named, findings),
         places=on_images(places, [picture for _, picture in views], [path for path, _ in views], sources),
     )
-
-
-def model_of(card: RunCard) -> Model:
-    """The model of a draft, with a digest over all files of its run."""
-    return model_from(model_facts(card))
 
 
 def sections_of(text: str, target: str) -> tuple[Section, ...]:

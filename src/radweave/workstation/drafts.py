@@ -74,6 +74,19 @@ class AlteredError(ConflictError):
         return AlteredError, (self.entry,)
 
 
+def draft_row(connection: sa.Connection, study: str, version: int) -> sa.Row[Any] | None:
+    """A version without its sentences; None if there is no such version."""
+    this = (drafts.c.study_id == study, drafts.c.version == version)
+    return connection.execute(sa.select(drafts).where(*this)).first()
+
+
+def text_of(connection: sa.Connection, study: str, version: int) -> str:
+    """The text of a version."""
+    row = draft_row(connection, study, version)
+    assert row is not None, "the version exists"
+    return str(row.text)
+
+
 def whole_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """Sentences as one text, with headings if they are of more than one section."""
     parts = [(name, [row["text"] for row in rows if row["section"] == name]) for name in SECTIONS]
@@ -85,7 +98,7 @@ def whole_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def seal(connection: sa.Connection, study: str) -> str:
     """Seal of the signed report as it is stored now."""
-    signature = _signature(connection, study)
+    signature = signature_row(connection, study)
     assert signature is not None, "the study is signed"
     text = sa.select(drafts).where(drafts.c.study_id == study, drafts.c.version == signature.version)
     rows = sa.select(*(sentences.c[name] for name in _OF_A_SENTENCE)).where(
@@ -110,7 +123,8 @@ def _plain(row: sa.Row[Any]) -> list[Any]:
     return [value.isoformat() if hasattr(value, "isoformat") else value for value in row]
 
 
-def _signature(connection: sa.Connection, study: str) -> sa.Row[Any] | None:
+def signature_row(connection: sa.Connection, study: str) -> sa.Row[Any] | None:
+    """The signature of a study with the name of its signer; None if unsigned."""
     query = sa.select(signoffs, users.c.name).join(users, users.c.id == signoffs.c.user_id)
     return connection.execute(query.where(signoffs.c.study_id == study)).first()
 
@@ -174,7 +188,7 @@ def check_signed(connection: sa.Connection, study: str) -> str:
     """
     query = sa.select(log_table).where(log_table.c.study_id == study, log_table.c.action.in_((SIGNED, ADDED)))
     entries = connection.execute(query.order_by(log_table.c.number)).all()
-    held = _signature(connection, study)
+    held = signature_row(connection, study)
     state_query = sa.select(studies.c.state, studies.c.version).where(studies.c.id == study)
     state, newest = connection.execute(state_query).one_or_none() or (None, None)
     if not entries and held is None and state != "signed":
@@ -204,13 +218,9 @@ def _is_as_signed(connection: sa.Connection, entry: sa.Row[Any], held: sa.Row[An
     """True if the seal matches; for signatures older than seals, if text and counts match."""
     if "sealed" in entry.details:
         return bool(entry.details["sealed"] == seal(connection, entry.study_id))
-    this = (sentences.c.study_id == entry.study_id, sentences.c.version == held.version)
-    rows = connection.execute(sa.select(sentences).where(*this).order_by(sentences.c.position)).all()
-    whole = whole_text([row._asdict() for row in rows])
+    whole = whole_text([row._asdict() for row in rows_of(connection, entry.study_id, held.version)])
     counted = all(entry.details[name] == getattr(held, name) for name in ("version", "seconds", "edit_distance_words"))
-    draft = connection.execute(
-        sa.select(drafts).where(drafts.c.study_id == entry.study_id, drafts.c.version == held.version)
-    ).first()
+    draft = draft_row(connection, entry.study_id, held.version)
     # The text of the model may have other headings; the text of a reader is joined from the sentences.
     same = draft is not None and (draft.author_id is None or draft.text == whole)
     return counted and same and sha256_bytes(whole.encode()) == entry.details["text_sha256"]
@@ -287,7 +297,7 @@ def read(connection: sa.Connection, study: str, version: int, user: User | None 
     Raises:
         InputError: if the version does not exist.
     """
-    draft = connection.execute(sa.select(drafts).where(drafts.c.study_id == study, drafts.c.version == version)).first()
+    draft = draft_row(connection, study, version)
     if draft is None:
         raise InputError("no such version", field="version")
     names, lookers = user_names(connection), _reviewers(connection, study)
@@ -308,7 +318,7 @@ def read(connection: sa.Connection, study: str, version: int, user: User | None 
                 "lookers": sorted(names[one] for one in lookers.get(row.key, ())),
                 "edited_by": row.edited_by, "editor": names.get(row.edited_by),
             }
-            for row in _rows(connection, study, version)
+            for row in rows_of(connection, study, version)
         ],
         "notice": RESEARCH_ONLY,
     }  # fmt: skip
@@ -388,7 +398,8 @@ def read_signature(connection: sa.Connection, study: str) -> dict[str, Any] | No
     return {**row._asdict(), "time": row.time.isoformat(), "user": user_names(connection).get(row.user_id)}
 
 
-def _rows(connection: sa.Connection, study: str, version: int) -> Sequence[sa.Row[Any]]:
+def rows_of(connection: sa.Connection, study: str, version: int) -> Sequence[sa.Row[Any]]:
+    """Sentences of a version in their order."""
     query = sa.select(sentences).where(sentences.c.study_id == study, sentences.c.version == version)
     return connection.execute(query.order_by(sentences.c.position)).all()
 
@@ -401,7 +412,7 @@ def edit(connection: sa.Connection, study: str, version: int, edits: Sequence[Ed
         InputError: for an unknown sentence or version, or above a limit.
     """
     _advance(connection, study, version, state="edited", version_after=version + 1)
-    rows = [row._asdict() for row in _rows(connection, study, version)]
+    rows = [row._asdict() for row in rows_of(connection, study, version)]
     free = _next_key(connection, study)
     for number, one in enumerate(edits):
         if isinstance(one, Replace | Insert):
@@ -456,10 +467,8 @@ def _applied(
 ) -> tuple[list[dict[str, Any]], int]:
     """The sentences after one edit, and the next free key."""
     if isinstance(one, Restore):
-        older = [row._asdict() for row in _rows(connection, study, one.version)]
-        if connection.execute(
-            sa.select(drafts.c.version).where(drafts.c.study_id == study, drafts.c.version == one.version)
-        ).first() is None:  # fmt: skip
+        older = [row._asdict() for row in rows_of(connection, study, one.version)]
+        if draft_row(connection, study, one.version) is None:
             raise InputError("no such version", field="edits", got=one.version)
         return older, free
     keys = [row["key"] for row in rows]
@@ -541,7 +550,7 @@ def mark_reviewed(connection: sa.Connection, study: str, version: int, keys: Seq
     """
     state = connection.execute(sa.select(studies.c.state).where(studies.c.id == study)).scalar_one()
     _advance(connection, study, version, state=state, version_after=version)
-    known = [row.key for row in _rows(connection, study, version)]
+    known = [row.key for row in rows_of(connection, study, version)]
     for key in keys:
         _position(known, key)
     before = _reviewers(connection, study)
@@ -560,7 +569,7 @@ def sign(connection: sa.Connection, study: str, version: int, seconds: float, us
         InputError: if the report is empty, or holds characters that an export would lose.
     """
     _advance(connection, study, version, state="signed", version_after=version)
-    rows, first = _rows(connection, study, version), _rows(connection, study, drafted_version(connection, study))
+    rows, first = rows_of(connection, study, version), rows_of(connection, study, drafted_version(connection, study))
     _refuse_unsignable(connection, study, version, rows)
     lookers = _reviewers(connection, study)
     unseen = [row.key for row in rows if row.flagged and user.id not in lookers.get(row.key, ())]
@@ -588,8 +597,7 @@ def _refuse_unsignable(connection: sa.Connection, study: str, version: int, rows
         raise InputError("the report is empty", field="sentences")
     for number, row in enumerate(rows, start=1):
         refuse_unsignable(row.text, field=f"sentence {number}")
-    text = sa.select(drafts.c.text).where(drafts.c.study_id == study, drafts.c.version == version)
-    refuse_unsignable(connection.execute(text).scalar_one(), field="text")
+    refuse_unsignable(text_of(connection, study, version), field="text")
 
 
 def reject(connection: sa.Connection, study: str, version: int, reason: str, user: User) -> None:

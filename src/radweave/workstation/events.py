@@ -23,22 +23,10 @@ from typing import Final
 
 from radweave.workstation.database import now
 
-FIELDS: Final = frozenset(
-    (
-        "method",
-        "route",
-        "status",
-        "milliseconds",
-        "study",
-        "studies",
-        "error",
-        "place",
-        "seconds",
-        "count",
-        "pid",
-        "client",
-    )
-)
+FIELDS: Final = {
+    "method", "route", "status", "milliseconds", "study", "studies", "error", "place", "seconds", "count", "pid",
+    "client",
+}  # fmt: skip
 SAME_S: Final = 60.0
 _lock = threading.Lock()
 

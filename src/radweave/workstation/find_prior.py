@@ -5,12 +5,10 @@ The archive's index selects candidates; the headers of the objects decide, since
 
 from __future__ import annotations
 
-import atexit
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -23,7 +21,7 @@ from radweave.core.study import View
 from radweave.io import worker
 from radweave.io.dicom import read_header
 from radweave.io.dicom_parse import dataset_of
-from radweave.io.sandbox import Sandbox
+from radweave.io.sandbox import lasting_child
 from radweave.io.worker import Task
 from radweave.workstation.archive import CT, WILDCARDS, Archive, Count, FoundSeries, FoundStudy, QueryLimits, scan_of
 from radweave.workstation.hospital_plan import Priors, Route, may_hold
@@ -240,19 +238,14 @@ def _signed(reports: Sequence[_Object]) -> str | None:
     signed: list[tuple[str, str]] = []
     for report in reports:
         try:
-            answer, _ = _child().call("signed", {"path": str(report.path.absolute())}, timeout_s=READ_TIMEOUT_S)
+            answer, _ = lasting_child(__name__).call(
+                "signed", {"path": str(report.path.absolute())}, timeout_s=READ_TIMEOUT_S
+            )
         except InputError:
             continue
         if answer.get("text"):
             signed.append((str(answer.get("time", "")), str(answer["text"])))
     return max(signed)[1] if signed else None
-
-
-@lru_cache(maxsize=1)
-def _child() -> Sandbox:
-    child = Sandbox("radweave.workstation.find_prior", size=1)
-    atexit.register(child.close)
-    return child
 
 
 # The text of a signed structured report, parsed in the sandbox. Unverified ones are skipped: a model that reads its own

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 from radweave.core.errors import InputError
@@ -75,19 +74,15 @@ _FORMATS: Final = (
     Format("hl7", ".hl7", "hl7.write_hl7", b"MSH|", b"|RADWEAVE|", needs_dicom=True),
     Format("text", ".txt", "hl7.write_text", b"", RESEARCH_ONLY.encode(), needs_dicom=False),
 )
-FORMATS: Final[Mapping[str, Format]] = MappingProxyType({kind.name: kind for kind in _FORMATS})
-MEDIA_TYPES: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        ".dcm": "application/dicom",
-        ".pdf": "application/pdf",
-        ".json": "application/fhir+json",
-        ".hl7": "x-application/hl7-v2+er7; charset=utf-8",
-        ".txt": "text/plain; charset=utf-8",
-    }
-)
-BY_SUFFIX: Final[Mapping[str, Format]] = MappingProxyType(
-    {kind.suffix: kind for kind in reversed(_FORMATS) if kind.suffix != ".txt"}
-)
+FORMATS: Final[Mapping[str, Format]] = {kind.name: kind for kind in _FORMATS}
+MEDIA_TYPES: Final[Mapping[str, str]] = {
+    ".dcm": "application/dicom",
+    ".pdf": "application/pdf",
+    ".json": "application/fhir+json",
+    ".hl7": "x-application/hl7-v2+er7; charset=utf-8",
+    ".txt": "text/plain; charset=utf-8",
+}
+BY_SUFFIX: Final[Mapping[str, Format]] = {kind.suffix: kind for kind in reversed(_FORMATS) if kind.suffix != ".txt"}
 """The first format of each suffix; ``.txt`` is left to files of many drafts, see ``generate``."""
 
 

@@ -55,7 +55,8 @@ def write_hl7(report: FinishedReport) -> bytes:
     patient = report.patient
     if not patient.patient_id:
         raise InputError("is missing in the images, so the message names no patient", field="PatientID")
-    segments = [_header(report), _patient(patient), _order(report), _request(report), *_observations(report)]
+    order = ["ORC", "RE", escaped(patient.accession_number), _filler(report)]
+    segments = [_header(report), _patient(patient), order, _request(report), *_observations(report)]
     return "".join("|".join(fields).rstrip("|") + "\r" for fields in segments).encode()
 
 
@@ -109,10 +110,6 @@ def _name(group: str, writing: str) -> str:
         return ""
     family, first, middle, prefix, suffix = name_parts(group)
     return _component(family, first, middle, suffix, prefix, "", "", writing)
-
-
-def _order(report: FinishedReport) -> list[str]:
-    return ["ORC", "RE", escaped(report.patient.accession_number), _filler(report)]
 
 
 def _filler(report: FinishedReport) -> str:

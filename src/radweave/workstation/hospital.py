@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import sqlalchemy as sa
 
@@ -51,7 +51,7 @@ class HospitalServices:
         self, plan: Plan, settings: Settings, database: Database, metrics: Metrics, submit: Submit, disk: DiskSpace
     ) -> None:
         """Make the services of a plan checked by ``refuse_unusable``; ``start`` runs them."""
-        self._parts: list[_Part] = []
+        self._parts: list[PeriodicThread | Receiver] = []
         if plan.is_empty:
             return
         silence_loggers(*_QUOTING)
@@ -103,11 +103,6 @@ class HospitalServices:
             with ThreadPoolExecutor(len(self._parts)) as at_once:
                 for stopped in [at_once.submit(part.stop) for part in self._parts]:
                     stopped.result()
-
-
-class _Part(Protocol):
-    def start(self) -> None: ...
-    def stop(self) -> None: ...
 
 
 def _archive(query: Query, plan: Plan, receiver: Receiver | None, metrics: Metrics) -> Archive:
@@ -421,12 +416,6 @@ def note_listed(connection: sa.Connection, query: str, study: FoundStudy, quiet_
     return bool(row.since + timedelta(seconds=quiet_s) <= time and is_due)
 
 
-def fetched_images(connection: sa.Connection, query: str, study: FoundStudy) -> str | None:
-    """Digest of the fetched series of a study."""
-    row = _listed_row(connection, query, digest(study))
-    return None if row is None else row.images
-
-
 def finish_listed(
     connection: sa.Connection, query: str, study: FoundStudy, state: Literal["came", "nothing"], images: str | None
 ) -> None:
@@ -546,7 +535,8 @@ class Poller(PeriodicThread):
         ]
         images = _digest(wanted)
         with self._database.reading() as connection:
-            before = fetched_images(connection, self._query.name, study)
+            row = _listed_row(connection, self._query.name, digest(study))
+        before = None if row is None else row.images
         if images is not None and images == before:  # the new objects are no images but reports
             with self._database.writing() as connection:
                 finish_listed(connection, self._query.name, study, "came", images)

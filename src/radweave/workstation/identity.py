@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 
 from pydantic import Field, ValidationError
@@ -12,7 +10,7 @@ from pydantic import Field, ValidationError
 from radweave.core.errors import InputError
 from radweave.core.study import Record
 from radweave.io.images import sniff
-from radweave.io.sandbox import Sandbox
+from radweave.io.sandbox import lasting_child
 from radweave.io.volumes import series_files
 
 PARSERS = "radweave.workstation.identity_parse"
@@ -94,7 +92,7 @@ def read_identities(files: Sequence[Path]) -> tuple[tuple[Identity, ...], tuple[
     identities: list[Identity] = []
     warnings: dict[str, None] = {}
     for file in dicom:
-        identity, notes = _read(file, _child())
+        identity, notes = _read(file)
         identities.append(identity)
         warnings |= dict.fromkeys(notes)
     for field in _ONE_PATIENT:
@@ -110,14 +108,6 @@ def read_identities(files: Sequence[Path]) -> tuple[tuple[Identity, ...], tuple[
     return tuple(identities), tuple(warnings)
 
 
-@lru_cache(maxsize=1)
-def _child() -> Sandbox:
-    """One persistent process: starting it takes longer than reading hundreds of headers."""
-    child = Sandbox(PARSERS, size=1)
-    atexit.register(child.close)
-    return child
-
-
 def _dicom_files(path: Path) -> list[Path]:
     if path.is_dir():
         return series_files(path)
@@ -130,8 +120,8 @@ def by_file(files: Sequence[Path], identities: Sequence[Identity]) -> list[tuple
     return [tuple(next(rest) for _ in _dicom_files(path)) for path in files]
 
 
-def _read(file: Path, pool: Sandbox) -> tuple[Identity, list[str]]:
-    fields, _ = pool.call("identity", {"path": str(file.absolute())}, timeout_s=READ_TIMEOUT_S)
+def _read(file: Path) -> tuple[Identity, list[str]]:
+    fields, _ = lasting_child(PARSERS).call("identity", {"path": str(file.absolute())}, timeout_s=READ_TIMEOUT_S)
     warnings = [str(text) for text in fields.pop("warnings", ())]
     try:
         return Identity(**{field: fields.get(keyword) for field, keyword in KEYWORDS.items()}), warnings

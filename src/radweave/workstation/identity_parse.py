@@ -6,7 +6,6 @@ An invalid identifying value is refused, an invalid describing one left out with
 
 from __future__ import annotations
 
-import math
 import re
 import unicodedata
 from collections.abc import Callable, Mapping
@@ -21,6 +20,7 @@ from pydicom.sequence import Sequence
 
 from radweave.core.errors import InputError
 from radweave.io import worker
+from radweave.io.dicom_fields import Fields
 from radweave.io.dicom_parse import dataset_of
 from radweave.io.worker import Task
 
@@ -119,13 +119,8 @@ def _first(dataset: Dataset, keyword: str) -> Dataset | None:
 
 def _numbers(dataset: Dataset | None, keyword: str, count: int | None) -> tuple[float, ...] | None:
     """The numbers of a field; None where they are not ``count`` (None: at least one) finite numbers."""
-    try:
-        value: Any = None if dataset is None else dataset.get(keyword)
-        numbers = tuple(float(each) for each in (value if isinstance(value, (list, MultiValue)) else [value]))
-    except (TypeError, ValueError):
-        return None
-    usable = bool(numbers) and all(map(math.isfinite, numbers)) and count in (None, len(numbers))
-    return numbers if usable else None
+    numbers = None if dataset is None else Fields(dataset).numbers(keyword)
+    return tuple(numbers) if numbers is not None and count in (None, len(numbers)) else None
 
 
 def _charset(dataset: Dataset) -> bool:

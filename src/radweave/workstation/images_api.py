@@ -212,12 +212,9 @@ def _part(study: str, name: str, part: str, user: User, station: Station, reques
     if packed or part == "volume":
         headers["Content-Length"] = str(file.seek(0, 2))
         file.seek(0)
-        return StreamingResponse(_chunks(file), media_type=_media(part), headers=headers)
-    return StreamingResponse(_chunks(gzip.open(file)), media_type=_media(part), headers=headers)
-
-
-def _media(part: str) -> str:
-    return "application/gzip" if part == "volume" else "application/octet-stream"
+    media = "application/gzip" if part == "volume" else "application/octet-stream"
+    content = file if packed or part == "volume" else gzip.GzipFile(fileobj=file)
+    return StreamingResponse(_chunks(content), media_type=media, headers=headers)
 
 
 def _takes_gzip(request: Request) -> bool:

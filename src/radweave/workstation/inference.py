@@ -323,7 +323,7 @@ class InferenceProcess:
         """The next answer.
 
         Raises:
-            WorkerLostError: if the process ended, the time is over, or ``stopping`` was set.
+            ProcessLostError: if the process ended, the time is over, or ``stopping`` was set.
         """
         end = time.monotonic() + seconds
         try:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -25,7 +25,6 @@ from radweave.metrics.laterality import sided_findings
 from radweave.metrics.statistics import RESAMPLES, Floats, Statistic, bootstrap, cluster_index, wilson_interval
 from radweave.workstation import drafts
 from radweave.workstation.database import WITHOUT, arms, evidence, patients, signoffs, studies
-from radweave.workstation.database import drafts as drafts_table
 
 LEAST: Final = 10
 """Fewest studies of a figure."""
@@ -92,12 +91,8 @@ def _pair(connection: sa.Connection, study: str, labeler: Labeler) -> SignedPair
         .join(patients, patients.c.study_id == signoffs.c.study_id, isouter=True)
     )
     row = connection.execute(signed_rows.where(signoffs.c.study_id == study)).one()
-    query = sa.select(drafts_table.c.text).where(drafts_table.c.study_id == row.study_id)
-    first = drafts.drafted_version(connection, row.study_id)
-    before, after = (
-        connection.execute(query.where(drafts_table.c.version == version)).scalar_one()
-        for version in (first, row.version)
-    )
+    first = drafts.drafted_version(connection, study)
+    before, after = (drafts.text_of(connection, study, version) for version in (first, row.version))
     drafted, signed = labeler.label([before, after])
     sides = [_sides(text, mentions) for text, mentions in ((before, drafted), (after, signed))]
     sided = sides[0].keys() & sides[1].keys()
@@ -142,9 +137,6 @@ class Figure:
     high: float | None
     count: int
     of: int
-
-    def to_json(self) -> dict[str, Any]:
-        return {"value": self.value, "low": self.low, "high": self.high, "count": self.count, "of": self.of}
 
 
 def share(count: int, of: int) -> Figure | None:
@@ -263,7 +255,7 @@ def _calibration(pairs: Sequence[SignedPair]) -> dict[str, Any]:
 
 
 def _json(figure: Figure | None) -> dict[str, Any] | None:
-    return None if figure is None else figure.to_json()
+    return None if figure is None else asdict(figure)
 
 
 def read_figures(connection: sa.Connection, pairs: SignedPairs) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from radweave.workstation import log
-from radweave.workstation.database import locks, now, studies, users
-from radweave.workstation.drafts import EDITABLE, ConflictError
+from radweave.workstation.database import locks, now, users
+from radweave.workstation.drafts import ConflictError
 from radweave.workstation.users import CLOCK_SET_BACK, User
 
 TAKEN_OVER = "lock taken over"
@@ -54,17 +54,6 @@ def acquire(connection: sa.Connection, study: str, user: User, *, idle_s: float,
         log.append(connection, TAKEN_OVER, user=user.id, study=study, details={"from": held.user_id})
     release(connection, study)
     connection.execute(locks.insert().values(study_id=study, user_id=user.id, since=now(), renewed=now()))
-
-
-def refuse_uneditable(connection: sa.Connection, study: str) -> None:
-    """Refuse a lock of a study that cannot be edited.
-
-    Raises:
-        ConflictError: naming its state.
-    """
-    state = connection.execute(sa.select(studies.c.state).where(studies.c.id == study)).scalar_one()
-    if state not in EDITABLE:
-        raise ConflictError("cannot be edited", field="state", got=state, expected=" or ".join(EDITABLE))
 
 
 def release(connection: sa.Connection, study: str, user: User | None = None) -> None:

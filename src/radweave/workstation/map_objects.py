@@ -279,7 +279,4 @@ def _panel(title: str, picture: Any, weights: Floats, covers: Sequence[Sequence[
 def _placed(weights: Floats, covers: Sequence[Sequence[float]], volume: Volume) -> PlacedMap:
     z, y, x = volume.hu.shape
     fine, placed = on_grid(weights, covers, (z, y, x))
-    affine = np.eye(4)
-    affine[:3, :3] = volume.geometry.matrix() * np.array(volume.geometry.spacing_xyz_mm)
-    affine[:3, 3] = volume.geometry.origin_lps
-    return PlacedMap((fine / fine.max()).astype(np.float32), affine @ placed)
+    return PlacedMap((fine / fine.max()).astype(np.float32), volume.geometry.affine() @ placed)

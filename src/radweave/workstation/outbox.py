@@ -189,11 +189,3 @@ def of_study(connection: sa.Connection, study: str) -> list[dict[str, Any]]:
         {**{name: getattr(row, name) for name in names}, "changed": row.changed.isoformat()}
         for row in connection.execute(query)
     ]
-
-
-def counts(connection: sa.Connection) -> dict[str, int]:
-    """Number of rows per state."""
-    numbers = dict.fromkeys(("waiting", "sent", "refused"), 0)
-    for state, number in connection.execute(sa.select(outbox.c.state, sa.func.count()).group_by(outbox.c.state)):
-        numbers[state] = number
-    return numbers

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -22,7 +22,6 @@ from radweave.labels import Labeler
 from radweave.metrics.statistics import cluster_index
 from radweave.workstation import drafts, log
 from radweave.workstation.database import WITH, WITHOUT, arms, now, signoffs, studies, users
-from radweave.workstation.database import drafts as drafts_table
 from radweave.workstation.learning import LEAST, Figure, patient_of, resampled, stated_in
 
 ASSIGNED: Final = "arm assigned"
@@ -112,12 +111,7 @@ def readings(connection: sa.Connection, labeler: Labeler, reference: Reference) 
 def _texts(connection: sa.Connection, row: sa.Row[Any]) -> tuple[str, str]:
     """The model's draft, which the arm without has one version below its empty one, and the signed text."""
     drafted = drafts.drafted_version(connection, row.study_id) - (row.arm == WITHOUT)
-    query = sa.select(drafts_table.c.text).where(drafts_table.c.study_id == row.study_id)
-    draft, signed = (
-        str(connection.execute(query.where(drafts_table.c.version == version)).scalar_one())
-        for version in (drafted, row.version)
-    )
-    return draft, signed
+    return drafts.text_of(connection, row.study_id, drafted), drafts.text_of(connection, row.study_id, row.version)
 
 
 def _agreement(labeler: Labeler, signed: str, reference: str) -> tuple[int, int, int]:
@@ -192,4 +186,5 @@ def _figure(value: float, drawn: Sequence[float], count: int) -> dict[str, Any] 
     if np.isnan(value):
         return None
     low, high = np.nanquantile(drawn, (0.025, 0.975))
-    return Figure(value, float(low), float(high), count, count).to_json()
+    figure: dict[str, Any] = asdict(Figure(value, float(low), float(high), count, count))
+    return figure

@@ -47,17 +47,15 @@ SYNTAXES: Final = (
 Reserve = Callable[[], AbstractContextManager[Callable[[int], None]]]
 
 
-def _any(size: int) -> None:
-    """Accept an object of any size."""
-
-
 class Receiver:
     """Listens from ``start`` to ``stop``; ``count`` counts objects and refusals by name.
 
     ``reserve`` reserves disk space for an object before it is written, and raises ENOSPC if there is none.
     """
 
-    def __init__(self, plan: Receive, folder: Path, count: Count, reserve: Reserve = lambda: nullcontext(_any)) -> None:
+    def __init__(
+        self, plan: Receive, folder: Path, count: Count, reserve: Reserve = lambda: nullcontext(lambda size: None)
+    ) -> None:
         self._plan, self._folder, self._count, self._reserve = plan, folder, count, reserve
         self._places: dict[Any, Path] = {}
         self._door: AssociationServer | None = None
@@ -119,7 +117,7 @@ class Receiver:
         tls = None if plan.tls is None else server_context(plan.tls)
         handlers = [
             (evt.EVT_REQUESTED, self._requested), (evt.EVT_DATA_RECV, self._heard), (evt.EVT_C_STORE, self._store),
-            (evt.EVT_CONN_CLOSE, self._closed),
+            (evt.EVT_CONN_CLOSE, lambda event: self._connections.closed(event.assoc)),
         ]  # fmt: skip
         place = (plan.host, plan.port)
         try:
@@ -189,9 +187,6 @@ class Receiver:
             return _FULL if getattr(error, "errno", None) == errno.ENOSPC else _FAILED
         self._count("objects_received")
         return _SUCCESS
-
-    def _closed(self, event: evt.Event) -> None:
-        self._connections.closed(event.assoc)
 
     def _done(self, association: Association) -> None:
         """Release the folder of an ended association; when its connection closes, files may still be written."""

@@ -13,9 +13,9 @@ import sqlalchemy as sa
 
 from radweave.core.errors import InputError
 from radweave.workstation import log
-from radweave.workstation.database import drafts, earlier, links, now, patients, studies
+from radweave.workstation.database import earlier, links, now, patients, studies
 from radweave.workstation.database import log as log_table
-from radweave.workstation.drafts import AlteredError, ConflictError, addenda_of, check_signed
+from radweave.workstation.drafts import AlteredError, ConflictError, addenda_of, check_signed, draft_row
 from radweave.workstation.users import User
 
 BY_HEADERS, BY_HAND = "headers", "hand"
@@ -85,11 +85,10 @@ def text_of(connection: sa.Connection, prior: sa.Row[Any]) -> tuple[str | None, 
         is_signed = bool(check_signed(connection, prior.id))
     except AlteredError:
         return None, False
-    query = sa.select(drafts.c.text).where(drafts.c.study_id == prior.id, drafts.c.version == prior.version)
-    text = connection.execute(query).scalar()
-    if text is None or prior.state == "rejected":
+    draft = draft_row(connection, prior.id, prior.version)
+    if draft is None or prior.state == "rejected":
         return None, False
-    return "\n\n".join([text, *(row.text for row in addenda_of(connection, prior.id))]), is_signed
+    return "\n\n".join([draft.text, *(row.text for row in addenda_of(connection, prior.id))]), is_signed
 
 
 def days_between(connection: sa.Connection, study: str, prior: str) -> int | None:

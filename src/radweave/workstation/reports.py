@@ -20,8 +20,7 @@ from radweave.inference.explain.maps import shown
 from radweave.inference.explain.support import unchecked_note, verdict_words
 from radweave.workstation import drafts, outbox, store
 from radweave.workstation.box_objects import on_images
-from radweave.workstation.database import drafts as drafts_table
-from radweave.workstation.database import evidence, sentences, signoffs, studies, users
+from radweave.workstation.database import evidence, signoffs, studies, users
 from radweave.workstation.drafts import drafted_version
 from radweave.workstation.finished import (
     Addendum,
@@ -77,9 +76,6 @@ def stored_report(connection: sa.Connection, study: sa.Row[Any], version: int, *
         raise drafts.ConflictError(reason, field="state")
     draft, draft_evidence = drafts.read(connection, study.id, version), drafts.read_evidence(connection, study.id)
     assert draft_evidence is not None, "a draft has its evidence"
-    made = connection.execute(
-        sa.select(drafts_table.c.created).where(drafts_table.c.study_id == study.id, drafts_table.c.version == version)
-    ).scalar_one()
     report = FinishedReport(
         study_id=study.name,
         text=draft["text"],
@@ -92,7 +88,7 @@ def stored_report(connection: sa.Connection, study: sa.Row[Any], version: int, *
         ),
         warnings=(*draft_evidence["warnings"], *unchecked_note([row["not_checked"] for row in draft["sentences"]])),
         model=model_from(draft_evidence["model"]),
-        written=made.replace(microsecond=0).astimezone(),
+        written=datetime.fromisoformat(draft["created"]).replace(microsecond=0).astimezone(),
         places=tuple(
             StatedPlace.of(row["text"], place)
             for row in draft["sentences"]
@@ -102,7 +98,10 @@ def stored_report(connection: sa.Connection, study: sa.Row[Any], version: int, *
     if event == "rejected":
         report = _notice(connection, study.id, report)
     elif event != "drafted":
-        signature = _signature(connection, study.id, version)
+        signed = drafts.signature_row(connection, study.id)
+        signature = None
+        if signed is not None and signed.version == version:
+            signature = _signature_of(signed.name, signed.time)
         if signature is None and event is not None:
             raise drafts.ConflictError("is not the version that was signed", field="version", got=version)
         added = [] if signature is None else drafts.addenda_of(connection, study.id)
@@ -134,10 +133,9 @@ def _notice(connection: sa.Connection, study: str, draft: FinishedReport) -> Fin
     assert entry is not None, "a rejected study was rejected"
     name = connection.execute(sa.select(users.c.name).where(users.c.id == entry.user_id)).scalar_one()
     text = f"The draft of this study was rejected by a reader and is no report. Reason: {reason}"
-    rejected = Signature(person_name(name), ORGANIZATION, entry.time)
     return replace(
         draft, text=text, sections=(Section("impression", text),), findings=(), flagged=(), places=(),
-        rejected=rejected,
+        rejected=_signature_of(name, entry.time),
     )  # fmt: skip
 
 
@@ -161,11 +159,7 @@ def with_images(stored: Stored, *, maps: bool = False) -> FinishedReport:
             predecessor=None if one.predecessor is None else on_files(one.predecessor),
         )
 
-    return replace(
-        on_files(report),
-        pictures=tuple(_pictures(pictures)),
-        maps=_maps(stored, pictures) if maps else (),
-    )
+    return replace(on_files(report), pictures=tuple(_pictures(pictures)), maps=_maps(stored, pictures) if maps else ())
 
 
 def _maps(stored: Stored, pictures: Sequence[Radiograph | Volume | None]) -> tuple[HeatMap, ...]:
@@ -215,12 +209,6 @@ def _finding(row: dict[str, Any]) -> Finding:
     return Finding(row["name"], row["probability"], row["threshold"], LabelState(row["said"]), row["flag"])
 
 
-def _signature(connection: sa.Connection, study: str, version: int) -> Signature | None:
-    query = sa.select(users.c.name, signoffs.c.time).join(users, users.c.id == signoffs.c.user_id)
-    row = connection.execute(query.where(signoffs.c.study_id == study, signoffs.c.version == version)).first()
-    return None if row is None else _signature_of(row.name, row.time)
-
-
 def _signature_of(name: str, time: datetime) -> Signature:
     return Signature(person_name(name), ORGANIZATION, time)
 
@@ -265,10 +253,8 @@ def signed_studies(connection: sa.Connection) -> list[SignedStudy]:
 
 def _row(connection: sa.Connection, signed: sa.Row[tuple[object, ...]]) -> SignedStudy:
     drafts.check_signed(connection, signed.study_id)
-    wanted = sa.select(sentences.c.text, sentences.c.flagged).where(sentences.c.study_id == signed.study_id)
     first = drafted_version(connection, signed.study_id)
-    drafted = connection.execute(wanted.where(sentences.c.version == first)).all()
-    final = connection.execute(wanted.where(sentences.c.version == signed.version)).all()
+    drafted, final = (drafts.rows_of(connection, signed.study_id, version) for version in (first, signed.version))
     return SignedStudy(
         study=signed.study_id,
         reader=signed.name,
@@ -315,11 +301,8 @@ def _summary(name: str, rows: Sequence[SignedStudy]) -> tuple[str, ...]:
     changed, words = sum(row.words_changed for row in rows), sum(row.words_drafted for row in rows)
     accepted, drafted = sum(row.sentences_accepted for row in rows), sum(row.sentences_drafted for row in rows)
     times = (median(seconds), min(seconds), max(seconds))
+    share = f"{100 * accepted / drafted:.0f} %" if drafted else "none"
     return (
         name, str(len(rows)), *(f"{time:.0f}" for time in times), f"{changed} of {words}",
-        f"{changed / len(rows):.1f}", f"{accepted} of {drafted} ({_percent(accepted, drafted)})",
+        f"{changed / len(rows):.1f}", f"{accepted} of {drafted} ({share})",
     )  # fmt: skip
-
-
-def _percent(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.0f} %" if whole else "none"

@@ -54,7 +54,7 @@ def send(target: Target, data: bytes, is_stopped: Callable[[], bool] = bool) -> 
     """Send an object and return the receipt in words. The connection is closed when late, or once ``is_stopped``.
 
     Raises:
-        NotKeptError: if the archive sends no receipt.
+        NotStoredError: if the archive sends no receipt.
     """
     dataset = dcmread(io.BytesIO(data))
     limits = QueryLimits(time.monotonic() + LONGEST_S, _RECEIPT_ROWS, is_stopped)
@@ -74,7 +74,7 @@ def session_for(web: Web, limits: QueryLimits) -> Iterator[requests.Session]:
     It follows no redirection, accepts any transfer syntax, and bounds the bytes and seconds of each answer.
 
     Raises:
-        NotKeptError: if the password cannot be read.
+        NotStoredError: if the password cannot be read.
     """
     with close_at_deadline(limits) as take, _Session(limits) as session:
         session.trust_env = False
@@ -144,6 +144,16 @@ class _Session(requests.Session):
         return answer
 
 
+def failure_words(error: Exception) -> str:
+    """The failure of a request to an archive, without a word of its answer."""
+    if isinstance(error, requests.HTTPError):
+        status = error.response.status_code if error.response is not None else "no status"
+        return f"the archive answers with HTTP {status}"
+    if isinstance(error, requests.RequestException):
+        return f"the archive cannot be reached ({type(error).__name__})"
+    return f"the archive's answer cannot be read ({type(error).__name__})"
+
+
 def _store_web(web: Web, dataset: Dataset, limits: QueryLimits) -> str:
     with session_for(web, limits) as session:
         try:
@@ -152,13 +162,8 @@ def _store_web(web: Web, dataset: Dataset, limits: QueryLimits) -> str:
             answer = client.store_instances([dataset])
         except NotAnsweredError:
             raise
-        except requests.HTTPError as error:
-            status = error.response.status_code if error.response is not None else "no status"
-            raise NotStoredError(f"the archive answers with HTTP {status}") from None
-        except requests.RequestException as error:
-            raise NotStoredError(f"the archive cannot be reached ({type(error).__name__})") from None
         except Exception as error:  # an invalid answer may fail in any way
-            raise NotStoredError(f"the archive's answer cannot be read ({type(error).__name__})") from None
+            raise NotStoredError(failure_words(error)) from None
     stored = {str(item.get("ReferencedSOPInstanceUID", "")) for item in answer.get("ReferencedSOPSequence", ())}
     if str(dataset.SOPInstanceUID) not in stored:
         failed = [item.get("FailureReason") for item in answer.get("FailedSOPSequence", ())]

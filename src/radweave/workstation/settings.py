@@ -63,7 +63,6 @@ class Limits(Record):
     sentences: int = Field(default=200, ge=1)
     sentence_characters: int = Field(default=2_000, ge=1)
     draft_characters: int = Field(default=20_000, ge=1)
-    page: int = Field(default=200, ge=1)
     images: int = Field(default=16, ge=1)
     views: int = Field(default=32, ge=1)
     kept_bytes: int = Field(default=4 << 30, ge=1)

@@ -20,7 +20,7 @@ from radweave.core.study import Modality, Split, Study
 from radweave.data.dataset import Dataset
 from radweave.engine.run_folder import read_card
 from radweave.inference.predictor import UNTRAINED
-from radweave.workstation import drafts, log, outbox, related, store, users
+from radweave.workstation import outbox, related, store, users
 from radweave.workstation.database import PRIORITIES, ROUTINE, Database
 from radweave.workstation.disk import ConcurrencyLimit, DiskSpace, ImageCache, NoRoomError
 from radweave.workstation.events import Metrics, PeriodicThread, log_event, log_failure
@@ -48,14 +48,12 @@ Take = Callable[[Sequence[Incoming], str], bool]
 class Watcher(PeriodicThread):
     """Thread that gives new files to ``take``, with a key that is stable over restarts."""
 
-    def __init__(
-        self, folder: Path, take: Take, count: Callable[[str], None] = lambda _: None, *, interval_s: float = INTERVAL_S
-    ) -> None:
+    def __init__(self, folder: Path, take: Take, count: Callable[[str], None] = lambda _: None) -> None:
         self._folder, self._take, self._count = folder, take, count
         self._seen: dict[str, str] = {}
         self._done: dict[str, str] = {}
         self._failures: dict[str, str] = {}
-        super().__init__("watch", pause_s=interval_s, failed="watch-failed")
+        super().__init__("watch", pause_s=INTERVAL_S, failed="watch-failed")
 
     def run_once(self) -> int:
         """Take entries unchanged since the last poll; 0, since new ones must wait for the next."""
@@ -95,16 +93,12 @@ class Watcher(PeriodicThread):
                 log_event("watched-names-not-utf8", count=renamed)
 
 
-def _replaced(name: str) -> str:
-    return os.fsencode(name).decode(errors="replace")
-
-
-def _as_text(name: str, write: Callable[[str], str] = _replaced) -> str:
-    """A name as text, by ``write`` if its bytes are not UTF-8."""
+def _as_text(name: str, write: Callable[[str], str] | None = None) -> str:
+    """A name as text; if its bytes are not UTF-8, by ``write``, or with marks in their place."""
     try:
         name.encode()
     except UnicodeEncodeError:
-        return write(name)
+        return write(name) if write is not None else os.fsencode(name).decode(errors="replace")
     return name
 
 
@@ -260,7 +254,9 @@ class Station:
         """
         limits, place = self.settings.limits, self.settings.files.absolute()
         if key is not None:
-            self._refuse_known(_source(owner, 0, key))
+            with self.database.reading() as connection:
+                if store.is_known(connection, _source(owner, 0, key)):
+                    raise KnownError(*_KNOWN)
         with self.disk.reserve(is_counted=is_counted) as take:
             folder, studies = take_in(incoming, place, limits, take, modality=self.modality, one_study=one_study)
         before: Path | None = None
@@ -308,11 +304,6 @@ class Station:
                 self._headers.clear()
             self._headers[key] = store.read_patient(files)
         return self._headers[key]
-
-    def _refuse_known(self, source: str) -> None:
-        with self.database.reading() as connection:
-            if store.is_known(connection, source):
-                raise KnownError(*_KNOWN)
 
     def cancel(self, study: str, user: users.User) -> bool:
         """Remove a study from the queue; False if it was not queued."""
@@ -382,10 +373,6 @@ class Station:
         except InputError:
             self.metrics.count("studies_refused")
         return True
-
-    def check_log(self) -> log.Checked:
-        with self.database.reading() as connection:
-            return drafts.verify(connection)
 
 
 @contextlib.contextmanager

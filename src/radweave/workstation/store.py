@@ -46,6 +46,7 @@ from radweave.workstation.identity import Identity, read_identities
 from radweave.workstation.users import User
 
 CANCELLED = "cancelled"
+_QUEUED: Final = ("waiting", "drafting")
 EXTENDABLE: Final = ("waiting", "drafted", "edited")
 """States in which a study accepts later images."""
 REDRAFTED: Final = "images came after version {}: this is a new draft, of all of them"
@@ -190,30 +191,23 @@ def finish(connection: sa.Connection, study: str, result: Mapping[str, Any]) -> 
     return True
 
 
-def refuse(
-    connection: sa.Connection,
-    study: str,
-    reason: str,
-    *,
-    user: int | None = None,
-    states: Sequence[str] = ("waiting", "drafting"),
-) -> bool:
+def refuse(connection: sa.Connection, study: str, reason: str, *, user: int | None = None) -> bool:
     """Refuse a study with the reason; False if it changed meanwhile. A study with a draft returns to it."""
-    if reason != CANCELLED and _restore_draft(connection, study, reason, states):
+    if reason != CANCELLED and _restore_draft(connection, study, reason):
         return False
-    if not _move(connection, study, states, "refused", reason=_with_upload_names(connection, study, reason)):
+    if not _move(connection, study, _QUEUED, "refused", reason=_with_upload_names(connection, study, reason)):
         return False
     log.append(connection, CANCELLED if reason == CANCELLED else "refused", user=user, study=study)
     return True
 
 
-def _restore_draft(connection: sa.Connection, study: str, reason: str, states: Sequence[str]) -> bool:
+def _restore_draft(connection: sa.Connection, study: str, reason: str) -> bool:
     """Return to the draft of a study that cannot be drafted again with its later images; False without a draft."""
     version = connection.execute(sa.select(studies.c.version).where(studies.c.id == study)).scalar_one()
     if not version:
         return False
     state = "edited" if version > drafted_version(connection, study) else "drafted"
-    if _move(connection, study, states, state):
+    if _move(connection, study, _QUEUED, state):
         warnings = connection.execute(sa.select(evidence.c.warnings).where(evidence.c.study_id == study)).scalar_one()
         texts = [*warnings, NOT_REDRAFTED.format(_with_upload_names(connection, study, reason))]
         connection.execute(evidence.update().where(evidence.c.study_id == study).values(warnings=texts))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from highdicom.sr import (
@@ -116,49 +115,44 @@ OF_THE_PLACE: Final = Code("PLACE", PRIVATE_SCHEME, "Probability of the stated p
 LUNG: Final = Code("39607008", "SCT", "Lung")
 THORAX: Final = Code("43799004", "SCT", "Thoracic cavity")
 NO_UNITS: Final = Code("1", "UCUM", "no units")
-LATERALITY: Final[Mapping[str, Code]] = MappingProxyType(
-    {"left": Code("7771000", "SCT", "Left"), "right": Code("24028007", "SCT", "Right")}
-)
+LATERALITY: Final[Mapping[str, Code]] = {
+    "left": Code("7771000", "SCT", "Left"),
+    "right": Code("24028007", "SCT", "Right"),
+}
 
-_MODALITIES: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "CR": "Computed Radiography",
-        "DX": "Digital Radiography",
-        "RG": "Radiographic imaging",
-        "CT": "Computed Tomography",
-        "XA": "X-Ray Angiography",
-        "OT": "Other Modality",
-    }
-)
-PRESENCE: Final[Mapping[LabelState, Code]] = MappingProxyType(
-    {
-        LabelState.POSITIVE: Code("52101004", "SCT", "Present"),
-        LabelState.NEGATIVE: Code("272519000", "SCT", "Absent"),
-        LabelState.UNCERTAIN: Code("373068000", "SCT", "Undetermined"),
-        LabelState.BLANK: Code("BLANK", PRIVATE_SCHEME, "Not mentioned"),
-    }
-)
+_MODALITIES: Final[Mapping[str, str]] = {
+    "CR": "Computed Radiography",
+    "DX": "Digital Radiography",
+    "RG": "Radiographic imaging",
+    "CT": "Computed Tomography",
+    "XA": "X-Ray Angiography",
+    "OT": "Other Modality",
+}
+PRESENCE: Final[Mapping[LabelState, Code]] = {
+    LabelState.POSITIVE: Code("52101004", "SCT", "Present"),
+    LabelState.NEGATIVE: Code("272519000", "SCT", "Absent"),
+    LabelState.UNCERTAIN: Code("373068000", "SCT", "Undetermined"),
+    LabelState.BLANK: Code("BLANK", PRIVATE_SCHEME, "Not mentioned"),
+}
 
 # PS3.16 CID 6102 and its parts (chest findings), 645, 3700, 6347, 12236 and 12248, by class name in lower case.
-_STANDARD: Final[Mapping[str, Code]] = MappingProxyType(
-    {
-        "cardiomegaly": Code("287272002", "SCT", "Cardiomegaly"),
-        "edema": Code("19242006", "SCT", "Pulmonary edema"),
-        "pneumothorax": Code("36118008", "SCT", "Pneumothorax"),
-        "pleural effusion": Code("60046008", "SCT", "Pleural effusion"),
-        "effusion": Code("60046008", "SCT", "Pleural effusion"),
-        "pericardial effusion": Code("373945007", "SCT", "Pericardial effusion"),
-        "lymphadenopathy": Code("30746006", "SCT", "Lymphadenopathy"),
-        "lung opacity": Code("112001", "DCM", "Opacity"),
-        "lung nodule": Code("27925004", "SCT", "Nodule"),
-        "nodule": Code("27925004", "SCT", "Nodule"),
-        "mass": Code("4147007", "SCT", "Mass"),
-        "lung lesion": Code("52988006", "SCT", "Lesion"),
-        "infiltration": Code("112121", "DCM", "Infiltrate"),
-        "mosaic attenuation pattern": Code("112130", "DCM", "Mosaic pattern"),
-        "interlobular septal thickening": Code("112114", "DCM", "Septal line(s)"),
-    }
-)
+_STANDARD: Final[Mapping[str, Code]] = {
+    "cardiomegaly": Code("287272002", "SCT", "Cardiomegaly"),
+    "edema": Code("19242006", "SCT", "Pulmonary edema"),
+    "pneumothorax": Code("36118008", "SCT", "Pneumothorax"),
+    "pleural effusion": Code("60046008", "SCT", "Pleural effusion"),
+    "effusion": Code("60046008", "SCT", "Pleural effusion"),
+    "pericardial effusion": Code("373945007", "SCT", "Pericardial effusion"),
+    "lymphadenopathy": Code("30746006", "SCT", "Lymphadenopathy"),
+    "lung opacity": Code("112001", "DCM", "Opacity"),
+    "lung nodule": Code("27925004", "SCT", "Nodule"),
+    "nodule": Code("27925004", "SCT", "Nodule"),
+    "mass": Code("4147007", "SCT", "Mass"),
+    "lung lesion": Code("52988006", "SCT", "Lesion"),
+    "infiltration": Code("112121", "DCM", "Infiltrate"),
+    "mosaic attenuation pattern": Code("112130", "DCM", "Mosaic pattern"),
+    "interlobular septal thickening": Code("112114", "DCM", "Septal line(s)"),
+}
 
 
 def modality(name: str) -> Code:
@@ -304,7 +298,7 @@ def reference(sop_class: str, sop_instance: str) -> Dataset:
 
 def file_bytes(dataset: Dataset) -> bytes:
     """The object as a file (PS3.10), in UTF-8 unless ASCII suffices."""
-    if not _is_ascii(dataset):
+    if not all(str(item.value).isascii() for item in dataset.iterall() if item.VR not in _NO_TEXT):
         dataset.SpecificCharacterSet = "ISO_IR 192"
     meta = FileMetaDataset()
     meta.MediaStorageSOPClassUID = dataset.SOPClassUID
@@ -315,10 +309,6 @@ def file_bytes(dataset: Dataset) -> bytes:
     buffer = io.BytesIO()
     dataset.save_as(buffer, enforce_file_format=True)
     return buffer.getvalue()
-
-
-def _is_ascii(dataset: Dataset) -> bool:
-    return all(str(item.value).isascii() for item in dataset.iterall() if item.VR not in _NO_TEXT)
 
 
 # Modules of structured reports (PS3.3 C.17.1 to C.17.3), and items of their content trees.
@@ -573,48 +563,36 @@ def _regions(report: FinishedReport, key: tuple[str, ...]) -> Iterator[_Region]:
 
 
 def _region(place: StatedPlace, box: MarkedBox, report: FinishedReport, tracking_uid: str) -> _Region | None:
-    tracking = TrackingIdentifier(uid=tracking_uid, identifier=place.sentence)
-    algorithm = AlgorithmIdentification(f"{MAKER} {report.model.method}", report.model.version)
-    finding, sites, measurements = _concept(code_of(place.finding)), _sites(place), []
     state = LabelState.UNCERTAIN if place.is_uncertain else LabelState.POSITIVE
     evaluation = QualitativeEvaluation(_concept(IN_THE_REPORT), _concept(PRESENCE[state]))
+    measurements = []
     if place.probability is not None:
         value = round(place.probability, 4)
         measurements.append(Measurement(name=_concept(OF_THE_PLACE), value=value, unit=_concept(NO_UNITS)))
+    stated: dict[str, Any] = {
+        "tracking_identifier": TrackingIdentifier(uid=tracking_uid, identifier=place.sentence),
+        "finding_type": _concept(code_of(place.finding)),
+        "algorithm_id": AlgorithmIdentification(f"{MAKER} {report.model.method}", report.model.version),
+        "finding_sites": _sites(place),
+        "measurements": measurements,
+        "qualitative_evaluations": [evaluation],
+    }
     image = None if box.source is None else report.sources[box.source]
     if image is None:
         return None
     if box.corners_lps:
         if not image.frame_of_reference_uid:
             return None
-        return VolumetricROIMeasurementsAndQualitativeEvaluations(
-            tracking_identifier=tracking,
-            referenced_volume_surface=VolumeSurface(
-                "POLYGON",
-                [np.array([box.corners_lps[corner] for corner in face]) for face in FACES],
-                image.frame_of_reference_uid,
-                source_series=SourceSeriesForSegmentation(image.series_instance_uid),
-            ),
-            finding_type=finding,
-            algorithm_id=algorithm,
-            finding_sites=sites,
-            measurements=measurements,
-            qualitative_evaluations=[evaluation],
-        )
+        faces = [np.array([box.corners_lps[corner] for corner in face]) for face in FACES]
+        series = SourceSeriesForSegmentation(image.series_instance_uid)
+        surface = VolumeSurface("POLYGON", faces, image.frame_of_reference_uid, source_series=series)
+        return VolumetricROIMeasurementsAndQualitativeEvaluations(referenced_volume_surface=surface, **stated)
     outline = outline_px(box, image)
     if outline is None:
         return None
-    return PlanarROIMeasurementsAndQualitativeEvaluations(
-        tracking_identifier=tracking,
-        referenced_region=ImageRegion(
-            "POLYLINE", outline, SourceImageForRegion(image.sop_class_uid, image.sop_instance_uid)
-        ),
-        finding_type=finding,
-        algorithm_id=algorithm,
-        finding_sites=sites,
-        measurements=measurements,
-        qualitative_evaluations=[evaluation],
-    )
+    source = SourceImageForRegion(image.sop_class_uid, image.sop_instance_uid)
+    region = ImageRegion("POLYLINE", outline, source)
+    return PlanarROIMeasurementsAndQualitativeEvaluations(referenced_region=region, **stated)
 
 
 def _sites(place: StatedPlace) -> list[FindingSite]:

@@ -12,7 +12,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
@@ -24,7 +23,7 @@ from radweave.core.study import Modality
 from radweave.inference.bulk import IMAGE_SUFFIXES, SCAN_SUFFIXES, FileGroup, group_images
 from radweave.io import worker
 from radweave.io.dicom import read_header
-from radweave.io.sandbox import Sandbox
+from radweave.io.sandbox import lasting_child
 from radweave.io.volumes import series_files
 from radweave.workstation import log, store
 from radweave.workstation.archive import scan_of
@@ -37,6 +36,7 @@ from radweave.workstation.store import NewStudy
 _ZIP = b"PK\x03\x04"
 _EMPTY_ZIP = b"PK\x05\x06"
 _AT_ONCE = 64 << 20
+_PARSERS = "radweave.workstation.archive_parse"
 _ARCHIVES_S = 120.0
 """Time limit of listing and unpacking all archives of an upload."""
 _MOST_REFUSED = 16
@@ -201,7 +201,7 @@ def _from_child(task: str, path: Path, request: dict[str, Any], ends: float) -> 
     if left <= 0:
         raise InputError("unpacking takes too long", field="files", expected=f"at most {_ARCHIVES_S:g} s")
     try:
-        return _child().call(task, {"path": str(path), **request}, timeout_s=left)
+        return lasting_child(_PARSERS).call(task, {"path": str(path), **request}, timeout_s=left)
     except InputError as error:  # without the path
         raise InputError(error.reason, field=error.field, got=error.got, expected=error.expected) from None
 
@@ -209,15 +209,6 @@ def _from_child(task: str, path: Path, request: dict[str, Any], ends: float) -> 
 def _is_wanted(name: str) -> bool:
     parts = [part for part in name.replace("\\", "/").split("/") if part != "."]
     return not any(part.startswith((".", "__MACOSX")) for part in parts)
-
-
-@lru_cache(maxsize=1)
-def _child() -> Sandbox:
-    import atexit
-
-    child = Sandbox("radweave.workstation.archive_parse", size=1)
-    atexit.register(child.close)
-    return child
 
 
 def _groups(folder: Path, modality: Modality, *, one_study: bool) -> list[FileGroup]:

@@ -160,7 +160,8 @@ def _described(
         its = own.get(row["id"], [])
         headers = shown_headers(station, [Path(file.path) for file in its], people.get(row["id"]))
         if station.settings.hide_patients:
-            row = {**row, **_hidden(row, [file.name for file in its])}
+            reason = row["reason"] and _without(row["reason"], [file.name for file in its])
+            row = {**row, "name": study_name(station, row["id"], row["name"]), "reason": reason}
         described.append({**row, "headers": headers, "holder": held.get(row["id"])})
     return described
 
@@ -178,7 +179,8 @@ def shown_headers(station: Station, paths: Sequence[Path], patient: str | None =
     """Headers of a study's files as they may be shown; ``patient`` is the keyed digest of the id, for the pseudonym."""
     headers = headers_json(station.whose(paths))
     if station.settings.hide_patients:
-        headers |= dict.fromkeys(IDENTIFYING, "") | {"patient_id": _pseudonym(patient)}
+        headers |= dict.fromkeys(IDENTIFYING, "")
+        headers["patient_id"] = "" if patient is None else f"Patient {patient[:8].upper()}"
         headers["patient_age"] = _hidden_age(headers["patient_age"])
         headers |= {name: headers[name] if headers[name] in known else "" for name, known in KNOWN_TERMS.items()}
     return headers
@@ -202,11 +204,6 @@ def without_files(station: Station, connection: sa.Connection, study: str, texts
     return [_without(text, names) for text in texts]
 
 
-def _hidden(row: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    reason = row["reason"] and _without(row["reason"], names)
-    return {"name": f"Study {row['id'][:8]}", "reason": reason}
-
-
 def _without(text: str, names: Sequence[str]) -> str:
     for number, name in sorted(enumerate(names), key=lambda pair: -len(pair[1])):
         text = text.replace(name, file_name(number))
@@ -216,11 +213,6 @@ def _without(text: str, names: Sequence[str]) -> str:
 def file_name(number: int) -> str:
     """Name of a file, numbered from 0, where patients are hidden."""
     return f"image {number + 1}"
-
-
-def _pseudonym(patient: str | None) -> str:
-    """Pseudonym of a patient, by the keyed digest of the id; "" without an id."""
-    return "" if patient is None else f"Patient {patient[:8].upper()}"
 
 
 def _hidden_age(age: str) -> str:

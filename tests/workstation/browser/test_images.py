@@ -18,6 +18,7 @@ from playwright.sync_api import BrowserContext, Locator, Page, expect
 from radweave.data.dataset import Dataset
 from radweave.io import viewer
 from radweave.workstation.settings import Settings
+from tests.image_files import shown_bytes
 from tests.workstation.browser.steps import dicom, open_study, open_two_views, upload
 from tests.workstation.fake_workers import worker_with_maps
 from tests.workstation.stations import listening
@@ -102,7 +103,7 @@ def test_a_window_s_pixels_are_python_s(page: Page, tmp_path: Path) -> None:
         facts, grey = _drawn(page)
         assert float(facts["scale"]) == pytest.approx(1)
         preset = {name: float(facts[name]) for name in ("center", "width")} | {"function": facts["function"]}
-        expected = viewer.shown_bytes(read.words, read.about, preset, inverted=facts["inverted"] == "true")
+        expected = shown_bytes(read.words, read.about, preset, inverted=facts["inverted"] == "true")
         left, top = round(float(facts["left"])), round(float(facts["top"]))
         rows, columns = expected.shape
         # The library rounds halves to even, and a window is said with five digits.

@@ -26,7 +26,7 @@ from radweave.data.dataset import Dataset
 from radweave.data.loader import Example
 from radweave.engine.prepare import prepare
 from radweave.engine.restore import Run
-from radweave.inference.bulk import group_images
+from radweave.inference.bulk import draft_row, group_images
 from radweave.inference.explain.maps import RadiographSubject, ScanSubject, Subject
 from radweave.inference.explain.page import Explained, render
 from radweave.inference.pictures import Picture, model_input, read_scan, refuse_doubtful, view_of
@@ -64,14 +64,7 @@ def explain_files(
         subject_of(number, picture, view_of(picture), predictor) for number, (_, picture) in enumerate(views, start=1)
     ]
     return write_explanation(
-        run,
-        report,
-        subjects,
-        out,
-        banner=predictor.warnings,
-        has_prior=False,
-        threshold=threshold,
-        overwrite=overwrite,
+        run, report, subjects, out, banner=predictor.warnings, has_prior=False, threshold=threshold, overwrite=overwrite
     )
 
 
@@ -148,14 +141,7 @@ def write_explanation(
     with write_folder(out, overwrite=overwrite, kind=_OUTPUT) as folder:
         for name, png in files.items():
             (folder / name).write_bytes(png)
-        content = {
-            "study_id": report.study_id,
-            "report": report.text,
-            "evidence": dict(report.evidence),
-            "warnings": list(report.warnings),
-            "notice": report.notice,
-        }
-        write_text(folder / "evidence.json", json_text(content))
+        write_text(folder / "evidence.json", json_text(draft_row(report)))
         write_text(folder / PAGE, html)
     return out / PAGE
 

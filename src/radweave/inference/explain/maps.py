@@ -46,30 +46,6 @@ class Panel:
     box: tuple[float, float, float, float] | None = None
 
 
-class Subject(Protocol):
-    """One view, or one scan: it can be shown, alone or with a map over it."""
-
-    @property
-    def title(self) -> str: ...
-
-    @property
-    def axes(self) -> int:
-        """The number of axes of its maps."""
-        ...
-
-    def panels(self) -> list[Panel]: ...
-
-    def panels_with(self, weights: Floats) -> list[Panel]: ...
-
-    def panels_at(self, box: Sequence[float]) -> list[Panel]:
-        """The picture, or the slices through the middle of a box (``PlaceBox``); none if the box is not on them."""
-        ...
-
-    def share_beside(self, weights: Floats) -> float:
-        """The share of a map that lies where there is no picture."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class RadiographSubject:
     """A radiograph: ``pixels`` (H, W) in [0, 1] as it was read, ``side`` of the square that the model saw."""
@@ -80,6 +56,7 @@ class RadiographSubject:
 
     @property
     def axes(self) -> int:
+        """Number of axes of its maps."""
         return 2
 
     def panels(self) -> list[Panel]:
@@ -94,13 +71,14 @@ class RadiographSubject:
         return [Panel(self.title, grey, between(weights, rows, columns))]
 
     def panels_at(self, box: Sequence[float]) -> list[Panel]:
-        """The picture with a box."""
+        """The picture with a box (``PlaceBox``); none if the box is not on it."""
         if not is_box(box, self.axes):
             return []
         left, top, right, bottom = box
         return [Panel(self.title, shown(self.pixels), box=(left, top, right, bottom))]
 
     def share_beside(self, weights: Floats) -> float:
+        """Share of a map that lies where there is no picture."""
         top, left, height, width = self._place()
         rows = overlap(weights.shape[0], top / self.side, (top + height) / self.side)
         columns = overlap(weights.shape[1], left / self.side, (left + width) / self.side)
@@ -172,6 +150,10 @@ class ScanSubject:
         across = np.tensordot(between_weights(weights.shape[axis], place)[0], weights, axes=(0, axis))
         heat = between(_upright(across, axis), middles(grey.shape[0]), middles(grey.shape[1]))
         return Panel(title, grey, heat)
+
+
+Subject = RadiographSubject | ScanSubject
+"""A view or a scan: it can be shown, alone or with a map over it."""
 
 
 def _upright(plane: _Plane, axis: int) -> _Plane:
@@ -295,15 +277,10 @@ def grey_png(panel: Panel) -> bytes:
     return _png(Image.fromarray(panel.grey))
 
 
-def captioned_png(panel: Panel, caption: str, notices: Sequence[str], peak: float | None = None) -> bytes:
-    """Picture and heat in one file that says below what it is, so that it can leave the page."""
-    return _png(captioned(panel, caption, notices, peak))
-
-
 def captioned(panel: Panel, caption: str, notices: Sequence[str], peak: float | None = None) -> Image.Image:
-    """Picture and heat in red, green and blue, with a strip below that says what it is.
+    """Picture and heat in red, green and blue, with a strip below that says what it is, so that it can leave the page.
 
-    The strip below holds ``caption``, the colours' range where there is heat, and the ``notices``.
+    The strip holds ``caption``, the colours' range where there is heat, and the ``notices``.
     """
     rgb = np.repeat(panel.grey[..., None], 3, axis=2).astype(np.float64)
     if peak is not None:
@@ -453,7 +430,7 @@ class Gallery:
         """Take a panel into the page and into the files."""
         name = f"{stem}.png"
         below = self.notices if caption == panel.title else (panel.title, *self.notices)
-        self.files[name] = captioned_png(panel, caption, below, peak)
+        self.files[name] = _png(captioned(panel, caption, below, peak))
         heat = None if peak is None else data_uri(overlay_png(panel, peak))
         return replace(self.embed(panel), heat=heat, file=name)
 

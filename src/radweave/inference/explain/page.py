@@ -26,16 +26,7 @@ from radweave.engine.drafts import COMPARISONS_REMOVED as COMPARISONS
 from radweave.engine.run_folder import RunCard
 from radweave.inference.explain.comparison import SIGNS, compare_texts
 from radweave.inference.explain.maps import CHANGES as CHANGES_CAPTION
-from radweave.inference.explain.maps import (
-    LINE_AT,
-    OTHERS,
-    RAMP,
-    RECALLED,
-    Gallery,
-    Subject,
-    draw,
-    opacity,
-)
+from radweave.inference.explain.maps import LINE_AT, OTHERS, RAMP, RECALLED, Gallery, Subject, draw, opacity
 from radweave.inference.explain.maps import SOURCES as SOURCES_CAPTION
 from radweave.inference.explain.support import (
     CHANGES,
@@ -58,11 +49,6 @@ from radweave.labels.places import places_name
 # Text of the page's copy buttons, marked as a draft of research software.
 
 
-def draft_text(report: Report, banner: Sequence[str]) -> str:
-    """The draft, with the notice below it: a text on a clipboard has lost its page."""
-    return f"{report.text}\n\n{_below(report, banner)}"
-
-
 def finding_text(finding: Finding, support: Support, report: Report, banner: Sequence[str]) -> str:
     """Evidence on a class, and the sentences that mention it."""
     lines = {line.number: "".join(text for text, _ in line.parts) for line in support.sentences}
@@ -81,24 +67,16 @@ def finding_text(finding: Finding, support: Support, report: Report, banner: Seq
 
 
 def _below(report: Report, banner: Sequence[str]) -> str:
+    """The notice below a copied text: on a clipboard it has lost its page."""
     warnings = "".join(f" {warning[0].upper()}{warning[1:]}." for warning in banner)
     return f"Draft by Radweave, study {report.study_id}. {report.notice}{warnings}"
 
 
 SURE, FAIRLY_SURE = 0.8, 0.6
-_SHOWN_ELSEWHERE = frozenset(
-    {
-        "sentences",
-        "sentence_fit",
-        "class_probabilities",
-        "calibration",
-        "attention_maps",
-        "recalled",
-        "views",
-        COMPARISONS,
-        MAP_KIND,
-    }
-)
+_SHOWN_ELSEWHERE = {
+    "sentences", "sentence_fit", "class_probabilities", "calibration", "attention_maps", "recalled", "views",
+    COMPARISONS, MAP_KIND,
+}  # fmt: skip
 _MOST_CHARS = 900
 _MARKS = {
     Verdict.CONTRADICTED: ("contradicted", "✗"),
@@ -152,11 +130,11 @@ def render(explained: Explained) -> tuple[str, dict[str, bytes]]:
         differences=SIGNS,
         removed=_removed(report.evidence),
         invented=_invented(explained, support),
-        copied=draft_text(report, explained.banner),
+        copied=f"{report.text}\n\n{_below(report, explained.banner)}",
         copies={row.name: finding_text(row, support, report, explained.banner) for row in support.findings},
         sources_caption=SOURCES_CAPTION,
         changes_caption=CHANGES_CAPTION,
-        about_recalled={kind: RECALLED[kind] for kind in _kinds(support) if kind in RECALLED},
+        about_recalled={case.kind: RECALLED[case.kind] for case in support.recalled if case.kind in RECALLED},
         warnings=[warning for warning in report.warnings if warning not in explained.banner],
         report=report,
         card=explained.card,
@@ -228,10 +206,6 @@ def place_words(place: SentencePlace, modality: Modality) -> str:
     words += "place not checked" if place["probability"] is None else f"probability {place['probability']:.2f}"
     left_out = too_large_words(place.get("too_large", 0))
     return "; ".join(part for part in (words, f"by the images {known}" if known else "", left_out) if part)
-
-
-def _kinds(support: Support) -> list[str]:
-    return list(dict.fromkeys(case.kind for case in support.recalled))
 
 
 _INVISIBLE = dict.fromkeys(

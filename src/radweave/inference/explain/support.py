@@ -282,8 +282,9 @@ def find_support(report: Report, labeler: Labeler, *, threshold: float | None = 
     A class is present from ``threshold`` on; without it, from the run's threshold, or else from 0.5.
     """
     evidence = report.evidence
+    probabilities = evidence.get("class_probabilities") or {}
     ground = _Ground(
-        probabilities=_probabilities(evidence),
+        probabilities={name: float(value) for name, value in probabilities.items() if value is not None},
         recalled=_recalled(evidence.get("recalled") or [], labeler),
         fits=_fits(evidence.get("sentence_fit") or []),
         calibration=Calibrated.of(evidence, threshold),
@@ -299,11 +300,6 @@ def find_support(report: Report, labeler: Labeler, *, threshold: float | None = 
     names = dict.fromkeys((*labeler.classes, *ground.probabilities, *maps))
     findings = tuple(_finding(name, whole, claimed, ground) for name in names)
     return Support(claimed, findings, ground.recalled, ground.calibration)
-
-
-def _probabilities(evidence: DraftEvidence) -> dict[str, float]:
-    values = evidence.get("class_probabilities") or {}
-    return {name: float(value) for name, value in values.items() if value is not None}
 
 
 def _lines(draft: str, evidence: DraftEvidence) -> list[_Line]:

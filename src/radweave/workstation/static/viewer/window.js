@@ -1,6 +1,6 @@
 // From a file's words to grey: DICOM PS3.3 C.11.1 (rescale) and C.11.2.1.2 (window), in single precision.
 //
-// shown_bytes in io/viewer.py computes the same; a test compares them.
+// A test compares it with the same in Python.
 
 const f = Math.fround;
 
