@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,8 +23,10 @@ from radweave.cli import app
 from radweave.core.errors import InputError
 from radweave.core.json_files import read_json, read_jsonl
 from radweave.data.dataset import Dataset
+from radweave.experiments import ablate
 from radweave.experiments import one_run as one_run_module
 from radweave.experiments.ablate import AblationRequest, AblationWatch, exchange_costs, make_plan, run_ablation
+from radweave.experiments.one_run import Task
 from radweave.methods import baseline
 from radweave.methods.tables import Row, Table
 from radweave.metrics.significance import compare_seeds
@@ -215,6 +219,42 @@ def test_parallel_is_serial(finished: Path, request_: AblationRequest, monkeypat
         actual, serial = (folder / "runs" / row / "seed-0" for folder in (request_.out, finished))
         assert without_times(read_json(actual / "scores.json")) == without_times(read_json(serial / "scores.json"))
         assert without_judgement(actual / "predictions.jsonl") == without_judgement(serial / "predictions.jsonl")
+
+
+def test_a_report_waits_for_its_own_runs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Row "long" outlasts "short", whose reports are written beside it."""
+    events: list[str] = []
+
+    class Process:
+        def __init__(self, task: Task) -> None:
+            self.name, self.polls = task.label, 6 if task.label == "long" else 1
+
+        def poll(self) -> int | None:
+            self.polls -= 1
+            if self.polls:
+                return None
+            events.append(f"end {self.name}")
+            return 0
+
+    def start(task: Task, slot: int, jobs: int) -> ablate._Child:
+        events.append(f"start {task.label}")
+        return ablate._Child(Process(task), task, slot, io.BytesIO())  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ablate, "Dataset", SimpleNamespace(open=lambda path: None))
+    monkeypatch.setattr(ablate, "build_cache", lambda dataset, **options: None)
+    monkeypatch.setattr(ablate, "_start", start)
+    monkeypatch.setattr(ablate, "_tell", lambda child, done, failed: None)
+    monkeypatch.setattr(ablate, "_POLL_S", 0.0)
+    trained = [Task(name, "baseline", "tiny", (), 0, "data", name) for name in ("long", "short")]
+    reports = [
+        replace(trained[0], label="both", folder="both", run="short", averaged=("long",)),
+        replace(trained[0], label="of long", folder="of long", run="long"),
+        replace(trained[1], label="of short", folder="of short", run="short"),
+    ]
+    ablate.run_parallel([*trained, *reports], 2, lambda task, scores: None, lambda task, why: None)
+    assert events[:4] == ["start long", "start short", "end short", "start of short"]
+    assert events.index("end of short") < events.index("end long") < events.index("start both")
+    assert {line for line in events if line.startswith("end")} == {f"end {task.label}" for task in (*trained, *reports)}
 
 
 def test_a_row_that_fails_is_reported_and_the_others_go_on(finished: Path, request_: AblationRequest) -> None:

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
@@ -326,6 +325,8 @@ def run_parallel(
 ) -> None:
     """Run tasks in up to ``jobs`` processes; cores are shared out, and GPUs where there are several.
 
+    A row that only reports again waits for the runs that it reads, and for no others.
+
     Raises:
         StoppedError: after SIGTERM or an interrupt, when all runs have written their checkpoints.
     """
@@ -333,20 +334,27 @@ def run_parallel(
     wanted = {(task.dataset, data.image_size, data.ct) for task in tasks for data in [task.experiment().data]}
     for path, size, ct in sorted(wanted, key=str):
         build_cache(Dataset.open(Path(path)), size=size, ct=ct)
-    waiting, active, free = deque(tasks), list[_Child](), list(range(jobs))
+    waiting, active, free = list(tasks), list[_Child](), list(range(jobs))
     with asked_to_stop() as stop_signal:
         while waiting or active:
             if number := stop_signal():
                 _stop(active)
                 raise StoppedError(number)
-            while waiting and free:
-                active.append(_start(waiting.popleft(), free.pop(0), jobs))
+            while free and (task := _next_task(waiting, active)) is not None:
+                waiting.remove(task)
+                active.append(_start(task, free.pop(0), jobs))
             time.sleep(_POLL_S)
             for child in [child for child in active if child.process.poll() is not None]:
                 active.remove(child)
                 free.append(child.slot)
                 child.log.close()
                 _tell(child, done, failed)
+
+
+def _next_task(waiting: Sequence[Task], active: Sequence[_Child]) -> Task | None:
+    """The first task none of whose runs is still to come; None if all wait, or nothing does."""
+    to_come = {task.folder for task in (*waiting, *(child.task for child in active))}
+    return next((task for task in waiting if not to_come & {task.run, *task.averaged}), None)
 
 
 def _start(task: Task, slot: int, jobs: int) -> _Child:
@@ -768,9 +776,7 @@ def run_ablation(
         campaign.write()
         waiting = [task for task in plan.tasks if request.train and campaign.lacks(task)]
         if request.jobs > 1 or request.own_processes:
-            # Rows that only report again need the runs of the others.
-            for group in ([task for task in waiting if not task.run], [task for task in waiting if task.run]):
-                run_parallel(group, request.jobs, campaign.done, campaign.failed)
+            run_parallel(waiting, request.jobs, campaign.done, campaign.failed)
         else:
             for task in waiting:
                 campaign.run_here(task)
