@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -308,7 +308,8 @@ class DescriptorExtractor(nn.Module):
             if len(vectors):
                 self.middle[view] = torch.from_numpy(vectors.mean(axis=0))
             for number, part in enumerate(parts() if len(vectors) else ()):
-                self.typical[view, number] = typical(together(vectors[:, part], vectors[:, part]))
+                rows, squares = vectors[:, part], _squared_norms(vectors[:, part])
+                self.typical[view, number] = typical(_squared_distances(rows, squares, rows, squares))
 
 
 def views_of(batch: Batch) -> list[dict[int, Singles]]:
@@ -351,44 +352,77 @@ class Distances:
     wording: Doubles
 
 
-Squared = Callable[[Singles, Singles], Doubles]
-"""Squared distances (N, J) of rows (N, D) and (J, D)."""
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A descriptor of a view of N studies: vectors (N, D), their squared norms (N,), which studies have the view (N,),
+    and their squared distance (N,) from the mean, which is what counts where the other study lacks the view.
+    """
+
+    vectors: Singles
+    squares: Doubles
+    present: NDArray[np.bool_]
+    unseen: Doubles
+
+    def only(self, row: int) -> Rows:
+        """One of the studies."""
+        rows = slice(row, row + 1)
+        return Rows(self.vectors[rows], self.squares[rows], self.present[rows], self.unseen[rows])
 
 
-def one_by_one(left: Singles, right: Singles) -> Doubles:
-    """Squared distances (N, J), a study at a time: alone and in any batch the same."""
-    return np.stack([together(row[None], right)[0] for row in left])
+Placed = Mapping[tuple[int, str], Rows]
+"""Rows of studies by view and descriptor."""
 
 
-def together(left: Singles, right: Singles) -> Doubles:
-    """Squared distances (N, J) by one product, for fitting."""
-    squares = [(side.astype(np.float64) ** 2).sum(axis=1) for side in (left, right)]
-    return np.asarray(np.maximum(squares[0][:, None] + squares[1][None] - 2.0 * (left @ right.T), 0))
+def placed(extractor: DescriptorExtractor, studies: Described) -> Placed:
+    """The rows of studies. Those of training studies are the same for every new study: compute them once."""
+    scales, middles = extractor.typical.double().cpu().numpy(), extractor.middle.cpu().numpy()
+    rows = {}
+    for view in range(studies.present.shape[1]):
+        present = studies.present[:, view]
+        for name, part, scale in zip(NAMES, parts(), scales[view], strict=True):
+            vectors = studies.vectors[:, view, part]
+            apart = _squared_norms(vectors, middles[view, part]) / scale
+            # The other one, which lacks the view, adds its own ``UNSEEN``.
+            rows[view, name] = Rows(vectors, _squared_norms(vectors), present, np.where(present, apart, UNSEEN))
+    return rows
 
 
-def distances(
-    extractor: DescriptorExtractor, left: Described, right: Described, squared: Squared = one_by_one
-) -> Distances:
-    """Distances (N, J) to training studies, by the views that any of those has.
+def _squared_norms(rows: Singles, middle: Singles | float = 0.0) -> Doubles:
+    return np.asarray(((rows.astype(np.float64) - middle) ** 2).sum(axis=1))
+
+
+def _squared_distances(left: Singles, left_squares: Doubles, right: Singles, right_squares: Doubles) -> Doubles:
+    """Squared distances (N, J) of rows (N, D) and (J, D) by one product, and their squared norms."""
+    return np.asarray(np.maximum(left_squares[:, None] + right_squares[None] - 2.0 * (left @ right.T), 0))
+
+
+def distances(extractor: DescriptorExtractor, left: Described, right: Placed) -> Distances:
+    """Distances (N, J) to training studies, by the views that any of those has; alone and in any batch the same.
 
     A view that is not there counts as the mean of the others, moved by ``UNSEEN`` in a direction of its own. So all
     distances are between points of one space, and kernels of them have no negative eigenvalues. A mean over the views
     that two studies share has no such space: one study without a lateral view is then near to too many, and the weights
     of all studies change.
     """
-    shape = (len(left.present), len(right.present))
+    queries = placed(extractor, left)
+    each = [
+        _distances(extractor, {key: rows.only(number) for key, rows in queries.items()}, right)
+        for number in range(len(left.present))
+    ]
+    return Distances(np.concatenate([one.findings for one in each]), np.concatenate([one.wording for one in each]))
+
+
+def _distances(extractor: DescriptorExtractor, left: Placed, right: Placed) -> Distances:
+    scales = extractor.typical.double().cpu().numpy()
+    views = [view for view in range(len(scales)) if right[view, NAMES[0]].present.any()]
+    shape = (len(left[0, NAMES[0]].present), len(right[0, NAMES[0]].present))
     looked, style = np.zeros(shape), np.zeros(shape)
-    views = np.flatnonzero(right.present.any(axis=0)).tolist()
-    scales, middles = extractor.typical.double().cpu().numpy(), extractor.middle.cpu().numpy()
     for view in views:
-        both = left.present[:, view, None] & right.present[None, :, view]
-        for name, part, scale in zip(NAMES, parts(), scales[view], strict=True):
-            vectors = [side.vectors[:, view, part] for side in (left, right)]
-            unseen = [
-                _from_the_mean(rows, side.present[:, view], middles[view, part], scale)
-                for rows, side in zip(vectors, (left, right), strict=True)
-            ]
-            apart = np.where(both, squared(*vectors) / scale, unseen[0][:, None] + unseen[1][None])
+        for name, scale in zip(NAMES, scales[view], strict=True):
+            one, other = left[view, name], right[view, name]
+            squared = _squared_distances(one.vectors, one.squares, other.vectors, other.squares)
+            unseen = one.unseen[:, None] + other.unseen[None]
+            apart = np.where(one.present[:, None] & other.present[None], squared / scale, unseen)
             if name == "style":
                 style += apart
             else:
@@ -398,16 +432,10 @@ def distances(
     return Distances(looked / num, (looked + extractor.config.style * style) / (num * (1 + share)))
 
 
-def _from_the_mean(vectors: Singles, present: NDArray[np.bool_], middle: Singles, scale: float) -> Doubles:
-    """Distance (N,) of each study from the mean by a view that the other lacks; a missing view has ``UNSEEN``."""
-    apart = ((vectors.astype(np.float64) - middle) ** 2).sum(axis=1) / scale
-    # The other one, which lacks the view, adds its own ``UNSEEN``.
-    return np.where(present, apart, UNSEEN)
-
-
 def among(extractor: DescriptorExtractor, studies: Described) -> Distances:
     """Distances (J, J) among training studies; none to itself."""
-    apart = distances(extractor, studies, studies, together)
+    rows = placed(extractor, studies)
+    apart = _distances(extractor, rows, rows)
     for one in (apart.findings, apart.wording):
         np.fill_diagonal(one, 0)
     return apart

@@ -14,7 +14,17 @@ from torch import Tensor
 from radweave.core.batch import Batch
 from radweave.core.errors import InputError
 from radweave.drafting.smoothers import FINDINGS, Evidence, Floats, Mask, Smoothers
-from radweave.methods.descriptors import DIM, NUM_VIEWS, Described, DescriptorExtractor, Distances, among, distances
+from radweave.methods.descriptors import (
+    DIM,
+    NUM_VIEWS,
+    Described,
+    DescriptorExtractor,
+    Distances,
+    Placed,
+    among,
+    distances,
+    placed,
+)
 from radweave.nn.heads import POSITIVE
 from radweave.nn.memory.bank import ROWS, Bank, Column, report_rows
 
@@ -84,13 +94,14 @@ def neighbour_columns(num_classes: int, num_views: int = NUM_VIEWS) -> Mapping[s
     }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DescribedStudies:
     """The J training studies in use: how they look, what was fitted to them, and what was told of them, if anything."""
 
     described: Described
     smoothers: Smoothers
     bags: NDArray[np.float32] | None = None
+    _placed: Placed | None = None
 
     @classmethod
     def of(cls, bank: Bank) -> DescribedStudies:
@@ -108,9 +119,9 @@ class DescribedStudies:
 
     def evidence_for(self, extractor: DescriptorExtractor, batch: Batch, barred: Mask) -> list[Evidence]:
         """Evidence for each study of a batch; those that are ``barred`` (B, J) say nothing."""
-        apart = _with_context(
-            distances(extractor, extractor.describe(batch), self.described), bags_of(batch), self.bags
-        )
+        if self._placed is None:
+            self._placed = placed(extractor, self.described)
+        apart = _with_context(distances(extractor, extractor.describe(batch), self._placed), bags_of(batch), self.bags)
         return [
             self.smoothers.evidence_for(findings, wording, own)
             for findings, wording, own in zip(apart.findings, apart.wording, barred, strict=True)
