@@ -11,6 +11,7 @@ from radweave.methods.experiment import (
     ENCODER_STAGE,
     MANY_FINDINGS,
     R2GENGPT_DECODING,
+    SCAN_STAGE,
     SMALL_XRAY,
     TINY_CT,
     TINY_XRAY,
@@ -56,11 +57,13 @@ def tiny() -> BaselineExperiment:
 
 
 def tiny_ct() -> BaselineExperiment:
-    """``tiny`` with a 3D encoder, for scans, of which there are fewer; their reports are longer."""
+    """``tiny`` with a 3D encoder, for scans, of which there are fewer; their reports are longer. The language model has
+    as many passes as those of the other methods, which have a stage of language before.
+    """
     plain = tiny()
     stages = VisionFirstStages(
-        vision=stage(WORD_PARTS, WORDS, warm(1e-3, 50), epochs=18),
-        report=stage(REPORT_PARTS, REPORT, warm(1e-3, 100), epochs=8),
+        vision=SCAN_STAGE,
+        report=stage(READING_PARTS, REPORT, warm(2e-3, 100), epochs=16),
     )
     changes = {"vision_encoder": TINY_RESNET3D, "word_head": LinearWordHeadConfig()}
     return BaselineExperiment(
