@@ -212,6 +212,7 @@ def test_the_largest_of_many_are_those_of_a_sort() -> None:
         assert torch.equal(values, scores.sort(1, descending=True).values[:, :count])
         assert torch.equal(scores.gather(1, places), values)
         assert all(len(set(row)) == count for row in places.tolist())
+    assert _largest(scores[:0], 5)[1].shape == (0, 5), "no queries"
 
 
 def test_the_largest_that_reach_a_limit_are_those_of_a_sort() -> None:

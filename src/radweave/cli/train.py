@@ -166,7 +166,7 @@ def methods() -> None:
 def demo(
     out: Out = Path("demo"),
     overwrite: Overwrite = False,
-    studies: Annotated[int, typer.Option(help="Phantom studies to make.", min=40, max=MAX_STUDIES)] = 1000,
+    studies: Annotated[int, typer.Option(help="Phantom studies to make.", min=40, max=MAX_STUDIES)] = 400,
     seed: Annotated[int, typer.Option(help="Seed of everything.", min=0, max=MAX_SEED)] = 0,
     overrides: Overrides = None,
 ) -> None:

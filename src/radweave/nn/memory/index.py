@@ -198,7 +198,7 @@ def _largest(
     them, and few others do. Where a row has fewer values than another, the rest is -inf.
     """
     whole = scores.shape[1] // _GROUP * _GROUP
-    if whole // _GROUP <= count:
+    if whole // _GROUP <= count or not len(scores):
         return scores.topk(min(count, scores.shape[1]), dim=1)
     groups = scores[:, :whole].view(len(scores), -1, _GROUP)
     largest = groups.amax(2)
