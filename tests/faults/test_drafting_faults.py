@@ -10,7 +10,7 @@ from radweave.drafting.candidates import CandidatePool, affirmed_classes, bleu_p
 from radweave.drafting.choice import ExpectedUtility, NearbyUtility
 from radweave.drafting.smoothers import EmbeddedStudies
 from radweave.labels import get_labeler
-from radweave.methods.descriptors import Described, DescriptorsConfig, distances
+from radweave.methods.descriptors import Described, DescriptorsConfig, distances, placed
 from radweave.metrics.pairwise import WordingWeights
 from radweave.nn.decoding import ExpectedUtilityConfig
 
@@ -78,6 +78,6 @@ def test_a_study_without_views_has_neutral_distances() -> None:
     studies.vectors[:] = rng.normal(size=studies.vectors.shape)
     studies.present[:, 0] = True
     extractor.fit_scales(studies)
-    apart = distances(extractor, Described.empty(1), studies)
+    apart = distances(extractor, Described.empty(1), placed(extractor, studies))
     assert apart.findings == pytest.approx(np.full((1, 6), 1.0), abs=0.1)
     assert apart.wording == pytest.approx(np.full((1, 6), 1.0), abs=0.3)
