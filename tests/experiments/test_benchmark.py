@@ -826,13 +826,18 @@ def test_trust_table_has_the_values_of_evaluations(finished: Finished) -> None:
 
 
 def test_tiny_presets_have_equal_passes() -> None:
-    # The encoders of scans learn with the reports too; those of weave are frozen then. DAST's learns in stage 1, and so
-    # does AM-MRG's of scans, of which no regions are mined.
+    # The encoders of scans learn with the reports too; those of weave and the baseline are frozen then. DAST's learns
+    # in stage 1, and so does AM-MRG's of scans, of which no regions are mined. The baseline for scans has no passes of
+    # its language model over reports alone, of which the others have eight.
     of_weave, of_dast = "36 for the encoder, 8 for reports", "22 for the encoder, 16 for reports"
-    of_scans = "26 for the encoder, 8 for reports"
+    of_scans, of_baseline = "26 for the encoder, 8 for reports", "18 for the encoder, 16 for reports"
     for modality, passes, apart in (
         ("xray", "14 for the encoder, 16 for reports", {"dast": of_dast}),
-        ("ct", "18 for the encoder, 8 for reports", {"weave": of_weave, "dast": of_scans, "am_mrg": of_scans}),
+        (
+            "ct",
+            "18 for the encoder, 8 for reports",
+            {"weave": of_weave, "dast": of_scans, "am_mrg": of_scans, "baseline": of_baseline},
+        ),
     ):
         actual = {
             method: settings_of(experiment)["passes over the images"]
