@@ -8,13 +8,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from radweave.core.errors import InputError
 from radweave.core.evidence import OwnReports
 from radweave.drafting.calibration import ClassCalibration, Reliability, RunCalibration
-from radweave.drafting.candidates import CandidatePool, affirmed_classes, candidate_options, utilities, utility_options
+from radweave.drafting.candidates import (
+    Candidate,
+    CandidatePool,
+    Sentence,
+    affirmed_classes,
+    candidate_options,
+    utilities,
+    utility_options,
+)
 from radweave.drafting.choice import Choice
-from radweave.drafting.prior import Known, PriorCalibration, UpdatedStudy
+from radweave.drafting.prior import Known, PriorCalibration, PriorCurve, UpdatedStudy
 from radweave.drafting.smoothers import Changes, Evidence, PriorEvidence
 from radweave.drafting.store import (
     CANDIDATES,
@@ -26,7 +35,15 @@ from radweave.drafting.store import (
     load_drafting,
     save_drafting,
 )
-from radweave.drafting.writer import NOTHING_LEFT, PRIOR_UNUSED, Proposals, UtilityDraft, UtilityWriter
+from radweave.drafting.writer import (
+    NO_ROW,
+    NOTHING_LEFT,
+    PRIOR_UNUSED,
+    FindingSentences,
+    Proposals,
+    UtilityDraft,
+    UtilityWriter,
+)
 from radweave.labels import get_labeler
 from radweave.nn.decoding import ExpectedUtilityConfig
 from radweave.nn.memory.bank import Bank
@@ -209,6 +226,53 @@ def test_a_draft_is_told_of_a_prior_as_its_options_say() -> None:
     assert unlearned.warnings == (PRIOR_UNUSED,)
     alone = UtilityWriter(store, CALIBRATION, CONFIG).write(dataclasses.replace(study, prior=None), NONE)
     assert (alone.text, alone.evidence) == (untold.text, untold.evidence)
+
+
+def test_the_report_of_a_prior_is_brought_up_to_date() -> None:
+    pool = FindingSentences(CandidatePool.build(REPORTS, LABELER, CONFIG).candidates, LABELER, consistent=True)
+    before = ["There is cardiomegaly.", "There is a calcified granuloma.", "No pleural effusion."]
+    report = Candidate(tuple(Sentence(text, "prior", NO_ROW) for text in before))
+
+    def texts(gains: dict[str, float], barred: NDArray[np.bool_] = NONE, most: int = 2) -> list[str]:
+        return [one.text for one in pool.updates(report, gains, barred, most)]
+
+    assert texts({}) == [" ".join(before)] * 2, "nothing changed"
+    as_it_was, without_heart, updated = texts({"Cardiomegaly": -0.1, "Pleural Effusion": 0.2, "Pneumonia": 0.1})
+    assert as_it_was == " ".join(before)
+    assert without_heart == " ".join(before[1:])
+    assert updated == f"{before[1]} Small pleural effusion is present.", "in place of what denied it"
+    assert texts({"Pleural Effusion": 0.2}, np.arange(len(REPORTS)) == 2) == texts({}), "the patient's own sentence"
+    assert texts({"Pleural Effusion": 0.2}, most=0) == texts({})
+    alone = Candidate(report.sentences[:1])
+    assert [one.text for one in pool.updates(alone, {"Cardiomegaly": -1.0}, NONE, 2)] == [before[0]] * 2, "not empty"
+
+
+@pytest.mark.parametrize(("told", "is_taken"), [("report", True), ("both", True), ("image", False)])
+def test_a_draft_may_be_the_report_of_the_prior_where_that_is_read(told: str, is_taken: bool) -> None:
+    """Two findings and the words of no training report: nothing else states both."""
+    names = np.arange(len(CLASSES))
+    flat = PriorCurve(own=1.0, prior=0.0, offset=(0.0,) * len(CLASSES))
+    learned = PriorCalibration(
+        split="val",
+        pairs=20,
+        classes=CLASSES,
+        curves={
+            "report": {"affirmed": flat, "not_affirmed": flat},
+            "image": {"unread": flat},
+            "both": {"affirmed": flat, "not_affirmed": flat, "unread": flat},
+        },
+        growth=((0.0,) * 3,) * 3,
+        threshold=1.0,
+    )
+    words = "There is cardiomegaly. Pleural effusion is present."
+    likely = np.where((names == HEART) | (names == EFFUSION), 1.0, 0.0)
+    prior = PriorEvidence(likely, (likely > 0).astype(np.int64), words)
+    study = dataclasses.replace(evidence_of(), scores=likely, prior=prior)
+    config = CONFIG.model_copy(update={"prior": told, "composites": False})
+    draft = UtilityWriter(dataclasses.replace(made(), prior=learned), CALIBRATION, config).write(study, NONE)
+    sources = {(row["source"]["kind"], row["source"]["study_id"]) for row in draft.evidence["sentences"]}
+    assert (draft.text == words) == is_taken
+    assert (sources == {("prior", None)}) == is_taken
 
 
 def test_an_uncertain_mention_affirms_nothing() -> None:

@@ -38,7 +38,7 @@ _MOST_WORDS, _FEWEST_WORDS = 14, 3
 _SAME_WORDS = 0.8
 """Templates that share more than this part of their words count as one."""
 
-SentenceKind = Literal["report", "template", "finding", "comparison", "decoder", "recalled"]
+SentenceKind = Literal["report", "template", "finding", "comparison", "decoder", "recalled", "prior"]
 
 
 @dataclass(frozen=True, slots=True)

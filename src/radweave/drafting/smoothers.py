@@ -57,11 +57,12 @@ class Changes:
 @dataclass(frozen=True, slots=True)
 class PriorEvidence:
     """Priors of studies: ``scores`` (..., K) of the classes, and what their reports affirm: ``reported`` (..., K) is 1
-    for yes, 0 for no, -1 where that is not known.
+    for yes, 0 for no, -1 where that is not known. ``report`` is that of one prior.
     """
 
     scores: Floats
     reported: NDArray[np.int64]
+    report: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,6 +104,30 @@ class FindingSentences:
                     if made.sentences:
                         yield made
 
+    def updates(
+        self, report: Candidate, gains: Mapping[str, float], barred: NDArray[np.bool_], most: int
+    ) -> Iterator[Candidate]:
+        """The report of a prior: as it is, without findings whose gain is negative unless that leaves a part empty, and
+        with new ones whose gain is positive, at most so many, one more each time and the greatest gain first.
+        """
+        self.labels.read(sentence.text for sentence in report.sentences)
+        affirmed = [self.labels.affirmed(sentence.text) for sentence in report.sentences]
+        stated = frozenset[str]().union(*affirmed)
+        gone = {name for name in stated if gains.get(name, 0.0) < 0}
+        rows = zip(report.sentences, affirmed, strict=True)
+        left = tuple(sentence for sentence, names in rows if not names or not names <= gone)
+        whole = {sentence.part for sentence in left} == {sentence.part for sentence in report.sentences}
+        updated = Candidate(left) if whole else report
+        yield report
+        yield updated
+        new = sorted((name for name in gains if gains[name] > 0 and name not in stated), key=lambda name: -gains[name])
+        for name in new[:most]:
+            groups = (one for one in self.sentences.get(name, ()) if not any(barred[part.row] for part in one))
+            made = compose(updated, next(groups, ()), self.labels, consistent=self.consistent)
+            if made.sentences and made != updated:
+                updated = made
+                yield updated
+
 
 # A method's own reports of one study, compared with the best draft of the training reports.
 
@@ -112,6 +136,8 @@ FURTHER = 0.5
 """Weight of a finding beside those of the chosen report, rare or not; see docs/drafting.md."""
 NO_ROW = -1
 """The row of a sentence that is from no training report of the store."""
+MOST_NEW = 2
+"""New findings that are added to the prior's report where ``further_findings`` has no more, as in a composite."""
 SHORTLIST = 64
 """Best candidates by the training reports that are compared by the method's own reports too."""
 
@@ -268,6 +294,10 @@ class Proposals:
             if not one.is_sentence
         ]
         return [one for one in (*written, *recalled) if one is not None]
+
+    def of_prior(self, report: str) -> Candidate | None:
+        """The report of a prior study as a draft may have it; None where a part of it is missing."""
+        return self._candidate(report, "prior", compares=False)
 
     def own_wording(self, own: OwnReports, share: float) -> OwnWording | None:
         """The wording that its reports count in; None without a share or a report."""
@@ -516,6 +546,7 @@ class UtilityWriter:
                 wording=study.wording,
             )
             choice = choice if better is choice else self._add_findings(better, study)
+        choice = self._of_prior(choice, study)
         choice = self._add_places(self._add_changes(choice, study), study)
         unused = evidence.prior is not None and self.prior_input != "none" and self.prior is None
         evidence_shown: DraftEvidence = {**shown, **self._of(choice)}
@@ -569,6 +600,27 @@ class UtilityWriter:
             )
 
         return _improved(choice, better, self.further)
+
+    def _of_prior(self, choice: Choice, study: StudyEvidence) -> Choice:
+        """The draft, or the report of the study's prior where that is better, as it is or brought up to date."""
+        prior = study.evidence.prior
+        if prior is None or study.changes is None or self.prior_input == "image":
+            return choice
+        report = self.proposals.of_prior(prior.report)
+        if report is None:
+            return choice
+        gains = self.counts * (study.probabilities - self.thresholds)
+        named = dict(zip(self.calibration.classes, gains.tolist(), strict=True))
+        updates = self.finding_sentences.updates(report, named, study.barred, max(self.further, MOST_NEW))
+        return self.proposals.best(
+            choice,
+            [one for one in updates if study.devices or not names_device(one)],
+            study.probabilities,
+            study.evidence.weights,
+            study.barred,
+            study.changes,
+            wording=study.wording,
+        )
 
     def _add_changes(self, choice: Choice, study: StudyEvidence) -> Choice:
         """The draft with sentences on changes from the prior, one after the other while that makes it better."""

@@ -227,10 +227,11 @@ class Opened:
             scores = [one.scores for one in self.evidence_for(priors)]
         else:
             scores = [np.zeros(len(labeler.classes))] * len(priors)
-        reported = reported_classes(priors.reports or [""] * len(priors), labeler)
+        reports = priors.reports or [""] * len(priors)
+        reported = reported_classes(reports, labeler)
         made = list(evidence)
         for number, row in enumerate(batch.prior_of):
-            made[row] = replace(made[row], prior=PriorEvidence(scores[number], reported[number]))
+            made[row] = replace(made[row], prior=PriorEvidence(scores[number], reported[number], reports[number]))
         return made
 
     def evidence_for(self, batch: Batch) -> list[Evidence]:
