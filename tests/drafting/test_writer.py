@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +41,7 @@ from radweave.drafting.writer import (
     NOTHING_LEFT,
     PRIOR_UNUSED,
     FindingSentences,
+    PriorReport,
     Proposals,
     UtilityDraft,
     UtilityWriter,
@@ -228,23 +230,74 @@ def test_a_draft_is_told_of_a_prior_as_its_options_say() -> None:
     assert (alone.text, alone.evidence) == (untold.text, untold.evidence)
 
 
+def prior_report(reports: list[str] = REPORTS) -> PriorReport:
+    candidates = CandidatePool.build(reports, LABELER, CONFIG).candidates
+    words = " ".join(reports).lower().replace(".", "").split()
+    return PriorReport(FindingSentences(candidates, LABELER, consistent=True), candidates, words)
+
+
+def of_prior(*texts: str) -> Candidate:
+    return Candidate(tuple(Sentence(text, "prior", NO_ROW) for text in texts))
+
+
+def updates(
+    before: Sequence[str], gains: dict[str, float], barred: NDArray[np.bool_] = NONE, most: int = 2
+) -> list[str]:
+    return [one.text for one in prior_report().updates(of_prior(*before), gains, barred, most)]
+
+
 def test_the_report_of_a_prior_is_brought_up_to_date() -> None:
-    pool = FindingSentences(CandidatePool.build(REPORTS, LABELER, CONFIG).candidates, LABELER, consistent=True)
     before = ["There is cardiomegaly.", "There is a calcified granuloma.", "No pleural effusion."]
-    report = Candidate(tuple(Sentence(text, "prior", NO_ROW) for text in before))
-
-    def texts(gains: dict[str, float], barred: NDArray[np.bool_] = NONE, most: int = 2) -> list[str]:
-        return [one.text for one in pool.updates(report, gains, barred, most)]
-
-    assert texts({}) == [" ".join(before)] * 2, "nothing changed"
-    as_it_was, without_heart, updated = texts({"Cardiomegaly": -0.1, "Pleural Effusion": 0.2, "Pneumonia": 0.1})
-    assert as_it_was == " ".join(before)
+    whole = " ".join(before)
+    assert updates(before, {}) == [whole, whole], "nothing changed"
+    gain = {"Pneumonia": 0.3, "Pleural Effusion": 0.2}
+    as_it_was, without_heart, updated = updates(before, {**gain, "Cardiomegaly": -0.1})
+    assert as_it_was == whole
     assert without_heart == " ".join(before[1:])
     assert updated == f"{before[1]} Small pleural effusion is present.", "in place of what denied it"
-    assert texts({"Pleural Effusion": 0.2}, np.arange(len(REPORTS)) == 2) == texts({}), "the patient's own sentence"
-    assert texts({"Pleural Effusion": 0.2}, most=0) == texts({})
-    alone = Candidate(report.sentences[:1])
-    assert [one.text for one in pool.updates(alone, {"Cardiomegaly": -1.0}, NONE, 2)] == [before[0]] * 2, "not empty"
+    assert updates(before, gain, most=1)[-1] != whole, "no training report states pneumonia, the next one counts"
+    assert updates(before, gain, np.arange(len(REPORTS)) == 2) == [whole, whole], "the patient's own sentence"
+    assert updates(before, gain, most=0) == [whole, whole]
+    assert updates(before[:1], {"Cardiomegaly": -1.0}) == before[:1], "no empty draft"
+
+
+def test_what_a_prior_s_sentence_says_together_decides_and_doubt_counts() -> None:
+    edema = ["There is pulmonary edema with pleural effusion.", "There is cardiomegaly."]
+    gone = {"Edema": 0.1, "Pleural Effusion": -0.3}
+    assert updates(edema, gone)[1] == edema[1]
+    assert updates(edema, {**gone, "Edema": 0.4})[1] == " ".join(edema)
+    doubted = ["Findings may represent pneumonia.", "There is cardiomegaly."]
+    assert updates(doubted, {"Pneumonia": -0.2})[1] == doubted[1]
+    mixed = ["There is cardiomegaly without pleural effusion.", "There is a calcified granuloma."]
+    assert updates(mixed, {"Pleural Effusion": 0.2}) == [" ".join(mixed)] * 2, "a new finding takes no other away"
+
+
+@pytest.mark.parametrize(
+    ("text", "is_taken"),
+    [
+        ("There is cardiomegaly.", True),
+        ("There is pleural effusion.", True),
+        ("The XXXX are intact.", False),
+        ("Findings were discussed with Dr. Smith.", False),
+        ("Cardiomegaly was discussed.", False),
+        ("There is cardiomegaly, as in 2019.", False),
+        ("There is cardiomegaly in Smith.", False),
+        ("Follow up of the effusion is present.", False),
+        ("It is normal in size.", False),
+        ("This is cardiomegaly.", False),
+        ("The prior study.", False),
+        ("1.", False),
+    ],
+)
+def test_only_findings_in_words_of_training_reports_are_taken_from_a_prior(text: str, is_taken: bool) -> None:
+    reports = [
+        *REPORTS[:3],
+        "It is of cardiomegaly. Discussed in this follow up. Cardiomegaly was as before. 1. In 2019.",
+    ]
+    left = prior_report(reports).taken(of_prior("The lungs are clear.", text))
+    assert left is not None
+    assert left.text == ("The lungs are clear. " + text if is_taken else "The lungs are clear.")
+    assert prior_report(reports).taken(of_prior("Findings were discussed with Dr. Smith.")) is None
 
 
 @pytest.mark.parametrize(("told", "is_taken"), [("report", True), ("both", True), ("image", False)])

@@ -154,11 +154,11 @@ def distinct(candidates: Iterable[Candidate]) -> list[Candidate]:
 
 
 class SentenceLabels:
-    """The classes that sentences affirm and deny, each sentence read once."""
+    """The classes that sentences affirm, deny and doubt, each sentence read once."""
 
     def __init__(self, labeler: Labeler) -> None:
         self.labeler = labeler
-        self.known: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
+        self.known: dict[str, tuple[frozenset[str], frozenset[str], frozenset[str]]] = {}
 
     def read(self, texts: Iterable[str]) -> None:
         """Read what has not been read yet, in one call."""
@@ -168,17 +168,20 @@ class SentenceLabels:
                 state: frozenset(
                     name for name, mention in mentions.items() if mention.state is state and name != NO_FINDING
                 )
-                for state in (LabelState.POSITIVE, LabelState.NEGATIVE)
+                for state in (LabelState.POSITIVE, LabelState.NEGATIVE, LabelState.UNCERTAIN)
             }
             uncertain = any(mention.state is LabelState.UNCERTAIN for mention in mentions.values())
             affirmed = of[LabelState.POSITIVE] if not uncertain else frozenset({*of[LabelState.POSITIVE], "uncertain"})
-            self.known[text] = affirmed, of[LabelState.NEGATIVE]
+            self.known[text] = affirmed, of[LabelState.NEGATIVE], of[LabelState.UNCERTAIN]
 
     def affirmed(self, text: str) -> frozenset[str]:
         return self.known[text][0]
 
     def denied(self, text: str) -> frozenset[str]:
         return self.known[text][1]
+
+    def doubted(self, text: str) -> frozenset[str]:
+        return self.known[text][2]
 
 
 def _composites(whole: Sequence[Candidate], labels: SentenceLabels, options: CandidateOptions) -> list[Candidate]:

@@ -62,7 +62,7 @@ class PriorEvidence:
 
     scores: Floats
     reported: NDArray[np.int64]
-    report: str = ""
+    report: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from radweave.core.evidence import (
     SentenceEvidence,
     UtilityEvidence,
 )
-from radweave.core.study import NO_SECTION, SECTIONS, has_both_sections, split_sections
+from radweave.core.study import NO_SECTION, SECTIONS, has_both_sections, split_sections, without_headings
 from radweave.drafting.calibration import RunCalibration, stated_log_odds
 from radweave.drafting.candidates import (
     Candidate,
@@ -56,7 +57,7 @@ from radweave.drafting.smoothers import Changes, Evidence, Floats
 from radweave.drafting.store import DraftingStore
 from radweave.labels import NO_FINDING, Labeler, get_labeler
 from radweave.labels.comparisons import MARK
-from radweave.labels.contradictions import DEVICES
+from radweave.labels.contradictions import DEVICES, claims_of
 from radweave.labels.places import get_place_labeler
 from radweave.labels.text import split_sentences
 from radweave.metrics.ngrams import ReportStatistics
@@ -104,29 +105,90 @@ class FindingSentences:
                     if made.sentences:
                         yield made
 
+
+# The report of the patient's prior study, brought up to date.
+
+
+MOST_NEW = 2
+"""New findings that a prior's report takes where ``further_findings`` has no more, as in a composite."""
+MOST_CHARACTERS = 5000
+"""A longer report of a prior is no draft."""
+REFERS = re.compile(r"\W*(?:it|its|they|their|this|that|these|those|he|she|his|her|patient)\b", re.IGNORECASE)
+"""Begins a sentence that says something of another one, or of the patient."""
+SAID = re.compile(
+    r"\d|\b(?:dr|md|mrn|(?:recommend|advis|follow[- ]?up|discuss|communicat|convey|notif|inform|telephon|phon|paged?"
+    r"|call|sign(?:ed|ature)|dictat|transcri|addend|accession|electronic)\w*)\b",
+    re.IGNORECASE,
+)
+"""Numbers, advice, and messages to people."""
+
+
+class PriorReport:
+    """Drafts that are the report of a prior study, brought up to date.
+
+    The report is a hospital's own. A sentence is taken over if a training report has it, word for word, or if it
+    affirms or denies something in words of training reports alone; numbers, advice, messages, and what refers to
+    another sentence stay behind, so that no name and no date gets into a draft.
+
+    Args:
+        findings: the sentences that state new findings.
+        words: of the training reports.
+    """
+
+    def __init__(self, findings: FindingSentences, candidates: Sequence[Candidate], words: Iterable[str]) -> None:
+        self.findings, self.labels, self.words = findings, findings.labels, frozenset(words)
+        self.sentences = {sentence.text for candidate in candidates for sentence in candidate.sentences}
+
+    def taken(self, report: Candidate) -> Candidate | None:
+        """The sentences of a report that are taken over; None where a part has none."""
+        texts = [sentence.text for sentence in report.sentences]
+        self.labels.read(texts)
+        rows = zip(report.sentences, prepared(texts), strict=True)
+        left = tuple(sentence for sentence, words in rows if self._is_taken(sentence.text, words))
+        return _with_parts_of(report, left)
+
+    def _is_taken(self, text: str, words: Sequence[str]) -> bool:
+        if SAID.search(text) or REFERS.match(text):
+            return False
+        states = self.labels.affirmed(text) or self.labels.denied(text) or claims_of(text)
+        return text in self.sentences or (bool(states) and self.words.issuperset(words))
+
     def updates(
         self, report: Candidate, gains: Mapping[str, float], barred: NDArray[np.bool_], most: int
     ) -> Iterator[Candidate]:
-        """The report of a prior: as it is, without findings whose gain is negative unless that leaves a part empty, and
-        with new ones whose gain is positive, at most so many, one more each time and the greatest gain first.
+        """A report as it is; without sentences whose findings are worth less than nothing together, affirmed or in
+        doubt; and with new findings that are worth something, at most so many, one more each time and the best first.
         """
-        self.labels.read(sentence.text for sentence in report.sentences)
-        affirmed = [self.labels.affirmed(sentence.text) for sentence in report.sentences]
-        stated = frozenset[str]().union(*affirmed)
-        gone = {name for name in stated if gains.get(name, 0.0) < 0}
-        rows = zip(report.sentences, affirmed, strict=True)
-        left = tuple(sentence for sentence, names in rows if not names or not names <= gone)
-        whole = {sentence.part for sentence in left} == {sentence.part for sentence in report.sentences}
-        updated = Candidate(left) if whole else report
         yield report
+        self.labels.read(sentence.text for sentence in report.sentences)
+        left = tuple(one for one in report.sentences if sum(gains.get(name, 0.0) for name in self._named(one)) >= 0)
+        updated = _with_parts_of(report, left)
+        if updated is None:
+            return
         yield updated
-        new = sorted((name for name in gains if gains[name] > 0 and name not in stated), key=lambda name: -gains[name])
-        for name in new[:most]:
-            groups = (one for one in self.sentences.get(name, ()) if not any(barred[part.row] for part in one))
-            made = compose(updated, next(groups, ()), self.labels, consistent=self.consistent)
-            if made.sentences and made != updated:
-                updated = made
+        new = {name for name, gain in gains.items() if gain > 0} - self._stated(updated)
+        for name in sorted(new, key=lambda name: (-gains[name], name)):
+            groups = self.findings.sentences.get(name, ()) if most else ()
+            allowed = [group for group in groups if not any(barred[sentence.row] for sentence in group)]
+            made = (compose(updated, group, self.labels, consistent=self.findings.consistent) for group in allowed)
+            better = next((one for one in made if self._stated(one) >= self._stated(updated) | {name}), None)
+            if better is not None:
+                updated, most = better, most - 1
                 yield updated
+
+    def _named(self, sentence: Sentence) -> frozenset[str]:
+        """The findings that a sentence affirms, else those that it doubts."""
+        return self.labels.affirmed(sentence.text) - {"uncertain"} or self.labels.doubted(sentence.text)
+
+    def _stated(self, draft: Candidate) -> frozenset[str]:
+        affirmed = (self.labels.affirmed(sentence.text) for sentence in draft.sentences)
+        return frozenset[str]().union(*affirmed) - {"uncertain"}
+
+
+def _with_parts_of(report: Candidate, sentences: tuple[Sentence, ...]) -> Candidate | None:
+    """A report of these sentences; None where a part of the whole report has none."""
+    whole = {sentence.part for sentence in sentences} == {sentence.part for sentence in report.sentences}
+    return Candidate(sentences) if whole else None
 
 
 # A method's own reports of one study, compared with the best draft of the training reports.
@@ -136,8 +198,6 @@ FURTHER = 0.5
 """Weight of a finding beside those of the chosen report, rare or not; see docs/drafting.md."""
 NO_ROW = -1
 """The row of a sentence that is from no training report of the store."""
-MOST_NEW = 2
-"""New findings that are added to the prior's report where ``further_findings`` has no more, as in a composite."""
 SHORTLIST = 64
 """Best candidates by the training reports that are compared by the method's own reports too."""
 
@@ -296,8 +356,11 @@ class Proposals:
         return [one for one in (*written, *recalled) if one is not None]
 
     def of_prior(self, report: str) -> Candidate | None:
-        """The report of a prior study as a draft may have it; None where a part of it is missing."""
-        return self._candidate(report, "prior", compares=False)
+        """The report of a prior study, without comparisons; None where a part of it is missing or it is too long."""
+        if len(report) > MOST_CHARACTERS:
+            return None
+        text = without_headings(report) if NO_SECTION in self.parts else report
+        return self._candidate(text, "prior", compares=False)
 
     def own_wording(self, own: OwnReports, share: float) -> OwnWording | None:
         """The wording that its reports count in; None without a share or a report."""
@@ -458,6 +521,11 @@ class UtilityWriter:
     def finding_sentences(self) -> FindingSentences:
         return FindingSentences(self.candidates, self.labeler, consistent=self.consistent)
 
+    @cached_property
+    def prior_report(self) -> PriorReport:
+        words = dict.fromkeys(word for text in prepared(self.texts) for word in text)
+        return PriorReport(self.finding_sentences, self.candidates, words)
+
     def _chooser(
         self,
         store: DraftingStore,
@@ -607,11 +675,12 @@ class UtilityWriter:
         if prior is None or study.changes is None or self.prior_input == "image":
             return choice
         report = self.proposals.of_prior(prior.report)
-        if report is None:
+        taken = None if report is None else self.prior_report.taken(report)
+        if taken is None:
             return choice
         gains = self.counts * (study.probabilities - self.thresholds)
         named = dict(zip(self.calibration.classes, gains.tolist(), strict=True))
-        updates = self.finding_sentences.updates(report, named, study.barred, max(self.further, MOST_NEW))
+        updates = self.prior_report.updates(taken, named, study.barred, max(self.further, MOST_NEW))
         return self.proposals.best(
             choice,
             [one for one in updates if study.devices or not names_device(one)],
