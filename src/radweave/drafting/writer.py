@@ -113,9 +113,9 @@ MOST_NEW = 2
 """New findings that a prior's report takes where ``further_findings`` has no more, as in a composite."""
 MOST_CHARACTERS = 5000
 """A longer report of a prior is no draft."""
-REFERS = re.compile(r"\W*(?:it|its|they|their|this|that|these|those|he|she|his|her|patient)\b", re.IGNORECASE)
+REFERS_BACK = re.compile(r"\W*(?:it|its|they|their|this|that|these|those|he|she|his|her|patient)\b", re.IGNORECASE)
 """Begins a sentence that says something of another one, or of the patient."""
-SAID = re.compile(
+NUMBERS_ADVICE_MESSAGES = re.compile(
     r"\d|\b(?:dr|md|mrn|(?:recommend|advis|follow[- ]?up|discuss|communicat|convey|notif|inform|telephon|phon|paged?"
     r"|call|sign(?:ed|ature)|dictat|transcri|addend|accession|electronic)\w*)\b",
     re.IGNORECASE,
@@ -148,7 +148,7 @@ class PriorReport:
         return _with_parts_of(report, left)
 
     def _is_taken(self, text: str, words: Sequence[str]) -> bool:
-        if SAID.search(text) or REFERS.match(text):
+        if NUMBERS_ADVICE_MESSAGES.search(text) or REFERS_BACK.match(text):
             return False
         states = self.labels.affirmed(text) or self.labels.denied(text) or claims_of(text)
         return text in self.sentences or (bool(states) and self.words.issuperset(words))
