@@ -14,26 +14,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from paper_claims import read_row
+from paper_claims import read_row, tested
 
 from radweave.core.json_files import read_json
 from radweave.data.dataset import Dataset
-from radweave.experiments.bench_results import Scoring, SystemScores, compare, mean_std, p_value, percent
-from radweave.metrics.significance import compare_seeds
+from radweave.experiments.bench_results import Scoring, mean_std, percent
 
 COLUMNS = {"findings F1": "CE_F1", "macro F1": "CE_F1_macro", "CIDEr": "CIDEr", "BLEU-4": "BLEU_4"}
-HEAD = ("row", "seeds", "findings F1", "difference of F1", *list(COLUMNS)[1:], "distinct", "exchange: beside, alone")
-
-
-def difference(row: SystemScores, reference: SystemScores) -> str:
-    """The difference of findings F1 with its interval and both p, or nothing where rows have other studies."""
-    tested = compare({"row": row}, reference, ["CE_F1"]).get(("row", "CE_F1"))
-    if tested is None or tested.low is None or tested.high is None or tested.p_studies is None:
-        return ""
-    several = min(len(row.evaluations), len(reference.evaluations)) > 1
-    seeds = [one.p for one in compare_seeds(reference.by_seed(), row.by_seed()) if one.metric == "CE_F1"]
-    between = f", {p_value(seeds[0])}" if several and seeds and seeds[0] is not None else ""
-    return f"{tested.difference:+.3f} [{tested.low:+.3f}, {tested.high:+.3f}], p {p_value(tested.p_studies)}{between}"
+TESTED = ("difference [95 %]", "p studies", "p seeds")
+HEAD = ("row", "seeds", "findings F1", *TESTED, *list(COLUMNS)[1:], "distinct", "exchange: beside, alone")
 
 
 def exchange(probe: Mapping[str, Any] | None) -> str:
@@ -60,14 +49,15 @@ def table_lines(out: Path, scoring: Scoring) -> Iterator[str]:
         label = row["label"]
         if label not in scores:
             continue
-        beside = "" if reference is None or label == record["reference"] else difference(scores[label], reference)
+        compared = reference is not None and label != record["reference"]
+        cells = tested(scores[label], reference, "CE_F1") if compared else ("", "", "")
         first, *others = [mean_std(scores[label], metric) for metric in COLUMNS.values()]
         distinct = percent(row["honesty"].get("distinct_reports_share"))
         number = f"{len(scores[label].evaluations)}{' draws' if row['draws'] else ''}"
-        yield f"| {' | '.join((label, number, first, beside, *others, distinct, exchange(row['probe'])))} |"
+        yield f"| {' | '.join((label, number, first, *cells, *others, distinct, exchange(row['probe'])))} |"
     for name, metrics in record["floors"].items():
         floors = [f"{metrics[metric]:.3f}" if metrics.get(metric) is not None else "" for metric in COLUMNS.values()]
-        yield f"| {' | '.join((f'*{name}*', '', floors[0], '', *floors[1:], '', ''))} |"
+        yield f"| {' | '.join((f'*{name}*', '', floors[0], '', '', '', *floors[1:], '', ''))} |"
     commits = sorted({commit for row in record["rows"] for commit in row.get("commit", []) if commit})
     made = f", commit {', '.join(commits)}" if commits else ""
     yield ""

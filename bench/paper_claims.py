@@ -25,17 +25,24 @@ def read_row(runs: Sequence[Path], scoring: Scoring) -> SystemScores:
     return score_system([read_run(run, scoring) for run in runs], scoring)
 
 
+def tested(on: SystemScores, off: SystemScores, metric: str) -> tuple[str, str, str]:
+    """The difference with its interval, p over patients and p between trainings, as cells; empty ones if undefined."""
+    one = compare({"on": on}, off, [metric]).get(("on", metric))
+    if one is None:
+        return "", "", ""
+    interval = "" if one.low is None else f" [{one.low:+.3f}, {one.high:+.3f}]"
+    several = len(on.evaluations) > 1 and len(off.evaluations) > 1
+    seeds = compare_seeds(on.by_seed(), off.by_seed()) if several else []
+    between = next((each.p for each in seeds if each.metric == metric), None)
+    of_studies, of_seeds = ("" if p is None else p_value(p) for p in (one.p_studies, between))
+    return f"{one.difference:+.3f}{interval}", of_studies, of_seeds
+
+
 def contrasts(on: SystemScores, off: SystemScores, metrics: Sequence[str]) -> Iterator[str]:
     """The cells of ``HEAD`` for each metric."""
-    several = len(on.evaluations) > 1
-    between = {one.metric: one.p for one in compare_seeds(on.by_seed(), off.by_seed())} if several else {}
-    tested = compare({"on": on}, off, metrics)
     for metric in metrics:
-        one = tested["on", metric]
-        interval = "" if one.low is None else f" [{one.low:+.3f}, {one.high:+.3f}]"
-        ps = [p_value(p) if p is not None else "-" for p in (one.p_studies, between.get(metric))]
-        figures = f"{mean_std(on, metric)} | {mean_std(off, metric)} | {one.difference:+.3f}{interval}"
-        yield f"{metric} | {figures} | {' | '.join(ps)} |"
+        cells = (metric, mean_std(on, metric), mean_std(off, metric), *tested(on, off, metric))
+        yield f"{' | '.join(cells)} |"
 
 
 def main() -> None:

@@ -139,3 +139,13 @@ def test_own_reports_speak_for_the_wording_but_none_for_itself() -> None:
     alone = held.own_wording(OwnReports((one,)), 0.5)
     assert alone is not None
     assert alone([one], given[:1]) == pytest.approx(given[:1]), "the only report says nothing of itself"
+
+
+def test_the_report_of_a_prior_loses_headings_and_comparisons_and_is_not_too_long() -> None:
+    held = proposals()
+    made = held.of_prior("FINDINGS: The heart is enlarged. No change. IMPRESSION: The effusion has increased.")
+    assert made is not None
+    assert made.text == "The heart is enlarged."
+    assert {sentence.kind for sentence in made.sentences} == {"prior"}
+    assert held.of_prior("No change.") is None
+    assert held.of_prior("The heart is enlarged. " * 1000) is None

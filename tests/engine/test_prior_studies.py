@@ -18,7 +18,7 @@ from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter
 from radweave.data.examples import PreparedSplit
 from radweave.data.loader import Example
 from radweave.drafting.prior import load_prior
-from radweave.drafting.writer import PRIOR_UNUSED
+from radweave.drafting.writer import PRIOR_UNUSED, Proposals
 from radweave.engine.expected_utility import FOLDER, Opened
 from radweave.engine.prepare import prepare
 from radweave.engine.restore import Run, restore
@@ -73,6 +73,18 @@ def test_a_draft_is_told_its_prior_and_one_without_a_prior_is_as_before(run: Run
             assert states <= ({"not known"} if told == "image" else {"affirmed", "not affirmed"})
         (alone,) = reports(run, [example], option)
         assert (alone.text, alone.evidence) == (after.text, after.evidence)
+
+
+def test_the_report_of_the_prior_reaches_the_draft(run: Run, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a candidate, where it is read."""
+    example, read = later(run, dataset), list[str]()
+    assert example.prior is not None
+    of_prior = Proposals.of_prior
+    monkeypatch.setattr(Proposals, "of_prior", lambda self, report: read.append(report) or of_prior(self, report))
+    for told, expected in (("both", [example.prior.report]), ("report", [example.prior.report]), ("image", [])):
+        read.clear()
+        reports(run, [example], f"expected_utility.prior={told}")
+        assert read == expected, told
 
 
 def test_the_method_itself_reads_no_prior(run: Run, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,12 +126,13 @@ NUMBERS_ADVICE_MESSAGES = re.compile(
 class PriorReport:
     """Drafts that are the report of a prior study, brought up to date.
 
-    The report is a hospital's own. A sentence is taken over if a training report has it, word for word, or if it
-    affirms or denies something in words of training reports alone; numbers, advice, messages, and what refers to
-    another sentence stay behind, so that no name and no date gets into a draft.
+    The report comes from a hospital and may name people and dates. A sentence is taken over if a training report has
+    it, word for word, or if it affirms or denies something in words of training reports alone. Numbers, advice,
+    messages, and sentences that refer to another one are left out.
 
     Args:
         findings: the sentences that state new findings.
+        candidates: those of the run, whose sentences may be taken over.
         words: of the training reports.
     """
 
@@ -156,8 +157,14 @@ class PriorReport:
     def updates(
         self, report: Candidate, gains: Mapping[str, float], barred: NDArray[np.bool_], most: int
     ) -> Iterator[Candidate]:
-        """A report as it is; without sentences whose findings are worth less than nothing together, affirmed or in
-        doubt; and with new findings that are worth something, at most so many, one more each time and the best first.
+        """A report as it is; without sentences whose findings, affirmed or doubted, have a negative sum of gains; and
+        with new findings of positive gain, at most so many, one more each time and the greatest first.
+
+        Args:
+            report: sentences that are taken over.
+            gains: of stating each class.
+            barred: (J,) reports of the study's own patient, which lend no sentence.
+            most: number of new findings.
         """
         yield report
         self.labels.read(sentence.text for sentence in report.sentences)
@@ -523,7 +530,7 @@ class UtilityWriter:
 
     @cached_property
     def prior_report(self) -> PriorReport:
-        words = dict.fromkeys(word for text in prepared(self.texts) for word in text)
+        words = (word for text in prepared(self.texts) for word in text)
         return PriorReport(self.finding_sentences, self.candidates, words)
 
     def _chooser(

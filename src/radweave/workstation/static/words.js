@@ -56,7 +56,7 @@ export function origin({ origin: from, editor, verdict: found }) {
     report: `from training report ${from.study_id}`,
     template: `from the normal report ${from.study_id}`,
     finding: `put in from training report ${from.study_id}`,
-    comparison: `change, as training report ${from.study_id} words it`,
+    comparison: `change since the prior, from training report ${from.study_id}`,
     prior: "from the report of the prior study",
     recalled: `from recalled case ${from.number} (${from.study_id ?? "unknown"})`,
     reader: `written by ${editor ?? "a reader"}`,
