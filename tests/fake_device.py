@@ -262,16 +262,17 @@ def _without_gradients(mode: bool = True) -> Any:
 @contextmanager
 def standing_in() -> Iterator[torch.device]:
     """The device, with modules that keep their parameters' identity when they move to it, as they do to CUDA."""
-    swaps, inference = torch.__future__.get_swap_module_params_on_conversion(), torch.inference_mode
+    swaps, inference = torch.__future__.get_swap_module_params_on_conversion(), torch._C._InferenceMode
     device = install()
     _in_use[0] = True
     torch.__future__.set_swap_module_params_on_conversion(True)
-    torch.inference_mode = _without_gradients  # type: ignore[assignment, misc]
+    # Below torch.inference_mode, so that functions decorated with it before are reached too.
+    torch._C._InferenceMode = _without_gradients  # type: ignore[assignment, misc]
     try:
         # Torch starts a thread for each device at the first backward pass of a process, which may long be over.
         with torch.autograd.set_multithreading_enabled(False):
             yield device
     finally:
         _in_use[0] = False
-        torch.inference_mode = inference  # type: ignore[misc]
+        torch._C._InferenceMode = inference  # type: ignore[misc]
         torch.__future__.set_swap_module_params_on_conversion(swaps)
