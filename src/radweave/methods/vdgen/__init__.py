@@ -125,12 +125,22 @@ def paper() -> VdgenExperiment:
 
 PRESETS = {"tiny": tiny, "tiny-ct": tiny_ct, "small": small, "paper": paper}
 
+ADAPTERS_ALONE = [
+    "stages.report.finetune.language_model=lora",
+    "stages.language.epochs=24",
+    "stages.language.patience=3",
+]
+"""The paper's way: nothing but adapters learns of the decoder, which has learned from text to its plateau before."""
+
 ABLATIONS: dict[str, list[str]] = {
     "full": [],
     "w/o VSE": ["model.vse=none"],
     "w/o DID": ["model.did=none"],
     "w/o LoRA": ["stages.report.finetune.language_model=frozen"],
-    "adapters alone": ["stages.report.finetune.language_model=lora"],
+    "adapters alone": ADAPTERS_ALONE,
+    "adapters alone, w/o VSE": [*ADAPTERS_ALONE, "model.vse=none"],
+    "adapters alone, w/o DID": [*ADAPTERS_ALONE, "model.did=none"],
+    "adapters alone, w/o VSE and DID": [*ADAPTERS_ALONE, "model.vse=none", "model.did=none"],
     "equal weights": ["stages.report.losses.did=1.0"],
     "layer normalisation": ["model.vision_norm=layer"],
     "frozen encoder": ["stages.report.finetune.vision_encoder=frozen"],
