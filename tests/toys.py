@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,18 @@ from radweave.core.study import SPLITS, ImageRef, LabelState, Study, View
 from radweave.data.dataset import Dataset, DatasetCard, DatasetWriter
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def bench_program(name: str) -> Any:
+    """A script of ``bench/`` as a module of its own."""
+    spec = spec_from_file_location(f"bench_{name}", ROOT / "bench" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
 
 # Small enough that a run trains in seconds; the same parts as the tiny preset.
 TOY_OVERRIDES = (

@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import json
-import sys
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.toys import ROOT
+from tests.toys import bench_program
 
 
 @pytest.fixture
-def program(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The script as a module."""
-    spec = spec_from_file_location("gpu_program", ROOT / "bench" / "gpu.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, module)
-    spec.loader.exec_module(module)
-    return module
+def program() -> Any:
+    return bench_program("gpu")
 
 
 def rows(out: Path) -> dict[str, Any]:

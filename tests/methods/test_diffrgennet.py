@@ -11,7 +11,6 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
-from scipy.stats import spearmanr
 from torch import Tensor
 
 from radweave.core.batch import Batch
@@ -19,15 +18,12 @@ from radweave.core.errors import InputError
 from radweave.core.json_files import read_jsonl
 from radweave.core.ontology import CHEXPERT14
 from radweave.core.study import ImageRef, Study
-from radweave.data.cache.images import PixelCache, build_cache
+from radweave.data.cache.images import PixelCache
 from radweave.data.dataset import Dataset
 from radweave.data.examples import prepare_split
-from radweave.engine.prepare import prepare
 from radweave.engine.restore import restore
 from radweave.engine.train import train
-from radweave.experiments.probe import encoded_batches
 from radweave.inference.predictor import Predictor
-from radweave.labels import LABELER_OF, get_labeler
 from radweave.methods import resolve
 from radweave.methods.diffrgennet import ABLATIONS, PRESETS, TABLES
 from radweave.methods.diffrgennet.difference import METRICS, Cases, FeatureDifference, NoDifference, distances
@@ -38,12 +34,11 @@ from radweave.methods.diffrgennet.reading import sine_positions
 from radweave.methods.diffrgennet.retrieval import BANK, ImageRetrieval
 from radweave.methods.experiment import BuildContext
 from radweave.methods.stage import apply_finetune, build_optimizer, set_train_mode, total_loss
-from radweave.metrics.clinical import is_positive, states_of
 from radweave.nn.decoding import DecodingConfig
 from radweave.nn.flexiroute import FlexiRoute
 from radweave.phantom.study import PhantomOptions, write_phantom_dataset
 from tests.methods.method_toys import View, batch_of, built, example, toy_context, with_memory
-from tests.toys import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
+from tests.toys import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES, bench_program
 
 GREEDY = DecodingConfig(max_new_tokens=10)
 CAUSAL = (
@@ -543,24 +538,10 @@ def test_distances_grow_with_what_the_labels_of_study_and_case_differ_in(tmp_pat
         "model.dim=64",
     ]
     run = restore(train("diffrgennet", data.path, tmp_path / "run", overrides=overrides))
-    assert isinstance(run.model, DiffRGenNetModel)
-    cache = build_cache(data, size=144)
-    labeler = get_labeler(LABELER_OF["xray"])
-    apart, mismatch = [], []
-    for split in ("val", "test"):
-        examples = prepare(data, split, run.experiment, run.tokenizer, cache, need_text=True).examples
-        for batch in encoded_batches(run.model, examples, int(run.tokenizer.pad_token_id)):
-            with torch.no_grad():
-                study = Forward(run.model, batch).study
-            for row, report in enumerate(batch.reports or ()):
-                texts = [report, *(case.text for case in study.recalled.cases[row])]
-                own, *others = is_positive(states_of(texts, labeler), "negative")
-                mismatch += [int((own != other).sum()) for other in others]
-                apart += study.apart[row, : len(others)].tolist()
-    l2, cosine, dot = (float(spearmanr(values, mismatch)[0]) for values in zip(*apart, strict=True))
-    assert len(mismatch) > 100
+    found, pairs = bench_program("diffrgennet_distances").correlations(run, data)
+    assert pairs > 100
     # Cosine and product measure nearness.
-    assert min(l2, -cosine, -dot) > 0.05
+    assert min(found["l2"], -found["cosine"], -found["dot"]) > 0.05
 
 
 def test_the_paper_preset_has_the_published_numbers() -> None:

@@ -21,6 +21,7 @@ from radweave.engine.restore import Run, restore
 from radweave.engine.train import train
 from radweave.inference.predictor import Predictor
 from radweave.methods import load_method, resolve
+from radweave.methods.diffvp import PRESETS
 from radweave.methods.diffvp import model as diffvp
 from radweave.methods.diffvp.diagnosis import best_thresholds
 from radweave.methods.diffvp.difference import (
@@ -225,6 +226,13 @@ def test_the_prompt_is_equation_8(norm: Any, normalised: Callable[[Tensor, Any, 
 def common_share(prompt: Tensor) -> float:
     """Share of the power of a prompt that all studies have in common."""
     return float(prompt.mean(0).square().sum() * len(prompt) / prompt.square().sum())
+
+
+def test_paper_has_the_printed_prompt_and_head_and_other_presets_those_that_tell_studies_apart() -> None:
+    models = {name: make().model for name, make in PRESETS.items()}
+    forms = {name: (model.difference.norm, model.auxiliary_head.pooling) for name, model in models.items()}
+    assert forms.pop("paper") == ("none", "mean")
+    assert set(forms.values()) == {("studies", "noisy_or")}
 
 
 @torch.no_grad()

@@ -461,6 +461,20 @@ def report_stage(trained: Mapping[str, Trainability], losses: Mapping[str, float
     return passes.model_copy(update=own)
 
 
+LANGUAGE_EPOCHS, LANGUAGE_PATIENCE = 30, 3
+
+
+def language_stage(trained: Mapping[str, Trainability], schedule: OptimizerConfig) -> StageConfig:
+    """The stage in which a decoder learns from text until its validation loss falls no further.
+
+    For presets whose decoder is frozen, or has adapters alone, where reports are learned: what it has not learned by
+    then it never will.
+    """
+    losses = {"text_in_context": 1.0}
+    passes = stage(trained, losses, schedule, epochs=LANGUAGE_EPOCHS, batch_size=32, augment=False)
+    return passes.model_copy(update={"patience": LANGUAGE_PATIENCE})
+
+
 class EncoderFirstStages(Stages):
     """An encoder learns from classes and words before anything else (off unless given epochs)."""
 

@@ -19,6 +19,7 @@ from radweave.methods.experiment import (
     TINY_CT,
     TINY_XRAY,
     DiseaseFirstStages,
+    language_stage,
     published,
     report_stage,
     stage,
@@ -120,7 +121,7 @@ def small() -> AmMrgExperiment:
         ),
         stages=DiseaseFirstStages(
             disease=stage(STAGE_ONE | WORD_HEAD, DISEASE | {"words": 0.02}, disease, epochs=15, batch_size=32),
-            language=stage(LANGUAGE, IN_CONTEXT, rest, epochs=10, batch_size=32, augment=False),
+            language=language_stage(LANGUAGE, rest),
             report=stage(STAGE_TWO, REPORT, rest, epochs=10, batch_size=32, augment=False),
         ),
         decoding=DecodingConfig(num_beams=3, max_new_tokens=128),

@@ -17,6 +17,7 @@ from radweave.methods.experiment import (
     TINY_XRAY,
     DiseaseFirstStages,
     as_written,
+    language_stage,
     published,
     report_stage,
     stage,
@@ -105,7 +106,7 @@ def small() -> DastExperiment:
         ),
         stages=DiseaseFirstStages(
             disease=stage(VISION_SIDE, STAGE_ONE, schedule, epochs=15, batch_size=64),
-            language=stage(LANGUAGE, IN_CONTEXT, schedule, epochs=10, batch_size=32, augment=False),
+            language=language_stage(LANGUAGE, schedule),
             report=stage(FUSION_SIDE, REPORT, schedule, epochs=15, batch_size=32, augment=False),
         ),
         decoding=DecodingConfig(num_beams=3, max_new_tokens=128),

@@ -14,6 +14,7 @@ from radweave.methods.experiment import (
     TINY_XRAY,
     VisionFirstStages,
     as_written,
+    language_stage,
     published,
     report_stage,
     stage,
@@ -96,11 +97,12 @@ def small() -> VdgenExperiment:
         "language_model": SMALL_LLAMA.model_copy(update={"lora": LoraConfig(targets=ALL_LINEAR)}),
         "word_head": LinearWordHeadConfig(),
     }
-    report = stage(REPORT_PARTS, EQUAL_WEIGHTS, warm(3e-4, 500), epochs=15, batch_size=32)
+    report = stage(REPORT_PARTS, BALANCED_WEIGHTS, warm(3e-4, 500), epochs=15, batch_size=32)
+    text = language_stage({"language_model": "base"}, warm(1e-3, 100))
     return VdgenExperiment(
         data=SMALL_XRAY.model_copy(update={"max_tokens": 100}),
         model=tiny().model.model_copy(update=changes),
-        stages=stages(report, vision=10, language=5),
+        stages=stages(report, vision=10, language=0).model_copy(update={"language": text}),
         decoding=DecodingConfig(num_beams=3, max_new_tokens=100),
     )
 
