@@ -7,7 +7,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -37,9 +37,17 @@ def report_for(key: str) -> str:
 
 @contextmanager
 def serving_chat(
-    rates: Mapping[str, float] | None = None, *, stall_s: float = 5.0, delay_s: float = 0.0, keep_bodies: bool = True
+    rates: Mapping[str, float] | None = None,
+    *,
+    stall_s: float = 5.0,
+    delay_s: float = 0.0,
+    keep_bodies: bool = True,
+    reply: Callable[[dict[str, Any]], str] | None = None,
 ) -> Iterator[ChatServer]:
-    """Serve on a free port; each try of a question has its own fate, the same in every session."""
+    """Serve on a free port; each try of a question has its own fate, the same in every session.
+
+    ``reply`` writes the answer to a body; without it every question gets its ``report_for``.
+    """
     state, lock = ChatServer(), threading.Lock()
 
     def fate(key: str, number: int) -> str:
@@ -71,7 +79,7 @@ def serving_chat(
                 time.sleep(stall_s)
                 return
             usage = {"prompt_tokens": 90, "completion_tokens": 10, "total_tokens": 100}
-            message = {"role": "assistant", "content": report_for(key)}
+            message = {"role": "assistant", "content": report_for(key) if reply is None else reply(json.loads(body))}
             answer = {"choices": [{"message": message, "finish_reason": "stop"}], "usage": usage}
             status, data = 200, json.dumps(answer).encode()
             if kind == "fail":

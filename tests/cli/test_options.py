@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 import radweave.inference.explain  # binds names before the tests patch them
 from radweave.cli import app, options
+from radweave.core.chat import ENDPOINT_KEY, HttpChat
 from radweave.core.study import View
 from radweave.data.dataset import Dataset
 from radweave.data.importers import ImportOptions
@@ -146,6 +147,15 @@ def test_every_option_of_a_mixture(monkeypatch: pytest.MonkeyPatch) -> None:
     args, named = given_to(monkeypatch, "radweave.data.mixing.mix_datasets", arguments)
     assert args == ([P("a"), P("b"), P("c")], P("o"))
     assert named == {"same_patients": True, "link": True, "overwrite": True}
+
+
+def test_every_option_of_texts_by_region(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENDPOINT_KEY, "k")
+    arguments = "data regions d --out o.json --endpoint http://x/v1 --model m --allow-remote --attempts 7 --overwrite"
+    args, named = given_to(monkeypatch, "radweave.data.regions.write_regions", arguments)
+    assert args == (P("d"), P("o.json"), HttpChat("http://x/v1", "m", "k", allow_remote=True))
+    named.pop("progress")
+    assert named == {"attempts": 7, "overwrite": True}
 
 
 def test_every_option_of_train(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ import pytest
 from PIL import Image
 
 import radweave
-from radweave.core.chat import BudgetSpentError
+from radweave.core.chat import ENDPOINT_KEY, BudgetSpentError
 from radweave.core.errors import InputError, UnusableModelError
 from radweave.data.dataset import Dataset
 from radweave.engine.restore import restore
@@ -29,7 +29,7 @@ from radweave.engine.train import train
 from radweave.inference.bulk import BulkResult, ReportRecipe, answers_of, generate_split
 from radweave.inference.export import export
 from radweave.inference.predictor import Predictor
-from radweave.methods.generator.served import KEY, Answers, request_options
+from radweave.methods.generator.served import Answers, request_options
 from radweave.nn.decoding import DecodingConfig
 from tests.chat_server import RATES, ChatServer, report_for, serving_chat
 from tests.metrics.judge_server import serving
@@ -73,7 +73,7 @@ def run(server: ChatServer, toy_dataset: Dataset, tmp_path_factory: pytest.TempP
 def test_every_study_is_asked_once_and_its_answer_is_the_draft(
     run: Path, server: ChatServer, toy_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(KEY, "secret-key")
+    monkeypatch.setenv(ENDPOINT_KEY, "secret-key")
     server.requests.clear()
     result = drafted(run, toy_dataset, tmp_path / "out.jsonl", batch_size=4)
     rows = rows_of(tmp_path / "out.jsonl")

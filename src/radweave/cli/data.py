@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from radweave.cli.options import MAX_JOBS, MAX_SEED, MAX_STUDIES, ConfigFile, Out, Overrides, Overwrite, resumable
+from radweave.cli.options import (
+    MAX_JOBS,
+    MAX_SEED,
+    MAX_STUDIES,
+    AllowRemote,
+    ConfigFile,
+    Out,
+    Overrides,
+    Overwrite,
+    resumable,
+)
 from radweave.core.errors import InputError, printable
 
 if TYPE_CHECKING:
@@ -212,6 +222,36 @@ def mix_verb(
             f" share {share:.4f} of an epoch"
         )
     typer.echo(f"{printable(out)}: {counts['studies']} studies, {counts['images']} images")
+
+
+@app.command("regions")
+def regions_verb(
+    dataset: Annotated[Path, typer.Argument(help="A dataset folder of CT, with reports.")],
+    out: Annotated[Path, typer.Option(help="The JSON file to write or to continue, for 'import ctrg-chest'.")],
+    endpoint: Annotated[str, typer.Option(help="OpenAI-compatible endpoint; it gets the reports.")],
+    model: Annotated[str, typer.Option(help="The endpoint's model.")],
+    allow_remote: AllowRemote = False,
+    attempts: Annotated[int, typer.Option(help="Answers asked for about a study, at most.", min=1, max=20)] = 3,
+    overwrite: Overwrite = False,
+) -> None:
+    """Have a chat model sort the sentences of CT reports by region, for --annotation of CTRG-Chest.
+
+    A stopped job continues. Exit code 2 if no study has texts.
+    """
+    from radweave.cli.options import bar
+    from radweave.core.chat import ENDPOINT_KEY, HttpChat, key_of, refuse_address
+    from radweave.data.regions import write_regions
+
+    refuse_address(endpoint, field="--endpoint", allow_remote=allow_remote, option="--allow-remote")
+    chat = HttpChat(endpoint, model, key_of(ENDPOINT_KEY), allow_remote=allow_remote)
+    with resumable("the same command goes on where it was"), bar("sorting reports") as progress:
+        done = write_regions(dataset, out, chat, attempts=attempts, overwrite=overwrite, progress=progress)
+    typer.echo(f"{printable(out)}: {len(done.texts)} of {done.reports} studies have texts by region")
+    typer.echo(f"  in no region: {done.in_no_region} of {done.sentences} sentences")
+    for reason, count in done.failed.items():
+        print(f"failed: {count} x {printable(reason)}", file=sys.stderr)
+    if not done.texts:
+        raise typer.Exit(2)
 
 
 @app.command("check")

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from radweave.cli.options import MAX_RESAMPLES, MAX_SEED, MAX_STUDIES
+from radweave.cli.options import MAX_RESAMPLES, MAX_SEED, MAX_STUDIES, AllowRemote
 from radweave.core.ontology import LABEL_SETS, NETWORKS
 
 LABELERS = f"{', '.join(LABEL_SETS)} (rule-based), {', '.join(NETWORKS)} (with --weights)"
@@ -41,9 +41,6 @@ Judge = Annotated[
     ),
 ]
 JudgeModel = Annotated[str, typer.Option(help="The endpoint's model.")]
-AllowRemote = Annotated[
-    bool, typer.Option("--allow-remote", help="Let the endpoint be on another machine, so that reports leave this one.")
-]
 Seed = Annotated[int, typer.Option(help="Seed of everything random.", min=0, max=MAX_SEED)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 _FIELDS = ("study", "hyp", "ref")

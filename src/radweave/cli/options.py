@@ -48,6 +48,9 @@ Epochs = Annotated[
 RunFolder = Annotated[Path, typer.Argument(help="A run folder.")]
 Out = Annotated[Path, typer.Option("--out", help="Where to write.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
+AllowRemote = Annotated[
+    bool, typer.Option("--allow-remote", help="Let the endpoint be on another machine, so that reports leave this one.")
+]
 DataInstead = Annotated[Path | None, typer.Option("--data", help="A dataset folder instead of images.")]
 SplitName = Annotated[str, typer.Option("--split", help="Split of the dataset.")]
 Force = Annotated[bool, typer.Option("--force", help="Report on a doubtful image, or one of another kind.")]

@@ -1,6 +1,6 @@
 """A client of chat endpoints in OpenAI's form, as vLLM, SGLang, TGI, Ollama and clouds serve them.
 
-chat = HttpChat("http://127.0.0.1:8000/v1", "medgemma", key_of("RADWEAVE_ENDPOINT_KEY"))
+chat = HttpChat("http://127.0.0.1:8000/v1", "medgemma", key_of(ENDPOINT_KEY))
 answer = chat.ask([{"role": "user", "content": [text_part("Describe the image."), image_part(image)]}])
 
 A request has messages, images as data URLs, and settings of the decoding: no id, no file name, no name of a user. It
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 LOGGER: Final = logging.getLogger(__name__)
 Messages = Sequence[Mapping[str, object]]
 """Turns with ``role`` and ``content``, a text or a list of parts."""
+ENDPOINT_KEY: Final = "RADWEAVE_ENDPOINT_KEY"
+"""The environment variable with the key of an endpoint: it stands in no file and no message."""
 _MOST_BYTES: Final = 4 << 20
 _LONGEST_WAIT_S: Final = 600.0
 """Limit of a wait between tries, also of one that the server asks for."""

@@ -6,7 +6,8 @@ HU and no spacing; what is read here is the converted release with one NIfTI vol
 
 Texts by region, which DiffVP had a language model write from the reports (Appendix A.1: Qwen-14B, ten regions), are not
 published; they come in ``options.annotation``: JSON, study id -> region -> text, or a table with a row for each
-sentence (``id``, ``Anatomy``, ``Sentence``), as RadGenome-ChestCT has. ``target=regions`` makes them the text to learn.
+sentence (``id``, ``Anatomy``, ``Sentence``), as RadGenome-ChestCT has. ``target=regions`` makes them the text to learn,
+and ``radweave.data.regions`` writes such a file by a chat model.
 
 Source: Tang et al., "Work like a doctor: unifying scan localizer and dynamic generator for automated CT report
 generation", Expert Systems with Applications, 2024.
@@ -43,7 +44,7 @@ def open_source(source: Path, options: ImportOptions) -> Source:
         raise InputError("not a CTRG annotation file", file=annotation, expected="lists under train and val")
     root = options.images or annotation.parent
     volumes = _find_volumes(root)
-    regions = {} if options.annotation is None else _read_regions(options.annotation)
+    regions = {} if options.annotation is None else read_regions(options.annotation)
     if options.target == "regions" and not regions:
         expected = "--annotation FILE, JSON of study id -> region -> text or a table of id, Anatomy, Sentence"
         raise InputError(
@@ -87,8 +88,8 @@ def _stem(number: str) -> str:
     return next((number[: -len(suffix)] for suffix in _SUFFIXES if number.endswith(suffix)), number)
 
 
-def _read_regions(path: Path) -> dict[str, dict[str, str]]:
-    """Study -> region -> text.
+def read_regions(path: Path) -> dict[str, dict[str, str]]:
+    """Study -> region -> text; a study is named as in the annotation, or as imported (``ctrg_12``).
 
     Raises:
         InputError: for a file of another form.
@@ -136,11 +137,12 @@ def _raw_study(
     impression = entry.get("impression")
     file = volumes.get(stem)
     suffix = "" if file is None else next(s for s in _SUFFIXES if file.name.lower().endswith(s))
+    study_id = f"ctrg_{stem}"
     yield RawStudy(
-        study_id=f"ctrg_{stem}",
-        patient_id=f"ctrg_{stem}",
+        study_id=study_id,
+        patient_id=study_id,
         split=split,
         images=(RawImage(file, f"images/{stem}{suffix}", View.AXIAL, "ct"),) if file else (),
         sections=Sections(text_or_none(findings), text_or_none(impression) if isinstance(impression, str) else None),
-        regions=regions.get(stem, {}),
+        regions=regions.get(stem) or regions.get(study_id, {}),
     )

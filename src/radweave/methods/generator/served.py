@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from radweave.core.batch import Generation, VisionFeatures
 from radweave.core.chat import (
+    ENDPOINT_KEY,
     Budget,
     BudgetSpentError,
     ChatAnswer,
@@ -44,8 +45,6 @@ from radweave.core.storage import sha256_bytes, writing
 from radweave.methods.generator.network import Query
 from radweave.nn.decoding import DecodingConfig, Prefixes, Written
 
-KEY: Final = "RADWEAVE_ENDPOINT_KEY"
-"""The environment variable with the key of the endpoint: it stands in no file and no message."""
 _LONGEST_WORD: Final = 40
 """Characters per token of an answer from which on it cannot be the report that was asked for."""
 
@@ -289,7 +288,7 @@ class ServedWriter(nn.Module):
             self._chat = HttpChat(
                 settings.endpoint,
                 settings.name,
-                key_of(KEY),
+                key_of(ENDPOINT_KEY),
                 timeout_s=settings.timeout_s,
                 retries=settings.retries,
                 wait_s=settings.wait_s,
@@ -366,7 +365,7 @@ class ServedWriter(nn.Module):
             raise UnusableModelError(
                 f"the endpoint refuses: {error}",
                 field="model.endpoint",
-                expected=f"the model {self.settings.name} there, and a key in {KEY} where it asks for one",
+                expected=f"the model {self.settings.name} there, and a key in {ENDPOINT_KEY} where it asks for one",
             ) from None
         if in_a_row >= self.settings.give_up_after:
             raise UnusableModelError(
