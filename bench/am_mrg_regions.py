@@ -2,7 +2,8 @@
 
     python bench/am_mrg_regions.py RUN DATASET --figure regions.png [--regions 4] [--classes 8]
 
-One row per disease, its strongest regions of different training studies in boxes, each on its image. The pictures show
+One row per disease, its strongest regions of different training studies in boxes, each on its image. Activations are
+relative to a study's strongest, so most studies tie, and of these the first in the bank are shown. The pictures show
 training images: what is drawn from real data is a patient's.
 """
 
@@ -28,7 +29,7 @@ SIDE, LABEL = 192, 22
 
 
 def strongest(rows: tuple[dict[str, Any], ...], regions: int, classes: int) -> dict[str, list[dict[str, Any]]]:
-    """For the diseases with the most regions the strongest ones, each of another study."""
+    """For the diseases with the most regions the strongest ones, each of another study; equals in the bank's order."""
     by_disease = defaultdict(list)
     for row in rows:
         by_disease[row["disease"]].append(row)

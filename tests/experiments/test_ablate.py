@@ -119,6 +119,7 @@ def test_the_printed_table_has_floors_differences_and_the_paper(finished: Path) 
     assert "| views averaged: BLEU_4 |" in text
     assert "0.1500 | -0.0500" in text
     assert "NOT COMPLETE" not in text
+    assert "drafts: own decoder, greedy\n" in text
     assert r"\begin{tabular}" in (finished / "table.tex").read_text()
 
 
@@ -180,6 +181,35 @@ def test_silent_and_covered_inputs_are_marked_beside_f1() -> None:
     probe = {"inputs": inputs, "silent": ["input memory", "loss report.image"], "covered": ["input similar"]}
     assert exchange_costs(probe) == "image +0.2000, memory +0.0000 (silent), similar +0.0010 (covered)"
     assert exchange_costs({"refused": "no decoder"}) == exchange_costs(None) == "-"
+
+
+def test_the_notes_say_what_wrote_the_drafts(request_: AblationRequest) -> None:
+    utility = Row("by utility", run_of="full", decoding=("kind=expected_utility",))
+    rows = (
+        Row("full"),
+        Row("three beams", overrides=("decoding.num_beams=3",)),
+        Row("same", "views averaged"),
+        Row("drawn", overrides=("decoding.do_sample=true",)),
+        Row("broken", overrides=("model.no_such_part=1",)),
+        utility,
+    )
+
+    def record(*rows: Row) -> dict[str, Any]:
+        table = Table(title="Drafts", reference=rows[0].label, rows=rows)
+        return ablate.ablation_record(make_plan(replace(request_, rows=()), table), {}, {})
+
+    def notes(record: dict[str, Any]) -> list[str]:
+        return [note for note in ablate.ablation_tables(record)[0].notes if note.startswith("drafts")]
+
+    assert notes(record(rows[0], rows[2], rows[4])) == ["drafts: own decoder, greedy"]
+    several = record(*rows)
+    assert notes(several) == [
+        "drafts: own decoder, greedy (full, same); own decoder, 3 beams (three beams);"
+        " own decoder, sampled (drawn); by utility (by utility)"
+    ]
+    for row in several["rows"]:
+        del row["drafts"]
+    assert notes(several) == [], "a record of an earlier version"
 
 
 def test_runs_of_another_table_are_taken_over(

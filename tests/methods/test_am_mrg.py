@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ from radweave.nn.hopfield import AttentionRuleConfig, Patterns
 from radweave.nn.memory.bank import Bank, load_bank, patient_code
 from radweave.nn.study_norm import OverStudies
 from radweave.nn.text_encoder import LsaTextEncoder
-from tests.toys import TOY_OVERRIDES, TOY_SIZES
+from tests.toys import ROOT, TOY_OVERRIDES, TOY_SIZES
 
 OVERRIDES = (*TOY_OVERRIDES, *TOY_SIZES["am_mrg"], "stages.report.epochs=1", "stages.report.select=loss")
 
@@ -300,6 +301,29 @@ def test_patterns_are_of_the_masked_image_and_the_seed_decides_which_stay(toy_da
         assert capped.count(name) == min(7, diseases.count(name)), name
     one, other = (build_visual_bank(replace(view, seed=seed), encoder, _score, config).rows for seed in (3, 4))
     assert one != other
+
+
+def test_the_figure_of_regions_shows_the_strongest_of_each_study() -> None:
+    """``bench/am_mrg_regions.py``: diseases with the most regions, one of each study, equals in the bank's order."""
+    spec = spec_from_file_location("am_mrg_regions", ROOT / "bench" / "am_mrg_regions.py")
+    assert spec is not None
+    assert spec.loader is not None
+    program = module_from_spec(spec)
+    spec.loader.exec_module(program)
+    mined = {
+        "Edema": [("c", 1.0)],
+        "Fracture": [("a", 0.6), ("b", 1.0), ("c", 1.0)],
+        "Effusion": [("b", 0.9), ("a", 0.7), ("b", 1.0), ("c", 0.8)],
+    }
+    rows = tuple(
+        {"disease": disease, "study_id": study, "activation": activation}
+        for disease, regions in mined.items()
+        for study, activation in regions
+    )
+    best = program.strongest(rows, regions=2, classes=2)
+    shown = [(name, [(row["study_id"], row["activation"]) for row in best[name]]) for name in best]
+    assert shown == [("Effusion", [("b", 1.0), ("c", 0.8)]), ("Fracture", [("b", 1.0), ("c", 1.0)])]
+    assert [len(regions) for regions in program.strongest(rows, regions=4, classes=8).values()] == [3, 3, 1]
 
 
 def test_reports_are_drawn_in_proportion_to_the_classes() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from radweave.core.errors import InputError
 from radweave.metrics.commands import CompareRequest, run_compare
-from radweave.metrics.phrases import matched_phrases
+from radweave.metrics.phrases import matched_phrases, shared_phrases
 
 REFERENCE = "Heart size is normal. A small left effusion is seen. No pneumothorax."
 
@@ -65,13 +66,51 @@ def test_the_share_is_that_of_words() -> None:
     assert matched_phrases("...", REFERENCE).share is None
 
 
+@pytest.mark.parametrize(
+    ("drafts", "shared"),
+    [
+        (
+            {"a": "The heart size is normal. No pneumothorax.", "b": "Now size is normal. A small left lung."},
+            [("Heart", "a"), ("size is normal", "ab"), ("A small left", "b"), ("No pneumothorax", "a")],
+        ),
+        ({"a": REFERENCE, "b": "Seen."}, [("Heart size is normal", "a"), ("A small left effusion is seen", "a"),
+                                          ("No pneumothorax", "a")]),
+        ({"a": "No pneumothorax."}, [("No pneumothorax", "a")]),
+        ({"a": "Clear.", "b": ""}, []),
+    ],
+)  # fmt: skip
+def test_the_reference_is_divided_by_the_systems_that_match_it(
+    drafts: dict[str, str], shared: list[tuple[str, str]]
+) -> None:
+    passages = shared_phrases(REFERENCE, {name: matched_phrases(draft, REFERENCE) for name, draft in drafts.items()})
+    assert [(one.text, "".join(one.systems)) for one in passages if one.systems] == shared
+    assert "".join(one.text for one in passages) == REFERENCE
+
+
+def test_a_phrase_that_the_reference_repeats_is_matched_once() -> None:
+    reference = "No new effusion. No new effusion."
+    passages = shared_phrases(reference, {"a": matched_phrases("no new effusion", reference)})
+    assert [one.text for one in passages if one.systems] == ["No new effusion"]
+    assert passages[0].systems == ("a",)
+
+
 def test_the_page_has_every_system_beside_the_reference(tmp_path: Path) -> None:
     compared(tmp_path, tmp_path / "out")
     page = (tmp_path / "out/phrases.html").read_text()
     assert page.count("<article") == page.count("<h3>Reference</h3>") == 2
     assert page.count("100 % of the words matched") == 2
-    assert "<mark" in page
     assert "<script" not in page
+    reference = page.partition("<article")[2].partition('<div class="texts">')[0]
+    both = ['<mark class="all">A small left effusion is seen</mark>', '<mark class="all">No pneumothorax</mark>']
+    assert re.findall(r"<mark.*?</mark>", reference) == [
+        '<mark class="some">Heart size is normal<sub>a</sub></mark>',
+        *both,
+    ]
+    assert re.search(r"\.all {[^}]*double", page)
+    assert re.search(r"\.some {[^}]*dashed", page)
+    legend = page.partition("<article")[0]
+    assert '<mark class="all">matched by every system</mark> (double line)' in legend
+    assert '<mark class="some">matched by some<sub>their names</sub></mark> (dashed line)' in legend
 
 
 def test_phrases_need_a_folder(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from radweave.core.study import RESEARCH_ONLY
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.engine.stages import TrainingWatch
+from radweave.experiments.bench_terms import drafted_by
 from radweave.experiments.one_run import (
     STOPPED,
     Task,
@@ -511,6 +512,7 @@ def _row(
         "run_of": row.row.run_of,
         "at_test": list(row.tasks[0].at_test) if row.tasks else [],
         "draws": row.row.draws,
+        "drafts": drafted_by(row.tasks[0].experiment(), row.tasks[0].decoding) if row.tasks else None,
         "refused": row.refused,
         "skipped": row.skipped,
         "metrics": metrics,
@@ -612,7 +614,7 @@ def _score_notes(record: Mapping[str, Any], shown: Sequence[str]) -> tuple[str, 
         f" data {dataset['fingerprint'][:12]}",
         "mean and standard deviation (n - 1) over training seeds; CE: uncertain is negative, No Finding left out",
     ]
-    notes += progress_notes(record)
+    notes += [*_drafts_notes(record), *progress_notes(record)]
     if "CIDEr" in shown:
         notes.append("CIDEr depends on the share of normal studies; 'radweave evaluate' has it on abnormal ones alone")
     if any(row["probe"] for row in record["rows"]):
@@ -626,6 +628,17 @@ def _score_notes(record: Mapping[str, Any], shown: Sequence[str]) -> tuple[str, 
     if record["note"]:
         notes.append(record["note"])
     return tuple(notes)
+
+
+def _drafts_notes(record: Mapping[str, Any]) -> list[str]:
+    """Writers of the drafts, with their rows where they differ; nothing for records that name none."""
+    labels: dict[str, list[str]] = {}
+    for row in record["rows"]:
+        if row.get("drafts"):
+            labels.setdefault(row["drafts"], []).append(row["label"])
+    if len(labels) < 2:
+        return [f"drafts: {writer}" for writer in labels]
+    return ["drafts: " + "; ".join(f"{writer} ({', '.join(rows)})" for writer, rows in labels.items())]
 
 
 def progress_notes(record: Mapping[str, Any]) -> list[str]:

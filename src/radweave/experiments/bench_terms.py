@@ -74,6 +74,16 @@ def terms_of(
     }
 
 
+def drafted_by(experiment: Experiment, decoding: Sequence[str] = ()) -> str:
+    """Writer of a row's drafts, by its terms: utility, or the method's own decoder with its kind of search."""
+    terms = terms_of(experiment, decoding)
+    if terms["beams"] == DASH:
+        return terms["drafts"]
+    if override(experiment.decoding, decoding).do_sample:
+        return f"{terms['drafts']}, sampled"
+    return f"{terms['drafts']}, " + ("greedy" if terms["beams"] == "1" else f"{terms['beams']} beams")
+
+
 UNKNOWN = "unknown"
 FOREIGN: Terms = {
     "drafts": "by another program",

@@ -1,14 +1,17 @@
 """Phrases that drafts of several systems share with one reference, highlighted side by side.
 
 Source: the figures of DAST (Fig. 3) and AM-MRG (Fig. 5 and 6), which colour matched phrases by hand. Here a phrase is
-matched if its words, without case and punctuation, stand in the reference in the same order without a gap.
+matched if its words, without case and punctuation, stand in the reference in the same order without a gap. As in
+AM-MRG's Fig. 6, the reference tells what every system matches from what some do.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from typing import TypeVar
 
 from radweave.core.study import RESEARCH_ONLY
 from radweave.metrics.pairs import Pair
@@ -17,6 +20,7 @@ SHORTEST = 3
 """Words of the shortest phrase that counts; a shorter one counts if it is a whole sentence of both."""
 _WORD = re.compile(r"\w+(?:['-]\w+)*")
 _SENTENCE_END = re.compile(r"[.!?]")
+Mark = TypeVar("Mark")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +33,24 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """A draft in passages, and the share of its words that stand in matched phrases; None for a draft without words."""
+    """A draft in passages.
+
+    Attributes:
+        share: share of its words that stand in matched phrases; None for a draft without words.
+        words: numbers of the reference's words that its phrases match, from 0.
+    """
 
     passages: tuple[Passage, ...]
     share: float | None
+    words: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPassage:
+    """A stretch of a reference, and the names of the systems whose drafts match it."""
+
+    text: str
+    systems: tuple[str, ...] = ()
 
 
 def matched_phrases(draft: str, reference: str, shortest: int = SHORTEST) -> Matched:
@@ -60,18 +78,43 @@ def matched_phrases(draft: str, reference: str, shortest: int = SHORTEST) -> Mat
         else:
             place += 1
     order = {where: number for number, where in enumerate(sorted({where for _, _, where in spans}), start=1)}
-    passages: list[Passage] = []
-    end = 0
-    for first, after, where in spans:
-        begin, stop = words[first][1], words[after - 1][2]
+    marks = [(words[first][1], words[after - 1][2], order[where]) for first, after, where in spans]
+    return Matched(
+        tuple(Passage(*one) for one in _divided(draft, marks, 0)),
+        sum(after - first for first, after, _ in spans) / len(words) if words else None,
+        frozenset(where + step for first, after, where in spans for step in range(after - first)),
+    )
+
+
+def shared_phrases(reference: str, matched: Mapping[str, Matched]) -> tuple[SharedPassage, ...]:
+    """Divide a reference by the systems that match it: name -> that system's draft, matched with this reference.
+
+    A passage is a run of words that the same systems match, within one sentence.
+    """
+    words = [
+        (word, tuple(name for name, draft in matched.items() if number in draft.words))
+        for number, word in enumerate(_words(reference))
+    ]
+    runs = [
+        (systems, [word for word, _ in run])
+        for (_, systems), run in groupby(words, key=lambda one: (one[0][3], one[1]))
+        if systems
+    ]
+    marks = [(run[0][1], run[-1][2], systems) for systems, run in runs]
+    return tuple(SharedPassage(*one) for one in _divided(reference, marks, ()))
+
+
+def _divided(text: str, marks: Iterable[tuple[int, int, Mark]], unmarked: Mark) -> list[tuple[str, Mark]]:
+    """Cut a text at marked stretches: (first character, character after the last, mark), in order."""
+    parts, end = [], 0
+    for begin, stop, mark in marks:
         if begin > end:
-            passages.append(Passage(draft[end:begin]))
-        passages.append(Passage(draft[begin:stop], order[where]))
+            parts.append((text[end:begin], unmarked))
+        parts.append((text[begin:stop], mark))
         end = stop
-    if end < len(draft):
-        passages.append(Passage(draft[end:]))
-    matched = sum(after - first for first, after, _ in spans)
-    return Matched(tuple(passages), matched / len(words) if words else None)
+    if end < len(text):
+        parts.append((text[end:], unmarked))
+    return parts
 
 
 def _words(text: str) -> list[tuple[str, int, int, int]]:
@@ -113,6 +156,8 @@ def _is_sentence(words: Sequence[tuple[str, int, int, int]], place: int, length:
 def phrases_page(systems: Mapping[str, Sequence[Pair]], studies: int) -> str:
     """An HTML page with at most so many studies, spread evenly: the reference, and each system's draft beneath it.
 
+    Phrases are marked in the drafts, and in the reference: those that every system matches, and those of some.
+
     Args:
         systems: name -> pairs, with the same references; studies are those of the first system.
         studies: at most so many studies.
@@ -122,18 +167,15 @@ def phrases_page(systems: Mapping[str, Sequence[Pair]], studies: int) -> str:
     first = next(iter(systems.values()))
     chosen = [first[number * len(first) // min(studies, len(first))] for number in range(min(studies, len(first)))]
     drafts = {name: {pair.study_id: pair.hyp for pair in pairs} for name, pairs in systems.items()}
-    shown = [
-        {
-            "id": pair.study_id,
-            "reference": pair.refs[0],
-            "drafts": [
-                (name, matched_phrases(texts[pair.study_id], pair.refs[0]))
-                for name, texts in drafts.items()
-                if pair.study_id in texts
-            ],
+    shown = []
+    for pair in chosen:
+        matched = {
+            name: matched_phrases(texts[pair.study_id], pair.refs[0])
+            for name, texts in drafts.items()
+            if pair.study_id in texts
         }
-        for pair in chosen
-    ]
+        reference = shared_phrases(pair.refs[0], matched)
+        shown.append({"id": pair.study_id, "reference": reference, "drafts": matched})
     environment = Environment(
         loader=PackageLoader("radweave", "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
