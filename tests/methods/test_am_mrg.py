@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +42,7 @@ from radweave.nn.hopfield import AttentionRuleConfig, Patterns
 from radweave.nn.memory.bank import Bank, load_bank, patient_code
 from radweave.nn.study_norm import OverStudies
 from radweave.nn.text_encoder import LsaTextEncoder
-from tests.toys import ROOT, TOY_OVERRIDES, TOY_SIZES
+from tests.toys import TOY_OVERRIDES, TOY_SIZES, bench_program
 
 OVERRIDES = (*TOY_OVERRIDES, *TOY_SIZES["am_mrg"], "stages.report.epochs=1", "stages.report.select=loss")
 
@@ -305,11 +304,7 @@ def test_patterns_are_of_the_masked_image_and_the_seed_decides_which_stay(toy_da
 
 def test_the_figure_of_regions_shows_the_strongest_of_each_study() -> None:
     """``bench/am_mrg_regions.py``: diseases with the most regions, one of each study, equals in the bank's order."""
-    spec = spec_from_file_location("am_mrg_regions", ROOT / "bench" / "am_mrg_regions.py")
-    assert spec is not None
-    assert spec.loader is not None
-    program = module_from_spec(spec)
-    spec.loader.exec_module(program)
+    program = bench_program("am_mrg_regions")
     mined = {
         "Edema": [("c", 1.0)],
         "Fracture": [("a", 0.6), ("b", 1.0), ("c", 1.0)],
