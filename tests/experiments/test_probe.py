@@ -563,6 +563,9 @@ def test_every_part_of_every_methods_tiny_preset_acts(method: str, phantoms: Dat
     folder = train(method, phantoms.path, tmp_path / "run", preset=preset, overrides=overrides)
     result = probe(restore(folder), phantoms.path, drafts=False)
     assert not departures(result, FLOORS[method], SILENT.get(method, {})), result.table()
+    shares = {one.name: one.gradient for one in result.losses if one.stage == "report"}
+    # Under equal weights DID's gradient is four to seven times the report's.
+    assert shares.get("did", 0.0) < 2 * shares["report"], result.table()
 
 
 # ----------------------------------------------------------------------------------------------- published presets
