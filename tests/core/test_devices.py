@@ -43,6 +43,23 @@ def test_a_device_of_another_package_has_its_own_arithmetic(monkeypatch: pytest.
             use_device("standin:1")
 
 
+@torch.inference_mode()
+def doubled(value: torch.Tensor) -> torch.Tensor:
+    return value * 2
+
+
+def test_what_a_function_decorated_before_computes_on_the_stand_in_can_be_trained_on() -> None:
+    """Modules that were imported earlier keep torch's own ``inference_mode`` in their decorators."""
+    with standing_in() as device:
+        weight = torch.ones(3, device=device, requires_grad=True)
+        result = doubled(torch.ones(3, device=device))
+        assert not result.is_inference()
+        (weight * result).sum().backward()
+        assert weight.grad is not None
+        assert weight.grad.tolist() == [2, 2, 2]
+    assert doubled(torch.ones(3)).is_inference()
+
+
 def test_the_stand_in_device_refuses_mixed_devices_like_cuda() -> None:
     """Else what passes on it would say nothing."""
     with standing_in() as device:

@@ -128,9 +128,7 @@ def test_tiny_presets_for_radiographs_learn_to_write_by_one_recipe() -> None:
 
 
 @pytest.mark.parametrize("method", ["am_mrg", "dast", "diffvp", "vdgen"])
-def test_a_small_decoder_that_learns_no_more_with_images_learned_from_text_until_its_loss_fell_no_further(
-    method: str,
-) -> None:
+def test_decoders_of_small_learn_language_to_a_plateau(method: str) -> None:
     stages = resolve(method, "small", ()).named_stages()
     assert stages["report"].trained.get("language_model", "frozen") != "full"
     assert stages["language"].trained["language_model"] in ("full", "base")
