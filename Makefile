@@ -119,7 +119,7 @@ fuzz: $(READY)
 mutants: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/planted/plant.py
 
-# The start weights that the package brings: docs/phantom_encoder.md. Minutes on two cores; the hash it prints goes into start.py.
+# The start weights that the package brings: docs/phantom_encoder.md. Minutes on two cores for each; the hashes it prints go into nn/vision/pretrained.py.
 ENCODER ?= runs/encoder
 encoder: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python bench/make_encoder.py $(ENCODER)

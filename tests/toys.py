@@ -119,6 +119,7 @@ TOY_SIZES: dict[str, Sequence[str]] = {
     ),
     "diffvp": (
         "data.ct.size=[8,16,16]",
+        "stages.encoder.epochs=0",
         "stages.vision.epochs=1",
         "stages.diagnosis.epochs=1",
         "stages.latents.epochs=1",
@@ -127,6 +128,7 @@ TOY_SIZES: dict[str, Sequence[str]] = {
         "model.pool.contamination=1.0",
         # An E that was hardly trained names nothing.
         "model.diagnosis.prior=0.001",
+        "model.vision_encoder.start=nothing",
         "model.vision_encoder.widths=[4,4,8,8]",
         "model.resampler.num_latents=8",
         "model.resampler.dim=32",
@@ -156,6 +158,7 @@ TOY_CT_OVERRIDES = (
     "data.ct.size=[8,16,16]",
     "data.max_tokens=40",
     "data.tokenizer.vocab_size=300",
+    "model.vision_encoder.start=nothing",
     "model.vision_encoder.widths=[4,4,8,8]",
     *(option for option in TOY_SIZES["baseline"] if "vision_encoder" not in option),
     "stages.report.batch_size=8",

@@ -235,12 +235,8 @@ def test_cached_features_equal_those_of_the_frozen_encoder(run: Run, toy_ct_data
 def test_a_stage_with_a_frozen_encoder_computes_features_once_and_learns_the_same(
     toy_ct_dataset: Dataset, tmp_path: Path
 ) -> None:
-    frozen = [
-        *TOY_CT_OVERRIDES,
-        "stages.report.finetune.vision_encoder=frozen",
-        "stages.report.augment=false",
-        "stages.report.max_steps=2",
-    ]
+    # A seed of its own: other runs keep the features of their encoders too.
+    frozen = [*TOY_CT_OVERRIDES, "seed=7", "stages.report.max_steps=2"]
     losses, stores = [], []
     for name, keep in (("fresh", "false"), ("kept", "true")):
         overrides = [*frozen, f"data.keep_features={keep}"]

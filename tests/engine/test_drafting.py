@@ -160,7 +160,7 @@ def test_a_method_of_memories_alone_cannot_be_exported_without_them(toy_dataset:
 
 
 def test_scans_are_drafted_too(toy_ct_dataset: Dataset, tmp_path: Path) -> None:
-    options = [*TOY_CT_OVERRIDES, "stages.vision.epochs=0"]
+    options = [*TOY_CT_OVERRIDES, "stages.encoder.epochs=0"]
     out = train("baseline", toy_ct_dataset.path, tmp_path / "run", preset="tiny-ct", overrides=options)
     run = restore(out)
     assert all(text for text, _ in drafts(run, prepared_examples(run, toy_ct_dataset)))

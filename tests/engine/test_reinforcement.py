@@ -641,7 +641,7 @@ def test_scans_are_rewarded_through_adapters_and_a_killed_run_resumes_to_the_sam
     toy_ct_dataset: Dataset, tmp_path: Path
 ) -> None:
     options = [
-        *TOY_CT_OVERRIDES, "model.language_model.lora=lora", "stages.vision.epochs=1", "stages.report.max_steps=1",
+        *TOY_CT_OVERRIDES, "model.language_model.lora=lora", "stages.encoder.epochs=1", "stages.report.max_steps=1",
         "stages.reward.epochs=2", "stages.reward.batch_size=4", "stages.reward.samples=3", "stages.reward.max_steps=4",
         "stages.reward.checkpoint_every=1", "stages.reward.finetune.language_model=lora", "stages.reward.select=last",
     ]  # fmt: skip

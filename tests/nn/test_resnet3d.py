@@ -17,8 +17,8 @@ from radweave.nn.vision import ResNet3dConfig, VisionEncoderConfig
 from radweave.nn.vision.resnet3d import (
     MEDICALNET_18,
     MEDICALNET_34,
+    PHANTOM_ENCODER_3D,
     R3D_18,
-    TINY_RESNET3D,
     Layout,
     ResidualBlock,
     ResNet3dEncoder,
@@ -169,7 +169,7 @@ def test_tokens_are_in_depth_row_column_order() -> None:
 
 def test_gradients_reach_every_weight_and_evaluation_is_deterministic() -> None:
     torch.manual_seed(0)
-    encoder = TINY_RESNET3D.build(0)
+    encoder = PHANTOM_ENCODER_3D.build(0)
     volumes = torch.rand(2, 1, 32, 32, 32)
     tokens = encoder(volumes).tokens
     (tokens * torch.randn(tokens.shape)).sum().backward()
@@ -236,10 +236,10 @@ def test_a_published_checkpoint_gives_the_same_features(source: str, config: Res
 
 
 def test_files_without_batch_counters_load(tmp_path: Path) -> None:
-    encoder = TINY_RESNET3D.build(0)
+    encoder = PHANTOM_ENCODER_3D.build(0)
     published = {k: v for k, v in published_names(encoder, "medicalnet").items() if "num_batches" not in k}
     save_file(packed(published), tmp_path / "weights.safetensors")
-    loaded = override(TINY_RESNET3D, [f"path={tmp_path}"]).build(0)
+    loaded = override(PHANTOM_ENCODER_3D, [f"path={tmp_path}"]).build(0)
     assert torch.equal(loaded.stem[0].weight, encoder.stem[0].weight)
 
 
@@ -257,11 +257,11 @@ def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_restored_run_needs_no_checkpoint(tmp_path: Path) -> None:
-    encoder = TINY_RESNET3D.build(0)
+    encoder = PHANTOM_ENCODER_3D.build(0)
     scrambled(encoder)
     folder = tmp_path / "vision_encoder"
     encoder.architecture.save_pretrained(str(folder))
-    restored = override(TINY_RESNET3D, [f"path={tmp_path / 'gone.pth'}"]).build(0, saved=folder).eval()
+    restored = override(PHANTOM_ENCODER_3D, [f"path={tmp_path / 'gone.pth'}"]).build(0, saved=folder).eval()
     restored.load_state_dict(encoder.state_dict())
     volumes = torch.rand(1, 1, 16, 16, 16)
     assert torch.equal(restored(volumes).tokens, encoder(volumes).tokens)
@@ -269,10 +269,10 @@ def test_a_restored_run_needs_no_checkpoint(tmp_path: Path) -> None:
 
 def test_it_is_chosen_by_its_kind_and_images_and_shrinking_widths_are_refused() -> None:
     class Part(Config):
-        vision_encoder: VisionEncoderConfig = TINY_RESNET3D
+        vision_encoder: VisionEncoderConfig = PHANTOM_ENCODER_3D
 
     assert override(Part(), ["vision_encoder=vit", "vision_encoder=resnet3d"]).vision_encoder == ResNet3dConfig()
     with pytest.raises(InputError, match="takes volumes"):
-        TINY_RESNET3D.build(0)(torch.rand(1, 1, 32, 32))
+        PHANTOM_ENCODER_3D.build(0)(torch.rand(1, 1, 32, 32))
     with pytest.raises(InputError, match="must not shrink"):
-        override(TINY_RESNET3D, ["widths=[8, 16, 8, 8]", "shortcut=zeros"])
+        override(PHANTOM_ENCODER_3D, ["widths=[8, 16, 8, 8]", "shortcut=zeros"])

@@ -40,6 +40,7 @@ from radweave.nn.prompt import PromptFormat, PromptTemplate
 from radweave.nn.text_encoder import TextEncoderConfig, TextPart
 from radweave.nn.vision import VISION_RECORDS, AnyVisionConfig, VisionEncoderConfig, VisionPart
 from radweave.nn.vision.pretrained import STATED
+from radweave.nn.vision.resnet3d import PHANTOM_ENCODER_3D
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -407,8 +408,6 @@ TINY_CT = TINY_XRAY.model_copy(
         "augmentation": LightAugmentation(contrast=0.04),
     }
 )
-MANY_FINDINGS = ExpectedUtilityConfig(further_findings=6)
-"""Drafts of scans, whose reports state more findings than those of radiographs."""
 SMALL_XRAY = DataConfig(
     image_size=224, max_tokens=128, tokenizer=BpeTokenizerConfig(vocab_size=8000), augmentation=LightAugmentation()
 )
@@ -433,7 +432,7 @@ LANGUAGE = StageConfig(finetune=full("language_model"), losses={"text": 1.0}, ep
 WORDS = StageConfig(finetune=full("vision_encoder", "word_head"), losses={"words": 1.0}, epochs=0)
 
 
-# The first stage of the tiny presets for radiographs, the same for every method, so that the runs of all of them on a
+# The first stage of the tiny presets, the same for every method, so that the runs of all of them on a
 # data set train it once; see docs/phantom_encoder.md.
 ENCODER_STAGE = StageConfig(
     finetune=full("vision_encoder", "word_head"),
@@ -447,7 +446,7 @@ ENCODER_STAGE = StageConfig(
 )
 
 
-# The last stage of the tiny presets for radiographs, the same for every method and so for every row of a table:
+# The last stage of the tiny presets, the same for every method and so for every row of a table:
 # docs/engine.md, "Decoders that state findings", has what it was chosen by.
 REPORT_EPOCHS, REPORT_PATIENCE, REPORT_BATCH, ABNORMAL_WEIGHT = 16, 4, 8, 4.0
 SINGLE_INPUT = 0.4
@@ -503,6 +502,32 @@ class DiseaseFirstStages(EncoderFirstStages):
     report: StageConfig
 
 
+MANY_FINDINGS = ExpectedUtilityConfig(further_findings=6)
+"""Drafts of scans, whose reports state more findings than those of radiographs."""
+SCAN_LANGUAGE_EPOCHS = 12
+AnyExperiment = TypeVar("AnyExperiment", bound=Experiment)
+
+
+def for_scans(plain: AnyExperiment, **model: Config) -> AnyExperiment:
+    """A tiny preset for radiographs turned into one for scans, whose reports are longer and fewer: parts and stages
+    stay, but for the encoder, the parts in ``model``, and more passes over text where there are any.
+    """
+    stages = plain.stages
+    language = stages.named().get("language")
+    if language is not None and language.epochs:
+        longer = language.model_copy(update={"epochs": SCAN_LANGUAGE_EPOCHS})
+        stages = stages.model_copy(update={"language": longer})
+    utility = plain.decoding.expected_utility.model_copy(update={"further_findings": MANY_FINDINGS.further_findings})
+    return plain.model_copy(
+        update={
+            "data": TINY_CT,
+            "model": plain.model.model_copy(update={"vision_encoder": PHANTOM_ENCODER_3D, **model}),
+            "stages": stages,
+            "decoding": plain.decoding.model_copy(update={"max_new_tokens": 160, "expected_utility": utility}),
+        }
+    )
+
+
 def published(max_tokens: int) -> DataConfig:
     """Radiographs of 224 pixels, and the tokenizer of the language model's checkpoint."""
     return DataConfig(image_size=224, max_tokens=max_tokens, tokenizer=PretrainedTokenizerConfig())
@@ -531,7 +556,3 @@ def stage(
 def warm(learning_rate: float, warmup_steps: int, final_ratio: float = 0.05) -> OptimizerConfig:
     """A learning rate that is reached after some steps and then decays."""
     return OptimizerConfig(learning_rate=learning_rate, warmup_steps=warmup_steps, final_ratio=final_ratio)
-
-
-SCAN_STAGE = stage(full("vision_encoder", "word_head"), {"words": 1.0}, warm(1e-3, 50), epochs=18)
-"""The first stage of tiny presets for scans, whose encoders start from nothing."""

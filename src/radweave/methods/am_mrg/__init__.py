@@ -12,13 +12,11 @@ from radweave.methods.am_mrg.model import AmMrgExperiment, AmMrgModelConfig
 from radweave.methods.am_mrg.regions import RegionConfig
 from radweave.methods.experiment import (
     ENCODER_STAGE,
-    MANY_FINDINGS,
     R2GENGPT_DECODING,
-    SCAN_STAGE,
     SMALL_XRAY,
-    TINY_CT,
     TINY_XRAY,
     DiseaseFirstStages,
+    for_scans,
     language_stage,
     published,
     report_stage,
@@ -34,7 +32,6 @@ from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, PretrainedLangua
 from radweave.nn.text_encoder import LsaTextEncoderConfig, PretrainedTextEncoderConfig
 from radweave.nn.vision import SwinConfig, ViTConfig
 from radweave.nn.vision.pretrained import PHANTOM_ENCODER
-from radweave.nn.vision.resnet3d import TINY_RESNET3D
 from radweave.nn.vision.vim import MAMBAXRAY_LARGE
 
 # R2GenGPT's words around the slots, as in the paper's code; the instruction itself is the paper's (Sec. III-D).
@@ -82,24 +79,11 @@ def tiny() -> AmMrgExperiment:
 
 
 def tiny_ct() -> AmMrgExperiment:
-    """``tiny`` with a 3D encoder, for scans. Regions are mined on 2D maps: there is no V-Hopfield."""
-    plain, fast = tiny(), warm(2e-3, 50)
-    changes = {
-        "vision_encoder": TINY_RESNET3D,
-        "word_head": LinearWordHeadConfig(),
-        "visual_memory": NoVisualMemoryConfig(),
-    }
+    """``tiny`` for scans of 32 x 64 x 64 voxels. Regions are mined on 2D maps: there is no V-Hopfield."""
+    scans = for_scans(tiny(), visual_memory=NoVisualMemoryConfig())
     second = {name: how for name, how in STAGE_TWO.items() if name != "visual_memory"}
-    return AmMrgExperiment(
-        data=TINY_CT,
-        model=plain.model.model_copy(update=changes),
-        stages=DiseaseFirstStages(
-            encoder=SCAN_STAGE,
-            disease=stage(STAGE_ONE, DISEASE, warm(5e-4, 50), epochs=8),
-            language=stage(LANGUAGE, IN_CONTEXT, fast, epochs=8, augment=False),
-            report=stage(second | LANGUAGE, REPORT, warm(1e-3, 100), epochs=8, augment=False),
-        ),
-        decoding=DecodingConfig(max_new_tokens=160, expected_utility=MANY_FINDINGS),
+    return scans.model_copy(
+        update={"stages": scans.stages.model_copy(update={"report": report_stage(second | LANGUAGE, REPORT)})}
     )
 
 

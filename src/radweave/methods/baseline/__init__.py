@@ -9,13 +9,11 @@ from __future__ import annotations
 from radweave.methods.baseline.model import BaselineExperiment, BaselineModelConfig
 from radweave.methods.experiment import (
     ENCODER_STAGE,
-    MANY_FINDINGS,
     R2GENGPT_DECODING,
-    SCAN_STAGE,
     SMALL_XRAY,
-    TINY_CT,
     TINY_XRAY,
     VisionFirstStages,
+    for_scans,
     published,
     report_stage,
     stage,
@@ -29,7 +27,6 @@ from radweave.nn.heads import DenseHeadConfig, LinearWordHeadConfig
 from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, PretrainedLanguageModelConfig
 from radweave.nn.vision import SwinConfig
 from radweave.nn.vision.pretrained import PHANTOM_ENCODER
-from radweave.nn.vision.resnet3d import TINY_RESNET3D
 
 R2GENGPT_PROMPT = (
     "Human: <Img>{image}</Img> Generate a comprehensive and detailed diagnosis report for this chest xray image. "
@@ -57,21 +54,8 @@ def tiny() -> BaselineExperiment:
 
 
 def tiny_ct() -> BaselineExperiment:
-    """``tiny`` with a 3D encoder, for scans, of which there are fewer; their reports are longer. The language model has
-    as many passes as those of the other methods, which have a stage of language before.
-    """
-    plain = tiny()
-    stages = VisionFirstStages(
-        vision=SCAN_STAGE,
-        report=stage(READING_PARTS, REPORT, warm(2e-3, 100), epochs=16),
-    )
-    changes = {"vision_encoder": TINY_RESNET3D, "word_head": LinearWordHeadConfig()}
-    return BaselineExperiment(
-        data=TINY_CT,
-        model=plain.model.model_copy(update=changes),
-        stages=stages,
-        decoding=DecodingConfig(max_new_tokens=160, expected_utility=MANY_FINDINGS),
-    )
+    """``tiny`` for scans of 32 x 64 x 64 voxels."""
+    return for_scans(tiny())
 
 
 def small() -> BaselineExperiment:

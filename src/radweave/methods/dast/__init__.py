@@ -10,13 +10,11 @@ from radweave.methods.dast.model import DastExperiment, DastModelConfig
 from radweave.methods.dast.retrieval import DmsrConfig
 from radweave.methods.experiment import (
     ENCODER_STAGE,
-    MANY_FINDINGS,
-    SCAN_STAGE,
     SMALL_XRAY,
-    TINY_CT,
     TINY_XRAY,
     DiseaseFirstStages,
     as_written,
+    for_scans,
     language_stage,
     published,
     report_stage,
@@ -27,13 +25,12 @@ from radweave.methods.stage import full
 from radweave.methods.tables import read_tables
 from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.decoding import DecodingConfig
-from radweave.nn.heads import DenseHeadConfig, LinearWordHeadConfig
+from radweave.nn.heads import DenseHeadConfig
 from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, PretrainedLanguageModelConfig
 from radweave.nn.query_transformer import DiseaseTokensConfig
 from radweave.nn.text_encoder import LsaTextEncoderConfig, PretrainedTextEncoderConfig
 from radweave.nn.vision import VMambaConfig
 from radweave.nn.vision.pretrained import PHANTOM_ENCODER
-from radweave.nn.vision.resnet3d import TINY_RESNET3D
 
 # The paper gives no prompt. The instruction is R2GenGPT's, which the paper builds on.
 EXEMPLAR_PROMPT = "The report of a similar chest X-ray reads: {exemplar}\n"
@@ -75,20 +72,8 @@ def tiny() -> DastExperiment:
 
 
 def tiny_ct() -> DastExperiment:
-    """``tiny`` with a 3D encoder, for scans."""
-    plain, fast = tiny(), warm(2e-3, 50)
-    changes = {"vision_encoder": TINY_RESNET3D, "word_head": LinearWordHeadConfig()}
-    return DastExperiment(
-        data=TINY_CT,
-        model=plain.model.model_copy(update=changes),
-        stages=DiseaseFirstStages(
-            encoder=SCAN_STAGE,
-            disease=plain.stages.disease,
-            language=stage(LANGUAGE, IN_CONTEXT, fast, epochs=8, augment=False),
-            report=stage(FUSION_SIDE | LANGUAGE, REPORT, warm(1e-3, 100), epochs=8, augment=False),
-        ),
-        decoding=DecodingConfig(max_new_tokens=160, expected_utility=MANY_FINDINGS),
-    )
+    """``tiny`` for scans of 32 x 64 x 64 voxels."""
+    return for_scans(tiny())
 
 
 def small() -> DastExperiment:

@@ -8,12 +8,11 @@ from __future__ import annotations
 from radweave.methods.experiment import (
     ALL_LINEAR,
     ENCODER_STAGE,
-    MANY_FINDINGS,
     SMALL_XRAY,
-    TINY_CT,
     TINY_XRAY,
     VisionFirstStages,
     as_written,
+    for_scans,
     language_stage,
     published,
     report_stage,
@@ -29,7 +28,6 @@ from radweave.nn.heads import DenseHeadConfig, LinearWordHeadConfig
 from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, LoraConfig, PretrainedLanguageModelConfig
 from radweave.nn.vision import SwinConfig
 from radweave.nn.vision.pretrained import PHANTOM_ENCODER
-from radweave.nn.vision.resnet3d import TINY_RESNET3D
 
 VDGEN_PROMPT = (
     "Human: <img> {image} </img> Generate a comprehensive and detailed diagnosis report for this chest X-ray image."
@@ -78,16 +76,8 @@ def tiny() -> VdgenExperiment:
 
 
 def tiny_ct() -> VdgenExperiment:
-    """``tiny`` with a 3D encoder, for scans."""
-    plain = tiny()
-    changes = {"vision_encoder": TINY_RESNET3D, "word_head": LinearWordHeadConfig()}
-    report = stage(REPORT_PARTS | {"language_model": "base"}, BALANCED_WEIGHTS, warm(1e-3, 100), epochs=8)
-    return VdgenExperiment(
-        data=TINY_CT,
-        model=plain.model.model_copy(update=changes),
-        stages=stages(report, vision=18, language=8),
-        decoding=DecodingConfig(max_new_tokens=160, expected_utility=MANY_FINDINGS),
-    )
+    """``tiny`` for scans of 32 x 64 x 64 voxels."""
+    return for_scans(tiny())
 
 
 def small() -> VdgenExperiment:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from radweave.methods.experiment import (
     ENCODER_STAGE,
-    MANY_FINDINGS,
     SMALL_XRAY,
-    TINY_CT,
     TINY_XRAY,
     DataConfig,
     as_written,
+    for_scans,
     published,
     report_stage,
     stage,
@@ -30,7 +29,6 @@ from radweave.nn.query_transformer import DiseaseTokensConfig
 from radweave.nn.text_pretraining import DiagnosisTextConfig
 from radweave.nn.vision import ResNetConfig, SwinConfig
 from radweave.nn.vision.pretrained import PHANTOM_ENCODER
-from radweave.nn.vision.resnet3d import TINY_RESNET3D
 
 __all__ = ["ABLATIONS", "PRESETS", "TABLES"]
 
@@ -87,18 +85,8 @@ def tiny() -> WeaveExperiment:
 
 
 def tiny_ct() -> WeaveExperiment:
-    """``tiny`` with 3D encoders, for scans, of which there are no classical descriptors."""
-    plain = tiny()
-    # Twice the passes of the others' first stage: their encoders go on learning with the reports, members are frozen.
-    words = stage(MEMBER_PARTS, WORDS, warm(1e-3, 50), epochs=36)
-    first = members_stage(words.model_copy(update={"select": "last"}))
-    report = stage(WRITING, REPORT, warm(2e-3, 50), epochs=8, augment=False)
-    return WeaveExperiment(
-        data=TINY_CT,
-        model=plain.model.model_copy(update={"vision_encoder": TINY_RESNET3D, "kernels": NoKernelsConfig()}),
-        stages=plain.stages.model_copy(update={"encoder": first, "report": report}),
-        decoding=by_utility(160, MANY_FINDINGS.further_findings),
-    )
+    """``tiny`` for scans of 32 x 64 x 64 voxels, of which there are no classical descriptors."""
+    return for_scans(tiny(), kernels=NoKernelsConfig())
 
 
 def small() -> WeaveExperiment:

@@ -6,6 +6,7 @@ there and its weights from the run, and needs the original checkpoint no more.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
@@ -21,36 +22,63 @@ from radweave.core.storage import sha256_file
 from radweave.core.study import Modality
 from radweave.nn.language_model import LoraConfig, LoraSetting, NoLoraConfig, adapt
 
-# Start weights that the package brings: an encoder trained on phantoms, without any patient. ``make encoder`` makes the
-# file again (bench/make_encoder.py); docs/phantom_encoder.md has its training and its gain.
+# Start weights that the package brings: encoders trained on phantoms, without any patient. ``make encoder`` makes the
+# files again (bench/make_encoder.py); docs/phantom_encoder.md has their training and their gain.
 
 
 Start = Literal["nothing", "phantom"]
 FIELD: Final = "vision_encoder.start"
-WEIGHTS: Final = Path(__file__).with_name("phantom_encoder.safetensors")
-SHA256: Final = "db50d84dbedcf6845b83e38ff81696547e036de12839369bb67de9588ba5aeaf"
 STATED: Final = "encoder starts from weights trained on synthetic phantoms (shipped with the package; no patient data)"
 """Statement of such a start in the card and the log of a run."""
 
 
-def load_start(network: nn.Module, path: Path = WEIGHTS, sha256: str = SHA256) -> None:
-    """Fill a network with the start weights.
+@dataclass(frozen=True, slots=True)
+class StartWeights:
+    """A file of start weights beside this one, and the hash that it must have."""
 
-    Raises:
-        InputError: if the file is not the one that belongs to this version, or the network is of another shape.
-    """
-    from safetensors.torch import load_file
+    name: str
+    sha256: str
 
-    if not path.is_file() or sha256_file(path) != sha256:
-        raise InputError(
-            "the start weights are not those of this version", file=path, field=FIELD, got="phantom", expected="nothing"
-        )
-    saved, wanted = load_file(str(path)), network.state_dict()
-    if {name: value.shape for name, value in saved.items()} != {name: value.shape for name, value in wanted.items()}:
-        raise InputError(
-            "the start weights are of another shape", field=FIELD, got="phantom", expected="nothing, for other sizes"
-        )
-    network.load_state_dict({name: value.to(wanted[name].dtype) for name, value in saved.items()})
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return Path(__file__).with_name(self.name)
+
+    def load_into(self, network: nn.Module) -> None:
+        """Fill a network with the start weights.
+
+        Raises:
+            InputError: if the file is not the one that belongs to this version, or the network is of another shape.
+        """
+        from safetensors.torch import load_file
+
+        if not self.path.is_file() or sha256_file(self.path) != self.sha256:
+            raise InputError(
+                "the start weights are not those of this version",
+                file=self.path,
+                field=FIELD,
+                got="phantom",
+                expected="nothing",
+            )
+        saved, wanted = load_file(str(self.path)), network.state_dict()
+        if {name: value.shape for name, value in saved.items()} != {
+            name: value.shape for name, value in wanted.items()
+        }:
+            raise InputError(
+                "the start weights are of another shape",
+                field=FIELD,
+                got="phantom",
+                expected="nothing, for other sizes",
+            )
+        network.load_state_dict({name: value.to(wanted[name].dtype) for name, value in saved.items()})
+
+
+RADIOGRAPHS: Final = StartWeights(
+    "phantom_encoder.safetensors", "db50d84dbedcf6845b83e38ff81696547e036de12839369bb67de9588ba5aeaf"
+)
+SCANS: Final = StartWeights(
+    "phantom_encoder_3d.safetensors", "27488c1ca9058b16129812ad3f9cd32495ef4fe0b2c5b40b5cb10d3880a7eb51"
+)
 
 
 def is_empty(network: nn.Module) -> bool:
@@ -163,7 +191,7 @@ class ResNetConfig(Config):
         }
         backbone = _backbone(ResNetModel, HFConfig, self.path, saved, sizes)
         if self.path is None and self.start == "phantom" and saved is None and not is_empty(backbone):
-            load_start(backbone)
+            RADIOGRAPHS.load_into(backbone)
         # Convolutions run 1.4 times as fast on a CPU where channels lie last in memory.
         backbone.to(memory_format=torch.channels_last)
         return _wrap(backbone, backbone.config.hidden_sizes[-1], self.lora)

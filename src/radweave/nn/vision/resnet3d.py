@@ -33,7 +33,7 @@ from radweave.core.config import Channels, Config, Width
 from radweave.core.errors import InputError
 from radweave.core.study import Modality
 from radweave.nn.language_model import LoraSetting, NoLoraConfig, adapt
-from radweave.nn.vision.pretrained import Triple, pixel_statistics
+from radweave.nn.vision.pretrained import SCANS, Start, Triple, is_empty, pixel_statistics
 from radweave.nn.vision.weights import Shape, load_published
 
 # Convolutions over volumes that can be trusted in bfloat16 on a CPU.
@@ -172,7 +172,8 @@ class ResNet3dConfig(Config):
 
     ``path`` loads published weights of just these sizes: MedicalNet's (one channel, ``layout`` "medicalnet",
     ``shortcut`` "zeros" for 18 and 34 layers) or torchvision's r3d_18 (three channels, ``layout`` "r3d"). It is a
-    file or a folder with one: safetensors, or a torch file. ``widths`` are the widths of the stages' 3 x 3 x 3
+    file or a folder with one: safetensors, or a torch file. Without it ``start`` fills what the package brings for
+    ``PHANTOM_ENCODER_3D``: weights of synthetic phantoms. ``widths`` are the widths of the stages' 3 x 3 x 3
     convolutions; 50 layers put out four times as many channels.
     """
 
@@ -186,6 +187,7 @@ class ResNet3dConfig(Config):
     widths: tuple[Width, Width, Width, Width] = (64, 128, 256, 512)
     layout: Layout = "hara"
     shortcut: Shortcut = "projection"
+    start: Start = "nothing"
     lora: LoraSetting = NoLoraConfig()
 
     @model_validator(mode="after")
@@ -225,6 +227,8 @@ class ResNet3dConfig(Config):
         if self.path is not None and saved is None:
             ignored = ("fc.", "conv_seg.")
             encoder.left_aside = load_published(encoder, self.path, rename_published, ignored)
+        if self.path is None and self.start == "phantom" and saved is None and not is_empty(encoder):
+            SCANS.load_into(encoder)
         # Convolutions run 1.5 times as fast on a CPU where channels lie last in memory.
         encoder.to(memory_format=torch.channels_last_3d)  # type: ignore[call-overload]
         adapt(encoder, self.lora)
@@ -263,7 +267,7 @@ def _initialise_convolution(module: nn.Module) -> None:
 MEDICALNET_18 = ResNet3dConfig(layout="medicalnet", shortcut="zeros")
 MEDICALNET_34 = ResNet3dConfig(layout="medicalnet", shortcut="zeros", depth=34)
 R3D_18 = ResNet3dConfig(layout="r3d", channels=3)
-TINY_RESNET3D = ResNet3dConfig(layout="medicalnet", widths=(16, 32, 48, 64))
+PHANTOM_ENCODER_3D = ResNet3dConfig(layout="medicalnet", widths=(16, 32, 48, 64), start="phantom")
 """The encoder of the tiny presets for CT: a stride of 8 along every axis, 4 x 8 x 8 tokens of 32 x 64 x 64 voxels."""
 
 
