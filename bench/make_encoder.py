@@ -101,6 +101,7 @@ def make(start: Start, work: Path, jobs: int) -> None:
     }
     path = start.weights.path
     save_file(encoder, str(path))
+    path.chmod(0o644)
     print(f"{path.name}: {path.stat().st_size:,} bytes, SHA-256 {sha256_file(path)}")
 
 

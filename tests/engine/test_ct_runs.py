@@ -262,7 +262,7 @@ def test_methods_of_radiographs_train_and_draft_on_scans(method: str, toy_ct_dat
         Predictor.of(run, decoding=options).report(first_scan(toy_ct_dataset))
         for options in ([OWN_DECODER], ["kind=expected_utility"])
     )
-    if method != "vdgen":  # its head has words alone
+    if method != "vdgen":  # it has no head of its own that an own draft would show
         assert set(written.evidence["class_probabilities"]) == set(run.card.classes)
     for values in written.evidence.get("attention_maps", {}).values():
         assert np.asarray(values).ndim == 4, "one view, and a map over depth, height and width"

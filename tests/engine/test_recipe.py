@@ -115,11 +115,19 @@ def test_two_ways_to_say_how_often_a_study_is_drawn_are_refused() -> None:
         resolve("baseline", "tiny", ["stages.report.balance=0.5", "stages.report.mixture.iu-xray=1.0"])
 
 
-def test_tiny_presets_for_radiographs_learn_to_write_by_one_recipe() -> None:
-    names = {"diffvp": "tiny-xray"}
-    methods = ("baseline", "am_mrg", "dast", "diffrgennet", "diffvp", "vdgen", "weave")
-    recipes = [list(resolve(method, names.get(method, "tiny"), ()).named_stages().values())[-1] for method in methods]
+@pytest.mark.parametrize("kind", ["radiographs", "scans"])
+def test_tiny_presets_learn_to_see_and_to_write_by_one_recipe(kind: str) -> None:
+    names = {"diffvp": "tiny" if kind == "scans" else "tiny-xray"}
+    usual = "tiny-ct" if kind == "scans" else "tiny"
+    methods = ("baseline", "am_mrg", "dast", "diffvp", "vdgen", "weave", *(("diffrgennet",) if usual == "tiny" else ()))
+    stages = [resolve(method, names.get(method, usual), ()).named_stages() for method in methods]
+    recipes = [list(one.values())[-1] for one in stages]
     own = {"finetune", "losses", "withheld"}
+    encoders = [one["encoder"] for method, one in zip(methods, stages, strict=True) if method != "weave"]
+    assert all(encoder == encoders[0] and encoder.epochs for encoder in encoders)
+    texts = [one["language"].epochs for one in stages if "language" in one and one["language"].epochs]
+    assert len(texts) >= 4
+    assert set(texts) == {12 if kind == "scans" else 4}
     assert all(recipe.model_dump(exclude=own) == recipes[0].model_dump(exclude=own) for recipe in recipes)
     assert all("language_model" in recipe.trained and recipe.losses["report"] == 1 for recipe in recipes)
     assert recipes[0].abnormal_weight > 1

@@ -16,9 +16,10 @@ from radweave.core.errors import InputError
 from radweave.data.dataset import Dataset
 from radweave.engine.run_folder import hash_files, read_card, write_card
 from radweave.engine.train import train
-from radweave.inference.export import _is_local, export
+from radweave.inference.export import _is_local, export, licence_notes
 from radweave.methods.baseline.model import BaselineModel
 from radweave.nn.memory.bank import Bank, load_bank, patient_code, save_bank
+from radweave.nn.vision.pretrained import STATED
 from tests.command_line import file_size_limit
 from tests.command_line import radweave as run_command
 from tests.toys import TOY_OVERRIDES, TOY_SIZES, rewrite_card
@@ -83,6 +84,12 @@ def test_the_pages_of_an_export_describe_it(exported: Path) -> None:
     numbers = json.loads((exported / "preprocessing.json").read_text())
     assert (numbers["image_size"], numbers["levels"], numbers["label_set"]) == (32, 256, "chexpert14")
     assert len(numbers["classes"]) == 14
+
+
+def test_the_licence_page_names_start_weights_that_the_package_brings(exported: Path) -> None:
+    page = licence_notes(read_card(exported).model_copy(update={"starts_from": STATED}), {}, {}, {})
+    assert "trained on synthetic phantoms" in page
+    assert "trained from nothing" not in page
 
 
 @pytest.mark.parametrize("name", ["weights.safetensors", "config.yaml", "tokenizer/tokenizer.json", "README.md"])
@@ -177,7 +184,7 @@ KILL_LOOP = """
 import os, random, shutil, signal, sys, time
 from pathlib import Path
 import torch
-from radweave.inference.export import _is_local, export
+from radweave.inference.export import _is_local, export, licence_notes
 from radweave.engine.restore import restore
 
 torch.set_num_threads(1)  # no thread pool that a fork would lose

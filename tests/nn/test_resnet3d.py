@@ -235,8 +235,9 @@ def test_a_published_checkpoint_gives_the_same_features(source: str, config: Res
         assert loaded.left_aside == (f"{head}.bias", f"{head}.weight")
 
 
-def test_files_without_batch_counters_load(tmp_path: Path) -> None:
+def test_files_without_batch_counters_load_in_place_of_the_shipped_start(tmp_path: Path) -> None:
     encoder = PHANTOM_ENCODER_3D.build(0)
+    scrambled(encoder)
     published = {k: v for k, v in published_names(encoder, "medicalnet").items() if "num_batches" not in k}
     save_file(packed(published), tmp_path / "weights.safetensors")
     loaded = override(PHANTOM_ENCODER_3D, [f"path={tmp_path}"]).build(0)

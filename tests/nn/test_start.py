@@ -12,7 +12,8 @@ from torch import nn
 
 from radweave.core.errors import InputError
 from radweave.core.storage import sha256_file
-from radweave.nn.vision.pretrained import PHANTOM_ENCODER, RADIOGRAPHS, SCANS, StartWeights
+from radweave.methods import resolve
+from radweave.nn.vision.pretrained import PHANTOM_ENCODER, RADIOGRAPHS, SCANS, STATED, StartWeights
 from radweave.nn.vision.resnet3d import PHANTOM_ENCODER_3D
 
 ENCODERS = {"radiographs": (PHANTOM_ENCODER, RADIOGRAPHS), "scans": (PHANTOM_ENCODER_3D, SCANS)}
@@ -51,6 +52,13 @@ def test_a_file_that_was_changed_is_refused(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(StartWeights, "path", path)
     with pytest.raises(InputError, match="not those of this version"):
         RADIOGRAPHS.load_into(network(PHANTOM_ENCODER))
+
+
+@pytest.mark.parametrize("preset", ["tiny", "tiny-ct"])
+def test_a_run_says_its_start_unless_the_user_brings_a_checkpoint(preset: str) -> None:
+    assert resolve("baseline", preset, ()).stated_start == STATED
+    assert resolve("baseline", preset, ["model.vision_encoder.path=mine"]).stated_start is None
+    assert resolve("baseline", preset, ["model.vision_encoder.start=nothing"]).stated_start is None
 
 
 @pytest.mark.parametrize("kind", ENCODERS)

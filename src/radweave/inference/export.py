@@ -139,7 +139,14 @@ def licence_notes(
         memories: rows of each memory.
     """
     by_part = {part: licences.get(part, []) for part in sources}
-    return _page("licenses.md.j2", dataset=card.dataset.name, sources=sources, licences=by_part, memories=memories)
+    return _page(
+        "licenses.md.j2",
+        dataset=card.dataset.name,
+        sources=sources,
+        licences=by_part,
+        memories=memories,
+        start=card.starts_from,
+    )
 
 
 def _best_figures(figures: StageFigures) -> dict[str, Any] | None:

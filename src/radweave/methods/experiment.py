@@ -339,7 +339,9 @@ class Experiment(Config):
     @property
     def stated_start(self) -> str | None:
         """Statement about the weights that the encoder starts from, where the package brings them."""
-        return STATED if getattr(self.model.encoder, "start", "nothing") == "phantom" else None
+        encoder = self.model.encoder
+        starts = getattr(encoder, "start", "nothing") == "phantom" and encoder.path is None
+        return STATED if starts else None
 
     def reads_priors(self, decoding: DecodingConfig) -> bool:
         """True if the model reads a study's prior, or drafts with this decoding are told of it."""
@@ -509,8 +511,10 @@ AnyExperiment = TypeVar("AnyExperiment", bound=Experiment)
 
 
 def for_scans(plain: AnyExperiment, **model: Config) -> AnyExperiment:
-    """A tiny preset for radiographs turned into one for scans, whose reports are longer and fewer: parts and stages
-    stay, but for the encoder, the parts in ``model``, and more passes over text where there are any.
+    """A tiny preset for radiographs turned into one for scans, of which there are fewer and whose reports are longer.
+
+    The encoder is another, and so are the parts in ``model``; drafts are longer and state more findings; where there
+    are passes over text there are more. Everything else stays.
     """
     stages = plain.stages
     language = stages.named().get("language")

@@ -172,9 +172,9 @@ class ResNet3dConfig(Config):
 
     ``path`` loads published weights of just these sizes: MedicalNet's (one channel, ``layout`` "medicalnet",
     ``shortcut`` "zeros" for 18 and 34 layers) or torchvision's r3d_18 (three channels, ``layout`` "r3d"). It is a
-    file or a folder with one: safetensors, or a torch file. Without it ``start`` fills what the package brings for
-    ``PHANTOM_ENCODER_3D``: weights of synthetic phantoms. ``widths`` are the widths of the stages' 3 x 3 x 3
-    convolutions; 50 layers put out four times as many channels.
+    file or a folder with one: safetensors, or a torch file. Without it ``start=phantom`` loads weights of
+    synthetic phantoms that the package brings, which fit the sizes of ``PHANTOM_ENCODER_3D`` alone. ``widths`` are the
+    widths of the stages' 3 x 3 x 3 convolutions; 50 layers put out four times as many channels.
     """
 
     reads: ClassVar[Modality] = "ct"
