@@ -58,6 +58,7 @@ def test_a_dry_run_refuses_a_missing_path(override: str, field: str, toy_dataset
     assert "no such folder" in done.stderr
 
 
+@pytest.mark.long
 def test_a_limited_run_resumes_from_its_folder(toy_dataset: Dataset, tmp_path: Path) -> None:
     run, file = tmp_path / "run", tmp_path / "changes.yaml"
     file.write_text("stages: {report: {batch_size: 2}}\n")

@@ -115,6 +115,7 @@ def page_faults(way: str) -> tuple[str, int]:
     return retained, int(faults)
 
 
+@pytest.mark.long
 def test_keep_freed_pages_avoids_page_faults() -> None:
     retained, faults = page_faults("kept")
     if retained == "False":

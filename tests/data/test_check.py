@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import nibabel as nib
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -20,10 +21,19 @@ from typer.testing import CliRunner
 from radweave.cli.data import app
 from radweave.core.study import ImageRef, Study, View
 from radweave.data.cache.arrays import in_order
-from radweave.data.check import IN_A_CIRCLE, NOT_EARLIER, OF_ANOTHER_PATIENT, CheckReport, check_dataset, prior_faults
+from radweave.data.check import (
+    IN_A_CIRCLE,
+    NOT_EARLIER,
+    OF_ANOTHER_PATIENT,
+    TOO_ALIKE,
+    CheckReport,
+    check_dataset,
+    prior_faults,
+)
 from radweave.data.dataset import DatasetCard, DatasetWriter
 from radweave.data.leaks.images import Copy, ImageIndex, descriptor, thumbnail
 from radweave.data.leaks.texts import TextIndex, normalised
+from radweave.phantom.study import PhantomOptions, write_phantom_dataset
 from tests.image_files import write_dicom
 
 Rows = list[dict[str, Any]]
@@ -368,6 +378,7 @@ def test_boxes_are_counted_by_label_and_a_bad_one_is_an_error(dataset: Path) -> 
     assert "low to its high corner" in " ".join(refused.stdout.split())
 
 
+@pytest.mark.long
 def test_the_shared_data_set_is_free_of_leaks(shared_data: Path, tmp_path: Path) -> None:
     from radweave.data.importers import ImportOptions, import_dataset
 
@@ -376,6 +387,23 @@ def test_the_shared_data_set_is_free_of_leaks(shared_data: Path, tmp_path: Path)
     report = check_dataset(out, read_images=False)
     assert (report.leaks, report.errors) == ([], [])
     assert report.studies["test"] > 0
+
+
+def test_phantom_scans_of_different_patients_are_no_copies_and_one_saved_anew_is(tmp_path: Path) -> None:
+    """Averaged over their slices, half of them are nearer to another patient's than real copies have to be."""
+    scans = write_phantom_dataset(tmp_path / "data", modality="ct", num_studies=60, seed=0, options=PhantomOptions())
+    report = check_dataset(scans.path)
+    assert (report.leaks, report.errors) == ([], [])
+    assert TOO_ALIKE in kinds(report.warnings)
+    rows = rows_of(scans.path)
+    trained = next(row for row in rows if row["split"] == "train")
+    name = trained["images"][0]["path"]
+    volume = nib.load(scans.path / name)
+    nib.save(nib.Nifti1Image(volume.get_fdata() + 1, volume.affine), scans.path / "images" / "anew.nii.gz")
+    image = {**trained["images"][0], "path": "images/anew.nii.gz", "sha256": None}
+    other = {**trained, "study_id": "anew", "patient_id": "anew", "split": "test", "images": [image], "prior": None}
+    (scans.path / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, other]))
+    assert kinds(check_dataset(scans.path).leaks) == {"same picture in two splits, in different files": 1}
 
 
 def test_thumbnails_of_a_picture_saved_anew_agree_and_others_do_not() -> None:

@@ -18,6 +18,8 @@ from radweave.engine.train import train
 from radweave.inference.predictor import Predictor
 from tests.toys import write_followed_dataset
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def runs(toy_run: Path, toy_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Run]:

@@ -54,6 +54,7 @@ def test_a_pair_trains_restores_without_its_checkpoints_and_reports(
     assert reports[0].text == reports[1].text
 
 
+@pytest.mark.long
 def test_one_folder_of_images_and_texts_gives_both_parts(toy_dataset: Dataset, tmp_path: Path) -> None:
     """As MedGemma's: its vision tower reads, its text part writes, and both train their adapters."""
     write_language_model("gemma3 with images", tmp_path / "both")

@@ -21,6 +21,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return write_toy_dataset(folder / "data", folder / "src", counts=(12, 20, 2))
 
 
+@pytest.mark.long
 def test_cautions_of_short_training_and_collapse_are_shown_everywhere(many: Dataset, tmp_path: Path) -> None:
     sizes = [*TOY_OVERRIDES, *TOY_SIZES["baseline"], "stages.report.epochs=1", "stages.report.select=loss"]
     trained = radweave("train", "baseline", many.path, "--out", tmp_path / "run", *sizes, "decoding.max_new_tokens=4")

@@ -166,6 +166,7 @@ def test_a_data_set_of_both_is_refused(toy_ct_dataset: Dataset, tmp_path: Path) 
 # A run
 
 
+@pytest.mark.long
 def test_a_run_on_scans_restores_and_reports_the_same_from_file_and_data_set(
     run: Run, toy_ct_dataset: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -232,6 +233,7 @@ def test_cached_features_equal_those_of_the_frozen_encoder(run: Run, toy_ct_data
     assert torch.equal(cached.view_mask, fresh.view_mask)
 
 
+@pytest.mark.long
 def test_a_stage_with_a_frozen_encoder_computes_features_once_and_learns_the_same(
     toy_ct_dataset: Dataset, tmp_path: Path
 ) -> None:

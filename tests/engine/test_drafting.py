@@ -97,6 +97,7 @@ def test_scores_come_from_heads_where_a_method_has_them(model: type[ReportModel]
     assert not issubclass(model, EvidenceSource)
 
 
+@pytest.mark.long
 def test_an_export_drafts_like_its_run_and_never_from_the_study_itself(
     baseline: Path, toy_dataset: Dataset, tmp_path: Path
 ) -> None:

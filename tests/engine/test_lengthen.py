@@ -37,6 +37,7 @@ def copied(run: Path, folder: Path) -> Path:
     return folder / "run"
 
 
+@pytest.mark.long
 def test_a_lengthened_run_has_the_bits_of_one_that_was_as_long_from_the_start(
     short: Path, toy_dataset: Dataset, tmp_path: Path
 ) -> None:
@@ -53,6 +54,7 @@ def test_a_lengthened_run_has_the_bits_of_one_that_was_as_long_from_the_start(
     assert not aside_of(run).exists()
 
 
+@pytest.mark.long
 def test_a_stage_that_made_no_update_is_added_with_any_options(
     short: Path, toy_dataset: Dataset, tmp_path: Path
 ) -> None:

@@ -29,6 +29,8 @@ from radweave.labels import get_labeler
 from radweave.labels.places import get_place_labeler
 from tests.toys import TOY_CT_OVERRIDES, TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES, rewrite_card, toy_image
 
+pytestmark = pytest.mark.long
+
 OPTIONS = (*TOY_OVERRIDES, *TOY_SIZES["baseline"], "stages.report.epochs=1")
 PLACE = ("stages.place.epochs=100", "stages.place.optimizer.warmup_steps=2", "stages.place.batch_size=8")
 UTILITY = ("kind=expected_utility", "expected_utility.own=false")

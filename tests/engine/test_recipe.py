@@ -57,6 +57,7 @@ def run(dataset: Dataset, out: Path, *overrides: str, watch: TrainingWatch | Non
     return rows, dict(restore(out).model.state_dict())
 
 
+@pytest.mark.long
 def test_training_is_weighed_validation_is_not_and_a_weight_of_one_is_none(
     toy_dataset: Dataset, tmp_path: Path
 ) -> None:
@@ -86,6 +87,7 @@ def test_training_is_weighed_validation_is_not_and_a_weight_of_one_is_none(
     assert total / len(prepared.examples) == pytest.approx(best, abs=1e-5)
 
 
+@pytest.mark.long
 def test_a_run_with_the_recipe_is_the_same_twice_and_after_a_stop(toy_dataset: Dataset, tmp_path: Path) -> None:
     from radweave.engine.loop import Watch
 
@@ -176,6 +178,7 @@ def test_inputs_are_withheld_by_their_own_shares_and_tokens_stay_as_they_are(slo
     assert reader("image", slots["image"])[0] is slots["image"][0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("method", "parts", "differs"),
     [

@@ -99,6 +99,7 @@ def notes_of(dataset: Dataset, out: Path, overrides: list[str]) -> list[str]:
     return [note for note in notes if "cache" in note]
 
 
+@pytest.mark.long
 def test_runs_that_share_a_stage_train_it_once_and_end_in_the_same_weights(dataset: Dataset, tmp_path: Path) -> None:
     assert notes_of(dataset, tmp_path / "first", TWO_STAGES) == []
     other = [*TWO_STAGES, "model.connector={kind: mlp, input_norm: batch}"]
@@ -121,6 +122,7 @@ def test_a_stage_is_trained_again_when_its_inputs_change(dataset: Dataset, tmp_p
     assert notes_of(dataset, tmp_path / "second", [*TWO_STAGES, change]) == []
 
 
+@pytest.mark.long
 def test_a_stage_is_trained_again_when_an_image_was_replaced_and_not_when_it_was_touched(
     dataset: Dataset, tmp_path: Path
 ) -> None:

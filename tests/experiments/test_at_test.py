@@ -24,6 +24,8 @@ from radweave.methods.diffvp.pool import PoolConfig
 from radweave.methods.tables import Row, Table
 from tests.toys import ROOT, TOY_OVERRIDES, TOY_SIZES
 
+pytestmark = pytest.mark.long
+
 OVERRIDES = (*TOY_OVERRIDES, *TOY_SIZES["diffvp"], "stages.report.epochs=1", "decoding.max_new_tokens=6")
 TABLE = Table(
     title="At test time",

@@ -488,6 +488,9 @@ SILENT: dict[str, dict[str, Exempt]] = {
     },
 }
 """Inputs that cost next to nothing after so short a training, with the reason. docs/probe.md has whole trainings."""
+FLOORS_ON_SCANS = {"image": 0.008, "diagnosis": 0.01}
+SILENT_ON_SCANS = {"difference": Exempt("the image tells the same; 0.003 after a whole training on 295 scans")}
+"""Of diffvp's preset for scans, whose stages run as long as the preset says."""
 LOUD_FROM = 0.02
 """Nats per token from which a silent input has to leave the list; ``FLOOR`` would be met by chance."""
 
@@ -567,6 +570,15 @@ def test_every_part_of_every_methods_tiny_preset_acts(method: str, phantoms: Dat
     shares = {one.name: one.gradient for one in result.losses if one.stage == "report"}
     # Under equal weights DID's gradient is four to seven times the report's.
     assert shares.get("did", 0.0) < 2 * shares["report"], result.table()
+
+
+@pytest.mark.long
+def test_every_part_of_diffvp_acts_on_scans(tmp_path: Path) -> None:
+    options = PhantomOptions(prevalence="balanced", turnover="real", volume_size=64, slices=32, masks=True)
+    scans = write_phantom_dataset(tmp_path / "data", modality="ct", num_studies=240, seed=0, options=options)
+    folder = train("diffvp", scans.path, tmp_path / "run", preset="tiny")
+    result = probe(restore(folder), scans.path, drafts=False)
+    assert not departures(result, FLOORS_ON_SCANS, SILENT_ON_SCANS), result.table()
 
 
 # ----------------------------------------------------------------------------------------------- published presets

@@ -35,6 +35,7 @@ def bench(toy_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return out
 
 
+@pytest.mark.long
 def test_a_run_trained_again_has_the_same_scores_and_nothing_stays(bench: Path) -> None:
     before = sorted(path.relative_to(bench) for path in bench.rglob("*") if ".lock" not in path.name)
     lines: list[str] = []

@@ -166,6 +166,7 @@ def test_one_study_only(tmp_path: Path) -> None:
     assert "one study" in comparison["note"]
 
 
+@pytest.mark.long
 def test_report_of_100000_words() -> None:
     draw = [f"w{i * 7919 % 5000}" for i in range(100_000)]
     pairs = [Pair("a", " ".join(draw), (" ".join(reversed(draw)),)), Pair("b", "clear", ("clear lungs",))]

@@ -124,6 +124,7 @@ def test_an_empty_folder_that_was_there_stays_after_a_start_that_failed(toy_data
     assert list(out.iterdir()) == []
 
 
+@pytest.mark.long
 def test_an_overwritten_run_is_whole_until_the_new_one_is_finished(
     toy_dataset: Dataset, good_run: Path, tmp_path: Path
 ) -> None:
@@ -194,6 +195,7 @@ def test_a_stopped_overwrite_is_not_forgotten_when_the_old_run_is_removed(
     assert [path.name for path in good_run.parent.iterdir()] == ["run"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("times", ["replaced, the older one not yet removed", "not yet replaced"])
 def test_a_kill_during_the_replacement_loses_neither_run(
     toy_dataset: Dataset, good_run: Path, monkeypatch: pytest.MonkeyPatch, times: str
@@ -222,6 +224,7 @@ def test_without_an_exchange_in_one_step_the_older_run_gets_its_name_back(good_r
     assert contents(good_run) == before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("option", [{"overwrite": True}, {"resume": True}])
 def test_a_run_that_is_being_trained_is_refused_at_once_and_not_harmed(
     toy_dataset: Dataset, tmp_path: Path, option: dict[str, bool]

@@ -525,6 +525,7 @@ def test_as_many_words_with_other_numbers_are_another_tokenizer(checkpoint: Path
     assert config.build([], own=str(other)).get_vocab()["a"] == words["a"]
 
 
+@pytest.mark.long
 def test_a_pretrained_language_model_reads_with_its_own_tokenizer(
     gpt2: Path, toy_dataset: Dataset, tmp_path: Path
 ) -> None:

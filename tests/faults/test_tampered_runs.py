@@ -136,6 +136,7 @@ TOKENIZERS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", TOKENIZERS)
 def test_a_tokenizer_that_takes_for_ever_is_refused(what: str, run: Path) -> None:
     path = run / "tokenizer" / "tokenizer.json"
@@ -179,6 +180,7 @@ def test_a_giant_file_of_a_tokenizer_is_refused_unread(name: str, tmp_path: Path
         refuse_hostile(tmp_path, "tokenizer", what="a tokenizer")
 
 
+@pytest.mark.long
 def test_a_vocabulary_of_a_million_words_is_refused(tmp_path: Path) -> None:
     (tmp_path / "vocab.json").write_text(json.dumps({str(n): n for n in range(1_000_001)}))
     with pytest.raises(InputError, match=r"vocab\.json: too many words"):

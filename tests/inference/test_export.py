@@ -31,6 +31,7 @@ def exported(toy_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return export(toy_run, tmp_path_factory.mktemp("exports") / "model")
 
 
+@pytest.mark.long
 def test_it_reports_as_the_run_does_where_run_and_data_are_gone(
     toy_run: Path, exported: Path, toy_dataset: Dataset, tmp_path: Path
 ) -> None:

@@ -67,6 +67,7 @@ def test_a_stopped_job_goes_on_with_what_is_missing(tmp_path: Path) -> None:
         assert open_plan(tmp_path / "shards", ids, **changed).missing() != []  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 def test_reports_of_a_stopped_job_are_kept(
     toy_run: Path, toy_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -508,6 +508,7 @@ def test_thresholds_take_uncertain_labels_as_the_loss_does(model: DiffvpModel, m
         assert diagnosis.thresholds.tolist() == pytest.approx(expected, abs=1e-6), policy  # type: ignore[union-attr]
 
 
+@pytest.mark.long
 def test_e_with_an_encoder_of_its_own_needs_the_images(toy_ct_dataset: Dataset, tmp_path: Path) -> None:
     own = "model.diagnosis.encoder={kind: resnet3d, layout: medicalnet, widths: [4, 4, 4, 4]}"
     with pytest.raises(InputError, match="keep_features"):
@@ -720,6 +721,7 @@ def test_a_test_study_in_the_pool_is_refused(
         train("diffvp", toy_ct_dataset.path, tmp_path / "run", overrides=OVERRIDES)
 
 
+@pytest.mark.long
 def test_the_own_prior_takes_the_place_of_the_draw(toy_ct_dataset: Dataset, tmp_path: Path) -> None:
     overrides = [*OVERRIDES, "model.pool.use_prior=true"]
     run = restore(train("diffvp", toy_ct_dataset.path, tmp_path / "run", overrides=overrides))
@@ -738,6 +740,7 @@ def test_the_own_prior_takes_the_place_of_the_draw(toy_ct_dataset: Dataset, tmp_
     assert sum(unchanged[1]["token_importance"]) > 0
 
 
+@pytest.mark.long
 def test_phantom_visits_are_compared_with_the_visit_before(toy_ct_dataset: Dataset, tmp_path: Path) -> None:
     from radweave.data.cache.images import build_cache
     from radweave.engine.prepare import prepare
@@ -758,6 +761,7 @@ def test_phantom_visits_are_compared_with_the_visit_before(toy_ct_dataset: Datas
 # Pixels, radiographs, tables
 
 
+@pytest.mark.long
 def test_pixels_are_subtracted_before_the_encoder(toy_ct_dataset: Dataset, tmp_path: Path) -> None:
     overrides = [*OVERRIDES, *load_method("diffvp").ABLATIONS["pixel difference"]]
     run = restore(train("diffvp", toy_ct_dataset.path, tmp_path / "run", overrides=overrides))
@@ -843,6 +847,7 @@ def test_every_row_of_the_tables_is_an_ablation() -> None:
     assert rows["Baseline"]["BLEU_4"] == 0.3317
 
 
+@pytest.mark.long
 def test_references_of_another_data_set(toy_ct_dataset: Dataset, tmp_path: Path) -> None:
     from radweave.phantom.study import PhantomOptions, write_phantom_dataset
 

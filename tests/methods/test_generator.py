@@ -647,6 +647,7 @@ def test_transformers_and_peft_open_an_export_and_compute_the_same(
     assert texts_of(restore(again, device=torch.device("cpu")), data) == texts_of(run, data)
 
 
+@pytest.mark.long
 def test_an_export_for_other_programs_is_data_alone_and_replaces_nothing(
     folders: dict[str, Path], data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -149,6 +149,7 @@ def test_a_run_without_a_lateral_view_anywhere_trains(tmp_path: Path, toy_datase
     assert torch.isfinite(run.model.descriptors.typical).all()  # type: ignore[union-attr]
 
 
+@pytest.mark.long
 def test_scans_draft_by_their_planes_alone_as_in_a_batch(toy_ct_dataset: Dataset, tmp_path: Path) -> None:
     overrides = ["data.ct.size=[8,16,16]", "data.max_tokens=40", "data.tokenizer.vocab_size=300"]
     out = train("kernels", toy_ct_dataset.path, tmp_path / "run", preset="tiny-ct", overrides=overrides)

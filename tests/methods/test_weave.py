@@ -151,6 +151,7 @@ def test_the_full_member_counts_as_much_as_those_of_the_folds_together() -> None
     assert votes_of(queried[:, :3], 3).tolist() == [[1, 1, 1], [0, 1, 0]], "without one each member counts once"
 
 
+@pytest.mark.long
 def test_scores_of_a_training_study_do_not_depend_on_its_own_labels(
     run: Run, toy_dataset: Dataset, tmp_path: Path
 ) -> None:
@@ -305,6 +306,7 @@ def test_shares_of_the_wording_stay_where_there_is_nothing_to_fit() -> None:
     assert alone.shares.tolist() == [0.5, 0.5]
 
 
+@pytest.mark.long
 def test_evidence_and_drafts_do_not_depend_on_the_batch(run: Run, model: WeaveModel, toy_dataset: Dataset) -> None:
     examples = examples_of(run, toy_dataset, "val")[:4]
     together = collate(examples, pad_id=0)

@@ -95,6 +95,7 @@ def ct_pairs(shared_data: Path) -> dict[str, list[Pair]]:
     return groups
 
 
+@pytest.mark.long
 def test_ct_scores_in_the_way_of_hf_evaluate(shared_data: Path) -> None:
     pairs = ct_pairs(shared_data)
     expected = read(shared_data, "ct_expected_scores.json")["scores"]

@@ -127,6 +127,7 @@ def test_cached_solids_do_not_change_a_volume(change: str) -> None:
     assert (after != before).any()
 
 
+@pytest.mark.long
 def test_masks_cover_the_difference_from_the_twin() -> None:
     compared = 0
     for index in range(12):
@@ -145,6 +146,7 @@ def test_masks_cover_the_difference_from_the_twin() -> None:
     assert compared >= 6
 
 
+@pytest.mark.long
 def test_a_study_is_reproducible_and_labelled_by_its_report() -> None:
     observed: set[str] = set()
     for index in range(30):

@@ -26,6 +26,7 @@ def test_same_seed_same_bytes(tmp_path: Path) -> None:
     assert folder_hashes(tmp_path / "a") == folder_hashes(tmp_path / "b")
 
 
+@pytest.mark.long
 def test_files_do_not_depend_on_the_number_of_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(phantom_dataset, "STUDIES_PER_PROCESS", 3)
     for jobs in (1, 2):
@@ -45,6 +46,7 @@ def test_images_are_as_drawn_and_hashed(tmp_path: Path) -> None:
                 np.testing.assert_array_equal(np.asarray(file), image.pixels)
 
 
+@pytest.mark.long
 def test_patients_stay_in_one_split_and_shares_hold(tmp_path: Path) -> None:
     dataset = write_phantom_dataset(
         tmp_path / "d", modality="xray", num_studies=80, seed=1, options=SMALL.model_copy(update={"lateral_share": 0.0})

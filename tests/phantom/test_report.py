@@ -159,6 +159,7 @@ def test_real_turnover_has_the_chances_of_its_table(modality: Literal["xray", "c
         assert abs(first - last) <= 4 * (2 * 0.16 * 0.84 / len(courses)) ** 0.5, name
 
 
+@pytest.mark.long
 def test_a_new_nodule_often_goes_again() -> None:
     gone = Counter()
     for course in visits("ct", "real"):

@@ -151,6 +151,7 @@ def test_a_later_visit_names_its_prior() -> None:
         assert ids[study.prior].split == study.split
 
 
+@pytest.mark.long
 def test_masks_cover_the_difference_from_the_twin() -> None:
     compared = 0
     for index in range(16):

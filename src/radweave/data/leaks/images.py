@@ -418,19 +418,19 @@ class ImageIndex:
                 yield Copy(own.items[row], others.items[candidate], changes)
 
     def least_similarity(self, patient_of: Callable[[int], object]) -> float:
-        """Threshold for the weakest blocks of copies in this set, from pairs of different patients.
+        """Threshold for the weakest blocks of copies in this set, from the nearest pictures of other patients.
 
-        If half of the nearest pairs of one split exceed ``SIMILAR_PATIENTS`` (which a few copies in the sample do not
-        cause), the threshold lies three quarters of the way from the 90 % quantile to 1: only re-saved copies reach it.
+        If half of the pictures of one split have another patient's above ``SIMILAR_PATIENTS`` (which a few copies in
+        the sample do not cause), the threshold lies three quarters of the way from the 90 % quantile to 1: only
+        re-saved copies reach it.
         """
         largest = max(self.signatures.values(), key=lambda of_split: len(of_split.items), default=SplitSignatures())
         sample = largest.every(_SAMPLE)
-        pairs = _compared(sample, largest, set())
-        values = [
-            similarity.weakest
-            for row, candidate, _, similarity in pairs
-            if patient_of(sample.items[row]) != patient_of(largest.items[candidate])
-        ]
+        nearest: dict[int, float] = {}
+        for row, candidate, _, similarity in _compared(sample, largest, set()):
+            if patient_of(sample.items[row]) != patient_of(largest.items[candidate]):
+                nearest[row] = max(similarity.weakest, nearest.get(row, -1.0))
+        values = list(nearest.values())
         if len(values) < _FEWEST_PAIRS or float(np.median(values)) <= SIMILAR_PATIENTS:
             return SAME_WEAKEST
         return 1 - (1 - float(np.percentile(values, 90))) * 0.25
