@@ -230,7 +230,8 @@ CANDIDATE = 0.45
 
 CANDIDATES = 3
 _SAMPLE = 60
-_FEWEST_PAIRS = 20
+_FEWEST = 10
+"""Pictures with another patient's beside them, from which a set is judged."""
 _CELLS = 8
 _DIRECTIONS = 8
 _LEVELS = 127 / 0.3
@@ -431,7 +432,7 @@ class ImageIndex:
             if patient_of(sample.items[row]) != patient_of(largest.items[candidate]):
                 nearest[row] = max(similarity.weakest, nearest.get(row, -1.0))
         values = list(nearest.values())
-        if len(values) < _FEWEST_PAIRS or float(np.median(values)) <= SIMILAR_PATIENTS:
+        if len(values) < _FEWEST or float(np.median(values)) <= SIMILAR_PATIENTS:
             return SAME_WEAKEST
         return 1 - (1 - float(np.percentile(values, 90))) * 0.25
 
