@@ -12,7 +12,6 @@ SETS = {"xray": "Phantom radiographs", "ct": "Phantom CT", "iu": "IU X-Ray"}
 PAGES = ("README.md", "docs/results/README.md")
 OTHER_NAMES = {
     "baseline and kernels together": "baseline and kernels",
-    "best method told no prior, else a copy of the prior's report": "best method told no prior, else the prior's report",
     "baseline, three encoders": "baseline with 3 encoders",
     "baseline, five encoders": "baseline with 5 encoders",
     "nearest image": "nearest training image",
@@ -49,7 +48,7 @@ def plain(name: str) -> str:
     """A row's name without its link, emphasis and what stands in brackets."""
     name = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", name).replace("*", "")
     name = re.sub(r"\s*\((no network|heads and smoothers|R2GenGPT)\)", "", name)
-    return OTHER_NAMES.get(name, name)
+    return OTHER_NAMES.get(name, name.replace("else a copy of", "else"))
 
 
 def row_of(rows: dict[str, str], method: str, column: str) -> str | None:
