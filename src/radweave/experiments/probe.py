@@ -203,7 +203,7 @@ class InputResult:
     """An input of the decoder. ``costs`` are nats per token, exchanged less own; drafts are after another study's.
 
     ``alone`` is the cost of another study's where all other inputs are withheld: what the decoder reads in the input,
-    though others may say it too.
+    though others may say it too. ``covered_by`` and ``because`` are what the method declares of that.
     """
 
     name: str
@@ -213,6 +213,8 @@ class InputResult:
     costs: Mapping[Exchange, Cost]
     alone: Cost
     drafts: Drafts | None
+    covered_by: tuple[str, ...] = ()
+    because: str = ""
 
     @property
     def carries(self) -> bool:
@@ -223,6 +225,20 @@ class InputResult:
     def covered(self) -> bool:
         """It carries by itself, yet not beside the other inputs, which say the same."""
         return not self.carries and _is_paid(self.alone)
+
+    @property
+    def expected(self) -> str:
+        """Inputs that are expected to cover it, and why; empty where none is."""
+        return f"expected to be covered by {' and '.join(self.covered_by)}: {self.because}" if self.covered_by else ""
+
+    @property
+    def verdict(self) -> str:
+        """Whether it carries, and what is declared of it."""
+        if self.carries or self.covered:
+            found = "yes" if self.carries else "covered"
+        else:
+            found = f"no: {self.silent}" if self.silent else "**no**"
+        return f"{found}; {self.expected}" if self.expected else found
 
 
 def _is_paid(cost: Cost) -> bool:
@@ -296,8 +312,9 @@ class Probe:
     def table(self) -> str:
         """Two tables in Markdown: a row per input, and a row per loss."""
         lines = [
-            "| input | spread | another study's, nats/token [95 %] | alone | none | mean | drafts changed | F1 after |",
-            "|---|---|---|---|---|---|---|---|",
+            "| input | spread | another study's, nats/token [95 %] | alone | carries | none | mean "
+            "| drafts changed | F1 after |",
+            "|---|---|---|---|---|---|---|---|---|",
         ]
         for one in self.inputs:
             spread = "" if one.spread is None else f"{one.spread:.3f}"
@@ -306,8 +323,9 @@ class Probe:
                 if one.drafts is None
                 else (f"{one.drafts.changed:.0%}", f"{one.drafts.f1:.3f} ({one.drafts.f1_change.mean:+.3f})")
             )
-            costs = " | ".join(f"{cost.mean:+.4f}" for cost in (one.alone, one.costs["none"], one.costs["mean"]))
-            lines.append(f"| {one.name} | {spread} | {one.costs['another']} | {costs} | {changed} | {f1} |")
+            another, none, mean = (one.costs[how] for how in EXCHANGES)
+            costs = f"{another} | {one.alone.mean:+.4f} | {one.verdict} | {none.mean:+.4f} | {mean.mean:+.4f}"
+            lines.append(f"| {one.name} | {spread} | {costs} | {changed} | {f1} |")
         lines += [
             "",
             "| stage | loss | share of the gradient | decoder's input moves by | report, nats/token | acts |",
@@ -446,7 +464,12 @@ def _inputs(
                 texts = _texts(run, batches)
             written = scored.compared(_Scored.of(run, examples, texts), clusters)
             step()
-        results.append(InputResult(name, declared.part, declared.silent, spreads[name].share, costs, alone, written))
+        found = InputResult(
+            name=name, part=declared.part, silent=declared.silent, spread=spreads[name].share, costs=costs,
+            alone=alone, drafts=written, because=declared.because,
+            covered_by=tuple(other for other in declared.covered_by if other in spreads),
+        )  # fmt: skip
+        results.append(found)
     return results, nats, scored
 
 

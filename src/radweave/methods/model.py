@@ -78,11 +78,15 @@ class DecoderInput:
     """A named input of the decoder: tokens that stand before a report, or that it cross-attends to.
 
     ``part`` is the idea that they carry, in the words of a page. ``silent`` is the reason why the exchange of it need
-    not cost anything; empty where it must (``radweave.experiments.probe``).
+    not cost anything; empty where it must (``radweave.experiments.probe``). ``covered_by`` names the inputs that are
+    expected to tell the same, with the reason in ``because``: its exchange need not cost anything beside them, and has
+    to cost where it is alone.
     """
 
     part: str
     silent: str = ""
+    covered_by: tuple[str, ...] = field(default=(), kw_only=True)
+    because: str = field(default="", kw_only=True)
 
 
 InputReader = Callable[[str, Slot], Slot]

@@ -156,7 +156,11 @@ class Forward(ForwardPass["AmMrgModel"]):
 INPUTS = {
     "image": DecoderInput("projected patch tokens F"),
     "queries": DecoderInput("image queries Q_f of the Q-Former"),
-    "regions": DecoderInput("regions that V-Hopfield recalls"),
+    "regions": DecoderInput(
+        "regions that V-Hopfield recalls",
+        covered_by=("image", "reports"),
+        because="they and the sentences are recalled by what the image shows of each disease",
+    ),
     "reports": DecoderInput("sentences that R-Hopfield recalls"),
 }
 DISEASES = ("vision_encoder", "query_former", "heads")

@@ -232,7 +232,11 @@ class Forward(ForwardPass["DastModel"]):
 
 
 INPUTS = {
-    "exemplar": DecoderInput("report of a similar training study (DMSR)"),
+    "exemplar": DecoderInput(
+        "report of a similar training study (DMSR)",
+        covered_by=("image", "fusion"),
+        because="it is found by image and diseases, and tells what they show",
+    ),
     "image": DecoderInput("projected patch tokens"),
     "fusion": DecoderInput("disease tokens fused with the image (DVAF)"),
 }

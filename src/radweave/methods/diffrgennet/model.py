@@ -303,7 +303,11 @@ FINDINGS = (*PASSES, "diseases")
 INPUTS = {
     "image": DecoderInput("projected patch tokens F"),
     "similar": DecoderInput("similar reports, aggregated with the image (FlexiRoute)"),
-    "difference": DecoderInput("feature differences, aggregated with the image (FlexiRoute)"),
+    "difference": DecoderInput(
+        "feature differences, aggregated with the image (FlexiRoute)",
+        covered_by=("image", "similar"),
+        because="differences are taken between image and similar cases",
+    ),
     "diseases": DecoderInput("states of the disease heads"),
 }
 TERMS: Mapping[str, Term[Forward]] = {

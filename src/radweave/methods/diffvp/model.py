@@ -352,7 +352,11 @@ class Forward(ForwardPass["DiffvpModel"]):
 
 
 INPUTS = {
-    "difference": DecoderInput("difference prompt (global and local delta)"),
+    "difference": DecoderInput(
+        "difference prompt (global and local delta)",
+        covered_by=("image",),
+        because="nearly all of the difference comes of the target's own image",
+    ),
     "image": DecoderInput("latent tokens of the target"),
     "diagnosis": DecoderInput("findings of the classifier E, in words"),
 }

@@ -291,7 +291,11 @@ class Forward(ForwardPass["WeaveModel"]):
 INPUTS = {
     "image": DecoderInput("projected patch tokens of all members"),
     "findings": DecoderInput("findings that the stack asserts, in words"),
-    "recalled": DecoderInput("report of the nearest training study"),
+    "recalled": DecoderInput(
+        "report of the nearest training study",
+        covered_by=("image", "findings"),
+        because="it is found by the image, and its findings are asserted too",
+    ),
 }
 TERMS: Mapping[str, Term[Forward]] = {
     "dense": Term(("vision_encoder", "dense"), Forward.dense),
