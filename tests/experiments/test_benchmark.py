@@ -521,6 +521,46 @@ def test_terms_are_those_of_the_row() -> None:
     assert unequal_terms({"a": utility, "b": utility}, ("a", "b")) == ()
 
 
+@pytest.mark.parametrize(
+    ("option", "named"),
+    [
+        ("temperature=0.7", "temperature: 1.0 by default; 0.7: other"),
+        ("num_beams=3", "beams: 1: one; 3: other"),
+        ("unprompted_comparisons=keep", "unprompted_comparisons: remove by default; keep: other"),
+        ("expected_utility.findings=3", "expected_utility.findings: 6.0 by default; 3.0: other"),
+        ("expected_utility.own_wording=0.5", "expected_utility.own_wording: None by default; 0.5: other"),
+        ("expected_utility.composites=false", "expected_utility.composites: True by default; False: other"),
+    ],
+)
+def test_every_option_of_decoding_that_differs_is_named(option: str, named: str) -> None:
+    baseline = resolve("baseline", "tiny", ())
+    terms = {"one": terms_of(baseline, (UTILITY,)), "other": terms_of(baseline, (UTILITY, option))}
+    assert unequal_terms(terms, terms) == (f"NOT equal, {named}",)
+    own = {"one": terms_of(baseline), "other": terms_of(baseline, (option,))}
+    assert bool(unequal_terms(own, own)) == (not option.startswith("expected_utility")), "a decoder has no utility"
+
+
+def test_terms_name_descriptors_and_passes() -> None:
+    baseline, kernels = resolve("baseline", "tiny", ()), resolve("kernels", "tiny", ())
+    shorter = resolve("baseline", "tiny", ("stages.report.epochs=2",))
+    terms = {
+        "baseline": terms_of(baseline, (UTILITY,)),
+        "shorter": terms_of(shorter, (UTILITY,)),
+        "kernels": terms_of(kernels),
+        "both": terms_of(baseline, (UTILITY,), (kernels,)),
+        "weave": terms_of(resolve("weave", "tiny", ())),
+        "scans": terms_of(resolve("weave", "tiny-ct", ())),
+    }
+    assert [one["encoders"] for one in terms.values()] == ["1", "1", "0", "1", "5", "5"]
+    sentences = unequal_terms(terms, terms)
+    assert "NOT equal, classical descriptors: no: baseline, shorter, scans; yes: kernels, both, weave" in sentences
+    named = unequal_terms(terms, ("baseline", "shorter", "kernels", "both"))
+    assert (
+        "NOT equal, passes over the images: 14 for the encoder, 16 for reports: baseline, both;"
+        " 14 for the encoder, 2 for reports: shorter" in named
+    )
+
+
 def test_rows_that_learned_nothing_of_priors_are_named(finished: Finished, tmp_path: Path) -> None:
     """Their drafts warn of it, and are those of the row that is told none."""
     _, result, _ = finished
@@ -714,7 +754,8 @@ def test_finished_runs_are_averaged_as_rows_of_their_own(toy_dataset: Dataset, t
     assert {label: len(folders) for label, folders in results.folders.items()} == {
         "baseline": 2, "baseline, by utility": 1, "kernels": 1, several: 1, both: 1
     }  # fmt: skip
-    assert [results.terms[label]["encoders"] for label in ("baseline", several, both)] == ["1", "2", "2"]
+    assert [results.terms[label]["encoders"] for label in ("baseline", several, both)] == ["1", "2", "1"]
+    assert [results.terms[label]["classical descriptors"] for label in ("baseline", both)] == ["no", "yes"]
     assert any("NOT equal, encoders" in note for note in short_table(results).notes)
     one, other = results.costs["baseline"], results.costs["kernels"]
     assert (one.cpu_s or 0) > 0

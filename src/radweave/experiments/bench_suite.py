@@ -23,6 +23,7 @@ from radweave.engine.restore import restore
 from radweave.engine.run_folder import read_card_alone
 from radweave.experiments.ablate import AblationRequest, overrides_for, run_parallel
 from radweave.experiments.bench_drafts import ForeignDrafts, named_files, read_foreign
+from radweave.experiments.bench_terms import passes
 from radweave.experiments.one_run import REUSED, Task
 from radweave.methods import load_method, method_names, resolve, usable_methods
 from radweave.methods.experiment import Experiment
@@ -420,20 +421,12 @@ def settings_of(experiment: Experiment) -> dict[str, str]:
         "longest report": f"{data.max_tokens} tokens",
         "augmentation": data.augmentation.kind,
         "earlier study": "yes" if experiment.reads_priors(decoding) else "no",
-        "passes over the images": _passes(experiment),
+        "passes over the images": passes(experiment),
         "precision": " and ".join(sorted({stage.precision for stage in experiment.named_stages().values()})),
         "decoding": f"{decoding.num_beams} beams, {decoding.max_new_tokens} tokens",
         "vision encoder": _shape(encoder, ("hidden_sizes", "dims", "embed_dim", "depths")),
         "decoder": _shape(words, ("num_layers", "hidden_size", "num_heads")),
     }
-
-
-def _passes(experiment: Experiment) -> str:
-    """Passes over the training studies that taught the encoder before reports, and those that taught reports."""
-    stages = experiment.named_stages()
-    encoder = next(name for name, record in experiment.model if record is experiment.model.encoder)
-    before = [stage.epochs for name, stage in stages.items() if name != "report" and encoder in stage.trained]
-    return f"{sum(before)} for the encoder, {stages['report'].epochs} for reports"
 
 
 def _shape(record: Any, names: Sequence[str]) -> str:

@@ -1,8 +1,8 @@
 """The terms on which the rows of a benchmark's table drafted, and which of them are not equal.
 
 A method that drafts by other thresholds, from more candidates, with more encoders or with the earlier study beside it
-has an advantage that is not its idea. A table of methods therefore names every term that differs, and is not made of
-rows whose terms are not known.
+has an advantage that is not its idea. A table of methods therefore names every term that differs, every option of
+decoding among them, and is not made of rows whose terms are not known.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from radweave.engine.run_folder import read_card_alone
 from radweave.methods import load_method
 from radweave.methods.experiment import Experiment
 from radweave.metrics.tables import DASH
+from radweave.nn.decoding import DecodingConfig
 
 Terms = Mapping[str, str]
 """Name of a term -> its value in a row; a dash where the row has no such term."""
@@ -29,10 +30,30 @@ def read_experiment(folder: Path) -> Experiment:
     return experiment
 
 
+BY_UTILITY, OWN = "by utility", "own decoder"
+"""What writes the drafts of a row."""
 PRIOR_READ: Mapping[str, str] = {"none": "no", "report": "its report", "image": "its image", "both": "report and image"}
 """Value of ``expected_utility.prior`` -> the part of the earlier study that drafts by utility read."""
 UNLEARNED = "not used, too few to learn from"
 """In place of that part where drafts warn that the prior was not used."""
+_STATED: Mapping[str, bool | set[str]] = {
+    "kind": True,
+    "num_beams": True,
+    "expected_utility": {"thresholds", "consistent", "own", "samples", "further_findings", "prior"},
+}
+"""Options of decoding that other terms state."""
+
+
+def _options(decoding: DecodingConfig, *, by_utility: bool) -> Terms:
+    """Every other option of decoding by its name; those of expected utility only where drafts are chosen by it."""
+    values = decoding.model_dump(exclude=_STATED)
+    utility = values.pop("expected_utility")
+    if by_utility:
+        values |= {f"expected_utility.{name}": value for name, value in utility.items()}
+    return {name: str(value) for name, value in values.items()}
+
+
+_DEFAULTS = _options(DecodingConfig(), by_utility=True)
 
 
 def terms_of(
@@ -61,8 +82,8 @@ def terms_of(
     read = PRIOR_READ[utility.prior] if by_utility else "no"
     read = UNLEARNED if unused else read
     return {
-        "drafts": "by utility" if by_utility else "own decoder",
-        "beams": DASH if by_utility else str(options.num_beams),
+        "drafts": BY_UTILITY if by_utility else OWN,
+        "beams": str(options.num_beams),
         "thresholds": utility.thresholds if by_utility else DASH,
         "calibrated on": calibrated if by_utility else DASH,
         "consistent": ("yes" if utility.consistent else "no") if by_utility else DASH,
@@ -70,35 +91,59 @@ def terms_of(
         "its own reports": counted if by_utility and draws else DASH,
         "further findings": str(utility.further_findings) if by_utility else DASH,
         "encoders": str(sum(map(_encoders, (experiment, *others)))),
+        "classical descriptors": "yes" if any(map(_reads_descriptors, (experiment, *others))) else "no",
         "earlier study": f"read by the method; by utility: {read}" if experiment.data.priors else read,
+        "passes over the images": passes(experiment) if _encoders(experiment) else DASH,
+        **_options(options, by_utility=by_utility),
     }
 
 
 def drafted_by(experiment: Experiment, decoding: Sequence[str] = ()) -> str:
-    """Writer of a row's drafts, by its terms: utility, or the method's own decoder with its kind of search."""
-    terms = terms_of(experiment, decoding)
-    if terms["beams"] == DASH:
-        return terms["drafts"]
-    if override(experiment.decoding, decoding).do_sample:
-        return f"{terms['drafts']}, sampled"
-    return f"{terms['drafts']}, " + ("greedy" if terms["beams"] == "1" else f"{terms['beams']} beams")
+    """Writer of a row's drafts: utility, or the method's own decoder with its kind of search."""
+    options = override(experiment.decoding, decoding)
+    if options.kind == "expected_utility":
+        return BY_UTILITY
+    search = "greedy" if options.num_beams == 1 else f"{options.num_beams} beams"
+    return f"{OWN}, {'sampled' if options.do_sample else search}"
+
+
+def passes(experiment: Experiment) -> str:
+    """Passes over the training studies that taught the encoder before reports, and those that taught reports."""
+    stages, report = experiment.named_stages(), experiment.report_stage
+    encoder = next(name for name, record in experiment.model if record is experiment.model.encoder)
+    before = [stage.epochs for name, stage in stages.items() if name != report and encoder in stage.trained]
+    return f"{sum(before)} for the encoder, {stages[report].epochs} for reports"
 
 
 UNKNOWN = "unknown"
 FOREIGN: Terms = {
     "drafts": "by another program",
-    **dict.fromkeys(("thresholds", "calibrated on", "consistent", "candidates", "encoders", "earlier study"), UNKNOWN),
+    **dict.fromkeys(("thresholds", "calibrated on", "consistent", "candidates", "encoders"), UNKNOWN),
+    **dict.fromkeys(("classical descriptors", "earlier study", "passes over the images"), UNKNOWN),
 }
 """The terms of drafts that come as a file: nothing says how they were made."""
 
 
 def _encoders(experiment: Experiment) -> int:
-    """The number of encoders that look at an image; members of an ensemble count each."""
+    """The number of encoders that look at an image; members of an ensemble count each, classical descriptors not."""
+    if _is_descriptors(experiment.model.encoder):
+        return 0
     return int(getattr(experiment.model, "members", 1)) + int(getattr(experiment.model, "full_member", False))
+
+
+def _reads_descriptors(experiment: Experiment) -> bool:
+    """True if a part of the model is of classical descriptors."""
+    return any(_is_descriptors(record) for _, record in experiment.model)
+
+
+def _is_descriptors(record: Any) -> bool:
+    return str(getattr(record, "kind", "")).endswith("descriptors")
 
 
 def unequal_terms(terms: Mapping[str, Terms], rows: Iterable[str]) -> tuple[str, ...]:
     """A sentence for each term that differs between rows of one table: who has which value.
+
+    Of an option of decoding the rows that have its default are not listed.
 
     Raises:
         InputError: if the terms of a row are not known: such a table would hide what is unequal.
@@ -114,6 +159,9 @@ def unequal_terms(terms: Mapping[str, Terms], rows: Iterable[str]) -> tuple[str,
             if (value := terms[label].get(name, DASH)) != DASH:
                 having.setdefault(value, []).append(label)
         if len(having) > 1:
-            groups = "; ".join(f"{value}: {', '.join(own)}" for value, own in having.items())
+            groups = "; ".join(
+                f"{value} by default" if value == _DEFAULTS.get(name) else f"{value}: {', '.join(own)}"
+                for value, own in having.items()
+            )
             sentences.append(f"NOT equal, {name}: {groups}")
     return tuple(sentences)
