@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,6 +39,7 @@ from radweave.experiments.probe import (
 )
 from radweave.methods import method_names, resolve
 from radweave.methods.model import DecoderInput, ForwardPass, Term
+from radweave.metrics.evaluate import corpus_scores
 from radweave.metrics.statistics import mean_statistic
 from radweave.nn.prompt import Slot
 from radweave.phantom.study import PhantomOptions, write_phantom_dataset
@@ -185,7 +187,7 @@ def input_result(
     because: str = "",
 ) -> InputResult:
     costs: dict[Exchange, Cost] = dict.fromkeys(EXCHANGES, cost)
-    drafts = Drafts(0.5, 0.2, Cost(-0.1, -0.2, 0.0), 0.3)
+    drafts = Drafts(Cost(0.5, 0.4, 0.6), 0.2, Cost(-0.1, -0.2, 0.0), 0.3, Cost(-0.4, -0.5, 0.1))
     return InputResult(name, part, silent, 0.5, costs, alone or cost, drafts, covered_by, because)
 
 
@@ -243,10 +245,8 @@ def test_the_silent_parts_are_those_that_declare_no_reason() -> None:
     table = result.table()
     assert "| report | contrast | 0.100 | 0.000 | -0.0100 | **no** |" in table
     assert "| report | spread | 0.100 | 0.000 | -0.0100 | no: a regulariser |" in table
-    assert (
-        "| image | 0.500 | +0.2000 [+0.1000, +0.3000] | +0.2000 | yes | +0.2000 | +0.2000 | 50% | 0.200 (-0.100) |"
-        in table
-    )
+    after = "50% [40%, 60%] | 0.200 (-0.100 [-0.200, +0.000]) | 0.300 (-0.400 [-0.500, +0.100])"
+    assert f"| image | 0.500 | +0.2000 [+0.1000, +0.3000] | +0.2000 | yes | +0.2000 | +0.2000 | {after} |" in table
     carries = [line.split(" | ")[4] for line in table.splitlines()[2:6]]
     assert carries == ["yes", "**no**", "covered", "no: seldom told"]
 
@@ -289,6 +289,9 @@ def test_the_page_names_silent_parts_and_the_json_holds_all_figures(tmp_path: Pa
     assert saved["floor"] == FLOOR
     assert saved["inputs"][0]["costs"]["another"] == {"mean": 0.2, "low": 0.1, "high": 0.3}
     assert saved["inputs"][1]["drafts"]["f1_change"]["low"] == -0.2
+    assert saved["inputs"][1]["drafts"]["cider_change"] == {"mean": -0.4, "low": -0.5, "high": 0.1}
+    assert "40 to 60 %" in text
+    assert "-0.400 [-0.500, +0.100]" in text
     assert saved["losses"][0]["moved"] == 0.2
     with pytest.raises(InputError):
         write_page(result, tmp_path / "out")
@@ -388,7 +391,8 @@ def test_an_input_that_is_multiplied_by_nothing_is_found(
     (image,) = result.inputs
     assert image.costs["another"].mean == pytest.approx(0.0, abs=1e-6)
     assert image.drafts is not None
-    assert image.drafts.changed == 0.0
+    assert image.drafts.changed == Cost(0.0, 0.0, 0.0)
+    assert image.drafts.cider_change == Cost(0.0, 0.0, 0.0)
     assert "input image" in result.silent
     declared = {"image": DecoderInput("tokens", silent="the test says so")}
     monkeypatch.setattr(type(run.model), "inputs", declared)
@@ -400,6 +404,27 @@ def test_an_input_that_is_multiplied_by_nothing_is_found(
     monkeypatch.setattr(type(run.model), "inputs", declared)
     monkeypatch.setattr(type(run.model), "absent_inputs", frozenset({"image"}))
     assert probe(run, toy_dataset.path, drafts=False).inputs == (), "an absent input is not probed"
+
+
+def test_changes_of_drafts_are_means_over_studies_with_intervals_over_patients(toy_run: Path) -> None:
+    """Half of the drafts become another study's: the share, and CIDEr as the corpus scores have it."""
+    run = restore(toy_run)
+    references = ["The heart is enlarged.", "There is an effusion on the left.", "The lungs are clear.", "No change."]
+    examples: Any = [SimpleNamespace(study_id=f"s{n}", report=text) for n, text in enumerate(references)]
+    own = [*references[:3], "The heart is normal."]
+    after = [references[1], references[0], *own[2:]]
+    before, exchanged_drafts = (module._Scored.of(run, examples, texts) for texts in (own, after))
+    drafts = before.compared(exchanged_drafts, np.array([0, 1, 2, 2]))
+    ids = [one.study_id for one in examples]
+    known = dict(zip(ids, references, strict=True))
+    ciders = [corpus_scores(dict(zip(ids, texts, strict=True)), known)["CIDEr"] for texts in (own, after)]
+    assert drafts.changed.mean == 0.5
+    # Of three patients one may be drawn three times: all drafts change, or none.
+    assert (drafts.changed.low, drafts.changed.high) == (0.0, 1.0)
+    assert drafts.cider == pytest.approx(ciders[1])
+    assert drafts.cider_change.mean == pytest.approx(ciders[1] - ciders[0])
+    assert drafts.cider_change.low is not None
+    assert drafts.cider_change.low < drafts.cider_change.mean < 0
 
 
 @pytest.mark.parametrize("where", ["its value", "what it reads"])

@@ -51,7 +51,7 @@ from radweave.methods.model import (
 )
 from radweave.methods.stage import StageConfig, apply_finetune
 from radweave.metrics.clinical import confusion_rows, is_positive, states_of
-from radweave.metrics.evaluate import corpus_scores
+from radweave.metrics.evaluate import corpus_statistics
 from radweave.metrics.statistics import Floats, Statistic, bootstrap, cluster_index, mean_statistic
 from radweave.nn.connector import encode_views
 from radweave.nn.decoding import DecodingConfig, Prefixes
@@ -185,17 +185,28 @@ class Cost:
         return cls(statistic.corpus(), interval.low, interval.high)
 
     def __str__(self) -> str:
-        return f"{self.mean:+.4f}" + ("" if self.low is None else f" [{self.low:+.4f}, {self.high:+.4f}]")
+        return self.text("+.4f")
+
+    def text(self, form: str) -> str:
+        """Mean and interval, each number in this format."""
+        mean = format(self.mean, form)
+        return mean if self.low is None or self.high is None else f"{mean} [{self.low:{form}}, {self.high:{form}}]"
 
 
 @dataclass(frozen=True, slots=True)
 class Drafts:
-    """Drafts of a split: ``changed`` of them differ from the run's own; findings F1 less that of the run's own."""
+    """Drafts of a split: ``changed`` of them differ from the run's own; changes of scores are after less own."""
 
-    changed: float
+    changed: Cost
     f1: float
     f1_change: Cost
     cider: float
+    cider_change: Cost
+
+    def cells(self) -> tuple[str, str, str]:
+        """Share of drafts that change, findings F1 and CIDEr after, each with its interval."""
+        f1, cider = (change.text("+.3f") for change in (self.f1_change, self.cider_change))
+        return self.changed.text(".0%"), f"{self.f1:.3f} ({f1})", f"{self.cider:.3f} ({cider})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,19 +324,15 @@ class Probe:
         """Two tables in Markdown: a row per input, and a row per loss."""
         lines = [
             "| input | spread | another study's, nats/token [95 %] | alone | carries | none | mean "
-            "| drafts changed | F1 after |",
-            "|---|---|---|---|---|---|---|---|---|",
+            "| drafts changed [95 %] | F1 after | CIDEr after |",
+            "|---|---|---|---|---|---|---|---|---|---|",
         ]
         for one in self.inputs:
             spread = "" if one.spread is None else f"{one.spread:.3f}"
-            changed, f1 = (
-                ("", "")
-                if one.drafts is None
-                else (f"{one.drafts.changed:.0%}", f"{one.drafts.f1:.3f} ({one.drafts.f1_change.mean:+.3f})")
-            )
+            drafts = " |  | " if one.drafts is None else " | ".join(one.drafts.cells())
             another, none, mean = (one.costs[how] for how in EXCHANGES)
             costs = f"{another} | {one.alone.mean:+.4f} | {one.verdict} | {none.mean:+.4f} | {mean.mean:+.4f}"
-            lines.append(f"| {one.name} | {spread} | {costs} | {changed} | {f1} |")
+            lines.append(f"| {one.name} | {spread} | {costs} | {drafts} |")
         lines += [
             "",
             "| stage | loss | share of the gradient | decoder's input moves by | report, nats/token | acts |",
@@ -494,12 +501,16 @@ def _texts(run: Run, batches: Sequence[Batch]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Scored:
-    """Drafts with confusion rows (N, 3 K) of the findings, their micro F1, and CIDEr."""
+    """Drafts with confusion rows (N, 3 K) of the findings, their micro F1, and CIDEr, also of each study (N,)."""
 
     texts: list[str]
     rows: NDArray[np.int8]
     f1: float
-    cider: float
+    ciders: Floats
+
+    @property
+    def cider(self) -> float:
+        return float(self.ciders.mean())
 
     @classmethod
     def of(cls, run: Run, examples: Sequence[Example], texts: list[str]) -> _Scored:
@@ -509,8 +520,8 @@ class _Scored:
         states = [is_positive(states_of(some, labeler), "negative")[:, findings] for some in (texts, references)]
         rows = confusion_rows(*states)
         known = [example.study_id for example in examples]
-        scores = corpus_scores(dict(zip(known, texts, strict=True)), dict(zip(known, references, strict=True)))
-        return cls(texts, rows, float(_micro_f1(rows.sum(0, dtype=np.float64))), float(scores["CIDEr"]))
+        scores = corpus_statistics(dict(zip(known, texts, strict=True)), dict(zip(known, references, strict=True)))
+        return cls(texts, rows, float(_micro_f1(rows.sum(0, dtype=np.float64))), scores["CIDEr"].per_study)
 
     def compared(self, after: _Scored, clusters: NDArray[np.int64]) -> Drafts:
         """Drafts after an exchange, beside these."""
@@ -520,9 +531,14 @@ class _Scored:
         def change(sums: Floats) -> Floats:
             return np.asarray(_micro_f1(sums[..., :half]) - _micro_f1(sums[..., half:]))
 
-        changed = float(np.mean([a != b for a, b in zip(after.texts, self.texts, strict=True)]))
-        statistic = Statistic(both, change, np.full(len(both), np.nan))
-        return Drafts(changed, after.f1, Cost.of(statistic, clusters), after.cider)
+        changed = np.array([float(a != b) for a, b in zip(after.texts, self.texts, strict=True)])
+        return Drafts(
+            changed=Cost.of(mean_statistic(changed), clusters),
+            f1=after.f1,
+            f1_change=Cost.of(Statistic(both, change, np.full(len(both), np.nan)), clusters),
+            cider=after.cider,
+            cider_change=Cost.of(mean_statistic(after.ciders - self.ciders), clusters),
+        )
 
 
 def _micro_f1(sums: Floats) -> Floats:

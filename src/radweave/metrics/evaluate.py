@@ -500,10 +500,15 @@ def finding_f1(evaluation: Evaluation) -> Estimate:
 
 def corpus_scores(hyps: Mapping[str, str], refs: Mapping[str, str]) -> dict[str, float]:
     """Corpus BLEU-4, ROUGE-L and CIDEr of the reports, paired by study id."""
+    statistics = corpus_statistics(hyps, refs)
+    return {name: statistics[name].corpus() for name in MAIN_LANGUAGE_METRICS if name in statistics}
+
+
+def corpus_statistics(hyps: Mapping[str, str], refs: Mapping[str, str]) -> dict[str, Statistic]:
+    """BLEU, ROUGE and CIDEr of the reports, in the order of ``refs``."""
     protocol = get_protocol("full")
     pairs = [Pair(study_id=study_id, hyp=hyps[study_id], refs=(ref,)) for study_id, ref in refs.items()]
-    statistics = language_statistics(prepare(pairs, protocol), protocol)
-    return {name: statistics[name].corpus() for name in MAIN_LANGUAGE_METRICS if name in statistics}
+    return language_statistics(prepare(pairs, protocol), protocol)
 
 
 def best_constant(candidates: Sequence[str], references: Sequence[str]) -> str:
