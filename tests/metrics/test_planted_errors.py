@@ -14,7 +14,11 @@ from radweave.labels import get_labeler
 from radweave.labels.comparisons import compares_with_prior
 from radweave.metrics import Options, evaluate_pairs
 from radweave.metrics.laterality import sided_findings
-from radweave.metrics.planted_errors import CANDIDATES, HARMLESS, PLANTED, agreement, planted, read_rexval
+from tests.toys import bench_program
+
+PROGRAM = bench_program("planted_errors")
+PLANTED, HARMLESS, CANDIDATES = PROGRAM.PLANTED, PROGRAM.HARMLESS, PROGRAM.CANDIDATES
+planted, agreement, read_rexval = PROGRAM.planted, PROGRAM.agreement, PROGRAM.read_rexval
 
 REPORT = "The heart is mildly enlarged. There is a small left pleural effusion. No pneumothorax."
 EXPECTED = {

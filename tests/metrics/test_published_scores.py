@@ -16,7 +16,6 @@ from radweave.labels import get_labeler
 from radweave.metrics import Options, Pair, evaluate_pairs
 from radweave.metrics.commands import label
 from radweave.metrics.further import Models, further_scores
-from radweave.metrics.planted_errors import HARMLESS, PLANTED
 from radweave.metrics.radgraph import combined_f1
 from radweave.metrics.temporal import CHANGE_WORDS
 from radweave.phantom.anatomy import draw_anatomy
@@ -25,6 +24,7 @@ from radweave.phantom.report import write_report
 from tests.metrics import plain_scores
 from tests.metrics.score_folders import write_chexbert, write_roberta
 from tests.radgraph_weights import LABELS, RELATIONS, graph_of, write_radgraph
+from tests.toys import bench_program
 
 NEAR = 1e-5
 SCORED = Options(meteor=False, floors=False, resamples=0)
@@ -50,7 +50,8 @@ BY_HAND = (
 @pytest.fixture(scope="module")
 def pairs() -> tuple[list[str], list[str]]:
     """50 drafts and references: those by hand, and reports of phantoms with one error each, or rewritten."""
-    labeler, edits = get_labeler("chexpert14"), [*PLANTED.values(), *HARMLESS.values()]
+    program = bench_program("planted_errors")
+    labeler, edits = get_labeler("chexpert14"), [*program.PLANTED.values(), *program.HARMLESS.values()]
     drafts, references = map(list, zip(*BY_HAND, strict=True))
     number = 0
     while len(drafts) < 50:
