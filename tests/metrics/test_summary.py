@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,8 @@ from radweave.labels import get_labeler
 from radweave.metrics import Evaluation, Options, Pair, evaluate_pairs
 from radweave.metrics.abnormal import AbnormalScores
 from radweave.metrics.catalogue import METRICS, SUITES, Metric
-from radweave.metrics.records import FloorScores, Score
+from radweave.metrics.records import FINDING_F1, FloorScores, Score
+from radweave.metrics.result_tables import result_tables
 from radweave.metrics.statistics import Interval
 from radweave.metrics.summary import ABNORMAL, summary_rows
 
@@ -106,6 +108,7 @@ def test_a_reciprocal_of_a_mean_below_zero_is_better_than_one_of_a_mean_above() 
 
 def test_scores_of_abnormal_studies_are_those_of_a_set_without_normal_ones() -> None:
     pairs = shortened(3)
+    pairs[0] = replace(pairs[0], hyp="There is a pleural effusion.")
     whole = evaluated(pairs)
     alone = evaluated([pair for pair in pairs if pair.refs[0] != NORMAL])
     abnormal = whole.abnormal
@@ -113,6 +116,13 @@ def test_scores_of_abnormal_studies_are_those_of_a_set_without_normal_ones() -> 
     assert (abnormal.studies, abnormal.of) == (9, 15)
     for metric in ("BLEU_1", "BLEU_4", "ROUGE_L"):
         assert abnormal.corpus[metric].value == pytest.approx(alone.corpus[metric].value, abs=1e-12)
+    (of_findings, of_alone) = (one.clinical_statistics[FINDING_F1].corpus() for one in (whole, alone))
+    assert abnormal.corpus["CE_F1"].value == pytest.approx(of_alone)
+    assert of_alone != of_findings, "a false alarm on a normal study counts in one of them"
+    assert set(abnormal.floors["constant_report"]) >= {"CE_F1", "CIDEr"}
+    table = next(one for one in result_tables({"run": whole.to_json()}) if one.title == "On abnormal studies alone")
+    (row_of_findings,) = [cells for cells in table.rows if cells[0] == "findings F1"]
+    assert [cell.split()[0] for cell in row_of_findings[1:3]] == [f"{of_findings:.4f}", f"{of_alone:.4f}"]
     cider = whole.statistics["CIDEr"].per_study
     kept = np.array([pair.refs[0] != NORMAL for pair in pairs])
     assert abnormal.corpus["CIDEr"].value == pytest.approx(cider[kept].mean())

@@ -1,4 +1,4 @@
-"""Language scores on the abnormal studies alone.
+"""Language scores and findings F1 on the abnormal studies alone.
 
 Normal reports are alike, and a score that counts equal phrases is high where there are many of them. CIDEr depends on
 their share most: one system scores .72 on a test set of IU X-Ray with many normal studies, and .43 on one with fewer.
@@ -16,10 +16,14 @@ from radweave.core.study import LabelState
 from radweave.labels import NO_FINDING
 from radweave.metrics.catalogue import METRICS
 from radweave.metrics.clinical import STATE_NUMBERS, LabelledPairs, is_positive
-from radweave.metrics.records import Json, Score
+from radweave.metrics.records import FINDING_F1, ClinicalKey, Json, Score
 from radweave.metrics.statistics import Statistic, among
 
 ABNORMAL_METRICS = tuple(key for key, metric in METRICS.items() if metric.in_benchmark and metric.clinical is None)
+
+
+FINDINGS = "CE_F1"
+"""Key of findings F1 (``FINDING_F1``) among these scores."""
 
 
 def abnormal_studies(labelled: LabelledPairs) -> NDArray[np.bool_]:
@@ -30,9 +34,14 @@ def abnormal_studies(labelled: LabelledPairs) -> NDArray[np.bool_]:
     return np.asarray(is_positive(labelled.ref, "positive").any(axis=1))
 
 
-def abnormal_statistics(statistics: Mapping[str, Statistic], studies: NDArray[np.bool_]) -> dict[str, Statistic]:
-    """The language statistics of the abnormal studies; document frequencies of CIDEr stay those of all studies."""
-    return among({key: statistics[key] for key in ABNORMAL_METRICS if key in statistics}, studies)
+def abnormal_statistics(
+    statistics: Mapping[str, Statistic], clinical: Mapping[ClinicalKey, Statistic], studies: NDArray[np.bool_]
+) -> dict[str, Statistic]:
+    """The statistics of the abnormal studies; document frequencies of CIDEr stay those of all studies."""
+    chosen = {key: statistics[key] for key in ABNORMAL_METRICS if key in statistics}
+    if FINDING_F1 in clinical:
+        chosen[FINDINGS] = clinical[FINDING_F1]
+    return among(chosen, studies)
 
 
 def abnormal_interval_name(metric: str) -> str:

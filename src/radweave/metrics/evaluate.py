@@ -203,6 +203,11 @@ def _evaluate(
     statistics, floor_scores, floors_on_abnormal = language_and_floors(prepared, of_floors, rules, of_abnormal)
     unavailable, versions = _add_meteor(statistics, prepared, options)
     clinical = clinical_statistics(labelled) if labelled else {}
+    of_floors_clinical = _clinical_of_floors(floors, labelled, labeler)
+    for name, scores in floors_on_abnormal.items():
+        if of_abnormal is not None:
+            on_these = abnormal_statistics({}, of_floors_clinical[name], of_abnormal)
+            scores |= {key: statistic.corpus() for key, statistic in on_these.items()}
     requested = requested_metrics(options.scores, options.folders)
     if requested:
         further = _further(requested, checked, floors, labelled, labeler, models)
@@ -225,7 +230,7 @@ def _evaluate(
     named = {interval_name(key): statistic for key, statistic in clinical.items()}
     named.update({sided_interval_name(measure): statistic for measure, statistic in sided.items()})
     named.update({placed_interval_name(measure): statistic for measure, statistic in placed.items()})
-    on_abnormal = {} if of_abnormal is None else abnormal_statistics(statistics, of_abnormal)
+    on_abnormal = {} if of_abnormal is None else abnormal_statistics(statistics, clinical, of_abnormal)
     named.update({abnormal_interval_name(key): statistic for key, statistic in on_abnormal.items()})
     priors, of_priors = _prior_statistics(checked, labelled, labeler, copies=options.floors)
     for system, own in of_priors.items():
@@ -247,7 +252,7 @@ def _evaluate(
         sided_statistics=sided,
         prior_statistics=of_priors.get(THIS_RUN, {}),
         corpus=_corpus(statistics, intervals, unavailable),
-        floors=_floor_table(floors, floor_scores, labelled, labeler),
+        floors=_floor_table(floors, floor_scores, of_floors_clinical),
         abnormal=None
         if labelled is None or of_abnormal is None
         else AbnormalScores(
@@ -400,11 +405,23 @@ def _numbers(scores: Mapping[str, float]) -> dict[str, float | None]:
     return {metric: number_or_none(value) for metric, value in scores.items()}
 
 
+def _clinical_of_floors(
+    floors: Mapping[str, Floor], labelled: LabelledPairs | None, labeler: Labeler | None
+) -> dict[str, dict[ClinicalKey, Statistic]]:
+    """The clinical statistics of each baseline that has texts; none without a labeler."""
+    return {
+        name: {}
+        if labelled is None or labeler is None
+        else clinical_statistics(replace(labelled, hyp=states_of(floor.texts, labeler)))
+        for name, floor in floors.items()
+        if floor.texts is not None
+    }
+
+
 def _floor_table(
     floors: Mapping[str, Floor],
     scores: Mapping[str, Mapping[str, float]],
-    labelled: LabelledPairs | None,
-    labeler: Labeler | None,
+    clinical_of: Mapping[str, Mapping[ClinicalKey, Statistic]],
 ) -> dict[str, FloorScores]:
     """Each baseline's corpus scores; METEOR is left out of them, it takes Java's time for every one."""
     table = {}
@@ -412,9 +429,7 @@ def _floor_table(
         if floor.texts is None:
             table[name] = FloorScores(floor.source)
             continue
-        clinical: dict[ClinicalKey, Statistic] = {}
-        if labelled is not None and labeler is not None:
-            clinical = clinical_statistics(replace(labelled, hyp=states_of(floor.texts, labeler)))
+        clinical = clinical_of[name]
         findings = clinical.get(FINDING_F1)
         keys = {metric.key: metric.clinical_key(clinical) for metric in METRICS.values()}
         table[name] = FloorScores(

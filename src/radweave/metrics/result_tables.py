@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from radweave.metrics.abnormal import FINDINGS
 from radweave.metrics.catalogue import FURTHER_METRICS, METRICS, SHORT_METRICS, SUITES, SuiteName
 from radweave.metrics.summary import MEANING
 from radweave.metrics.tables import DASH, TextTable, heads_table, number, score_cell
@@ -286,13 +287,14 @@ def _by_section(result: Result, suffix: str) -> TextTable:
 
 
 def _abnormal(result: Result, suffix: str) -> TextTable:
-    """Language scores on the abnormal studies alone, beside those of all studies and of the floors."""
+    """Scores on the abnormal studies alone, beside those of all studies and of the floors."""
     abnormal = result["abnormal"]
+    of_all = {**result["corpus"], FINDINGS: _findings_score(result["clinical"])}
     floors = {name: scores for name, scores in abnormal["floors"].items() if scores}
     rows = [
         (
-            _row_label(metric),
-            score_cell(result["corpus"][metric]),
+            "findings F1" if metric == FINDINGS else _row_label(metric),
+            score_cell(of_all[metric]),
             score_cell(score),
             *(number(scores.get(metric)) for scores in floors.values()),
         )
@@ -303,11 +305,16 @@ def _abnormal(result: Result, suffix: str) -> TextTable:
     return TextTable(f"On abnormal studies alone{suffix}", head, tuple(rows), (abnormal["note"],))
 
 
-def _findings_f1(clinical: Mapping[str, Any]) -> float | None:
+def _findings_score(clinical: Mapping[str, Any]) -> Mapping[str, Any]:
     """Micro F1, uncertain as negative, No Finding left out."""
     groups = clinical.get("policies", {}).get("uncertain_as_negative", {}).get("groups", {})
     scores = groups.get("without_no_finding")
-    return None if scores is None else scores["micro"]["f1"]["value"]
+    return {"value": None} if scores is None else scores["micro"]["f1"]
+
+
+def _findings_f1(clinical: Mapping[str, Any]) -> float | None:
+    value: float | None = _findings_score(clinical)["value"]
+    return value
 
 
 def _honesty(runs: Mapping[str, Result]) -> TextTable:
