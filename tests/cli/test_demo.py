@@ -8,10 +8,29 @@ from pathlib import Path
 
 import pytest
 
-from radweave.cli.demo import FINDINGS_SHOWN, METHOD, run_demo
+from radweave.cli.demo import FINDINGS_SHOWN, METHOD, run_demo, score_rows
 from radweave.engine.restore import restore
 from radweave.inference.predictor import Predictor
+from radweave.labels import get_labeler
 from tests.toys import TOY_OVERRIDES, TOY_SIZES
+
+
+def test_scores_of_both_ways_of_drafting_stand_beside_the_floors(tmp_path: Path) -> None:
+    references = ["There is a large left pleural effusion.", "No pleural effusion.", "The heart is enlarged."]
+    drafts, own = tmp_path / "predictions.jsonl", tmp_path / "own.jsonl"
+    for path, written in ((drafts, references), (own, ["No pleural effusion."] * 3)):
+        rows = [
+            {"study_id": f"s{number}", "hyp": hyp, "ref": ref}
+            for number, (hyp, ref) in enumerate(zip(written, references, strict=True))
+        ]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    labeler = get_labeler("chexpert14")
+    by_utility, by_itself, *_ = score_rows(drafts, own, labeler)
+    assert (by_utility.name, by_itself.name) == ("the model, by utility", "the model, own decoder")
+    assert (by_utility.scores["finding_f1"].value, by_itself.scores["finding_f1"].value) == (1, 0)
+    alone = score_rows(own, None, labeler)
+    assert [row.name for row in alone if not row.name.startswith("floor: ")] == ["the model"]
+    assert alone[0].scores["BLEU_4"] == by_itself.scores["BLEU_4"]
 
 
 @pytest.mark.long

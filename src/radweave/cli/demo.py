@@ -41,6 +41,7 @@ from radweave.metrics.catalogue import METRICS, SHORT_METRICS
 from radweave.metrics.evaluate import MODEL, finding_f1, score_systems
 from radweave.metrics.records import Estimate
 from radweave.metrics.tables import reliability_plot
+from radweave.nn.decoding import chosen_options
 from radweave.phantom.study import PhantomOptions, write_phantom_dataset
 
 if TYPE_CHECKING:
@@ -134,13 +135,14 @@ def demo_page(
     *,
     banner: Sequence[str],
     image_size: int,
+    own: Path | None = None,
 ) -> str:
-    """The page as HTML. ``banner`` holds the warnings of the run's predictor."""
+    """The page as HTML. ``banner`` holds the warnings of the run's predictor, ``own`` its own decoder's drafts."""
     labeler = get_labeler("chexpert14")
     all_rows = [row for _, row in read_jsonl(predictions)]
     rows, lead = all_rows[:STUDIES_SHOWN], next((row for row in all_rows if _states_a_finding(row, labeler)), None)
     studies = {study.study_id: study for study in dataset.studies("test")}
-    systems = _score_rows(predictions, labeler)
+    systems = score_rows(predictions, own, labeler)
     titles = {"finding_f1": FINDING_F1, **{metric: METRICS[metric].axis for metric in SHORT_METRICS}}
     environment = Environment(loader=PackageLoader("radweave", "templates"), autoescape=True, trim_blocks=True)
     kinds = [kind_of(row["evidence"]) for row in rows if row["evidence"].get("attention_maps")]
@@ -172,12 +174,17 @@ def _states_a_finding(row: Mapping[str, Any], labeler: Labeler) -> bool:
     return any(draft[k] and reference[k] for k, name in enumerate(labeler.classes) if name != NO_FINDING)
 
 
-def _score_rows(predictions: Path, labeler: Labeler) -> list[ScoreRow]:
-    """Scores with intervals of the model and of the floors."""
-    systems = score_systems(read_pairs(predictions).pairs, labeler)
+def score_rows(predictions: Path, own: Path | None, labeler: Labeler) -> list[ScoreRow]:
+    """Scores with intervals of the model, of its own decoder if the model drafts otherwise, and of the floors."""
+    floors = score_systems(read_pairs(predictions).pairs, labeler)
+    systems = {"the model" if own is None else "the model, by utility": floors.pop(MODEL)}
+    if own is not None:
+        options = Options(meteor=False, floors=False)
+        systems["the model, own decoder"] = evaluate_pairs(read_pairs(own).pairs, labeler=labeler, options=options)
+    systems |= {f"floor: {name}": scores for name, scores in floors.items()}
     return [
         ScoreRow(
-            "the model" if name == MODEL else f"floor: {name}",
+            name,
             {"finding_f1": finding_f1(scores), **{metric: scores.corpus[metric].estimate for metric in SHORT_METRICS}},
         )
         for name, scores in systems.items()
@@ -261,9 +268,8 @@ METHOD, PRESET = "diffvp", "tiny-xray"
 IMAGE_SIZE_PX = 160
 REPORT_EPOCHS = 8
 """Half of the preset's passes: a demonstration is to end in minutes."""
-_OUTPUT = record_kind(
-    "a demo", "evaluation.json", ("protocol", "corpus"), ("index.html", "predictions.jsonl", "phantom/*", "run/*")
-)
+_FILES = ("index.html", "predictions.jsonl", "own.jsonl", "phantom/*", "run/*")
+_OUTPUT = record_kind("a demo", "evaluation.json", ("protocol", "corpus"), _FILES)
 
 Bar = Callable[[str], AbstractContextManager[Callable[[int, int], None] | None]]
 
@@ -290,7 +296,8 @@ def run_demo(
     """Write the phantom set, train on it, report on its test split, evaluate; return the path of ``index.html``.
 
     The folder holds ``phantom/`` (the dataset, drawn by ``jobs`` processes), ``run/`` (the model),
-    ``predictions.jsonl``, ``evaluation.json`` and the page.
+    ``predictions.jsonl``, ``own.jsonl`` with the drafts of the method's own decoder where those are by utility,
+    ``evaluation.json`` and the page.
 
     Raises:
         InputError: if ``out`` exists and ``overwrite`` is not set.
@@ -312,20 +319,27 @@ def run_demo(
             train(METHOD, dataset.path, folder / "run", preset=PRESET, overrides=options, watch=training)
         run = restore(folder / "run")
         predictor = Predictor.of(run)
-        with watch.bar("writing reports") as progress:
-            generate_split(run, predictor, dataset.path, "test", folder / "predictions.jsonl", progress=progress)
+        drafts, own = folder / "predictions.jsonl", None
+        with watch.bar("drafting") as progress:
+            generate_split(run, predictor, dataset.path, "test", drafts, progress=progress)
+        if predictor.decoding.kind == "expected_utility":
+            own = folder / "own.jsonl"
+            writer = Predictor.of(run, decoding=chosen_options((), own_decoder=True))
+            with watch.bar("writing reports by the own decoder") as progress:
+                generate_split(run, writer, dataset.path, "test", own, progress=progress)
         watch.say("scoring")
-        pairs = read_pairs(folder / "predictions.jsonl").pairs
+        pairs = read_pairs(drafts).pairs
         evaluation = evaluate_pairs(pairs, labeler=get_labeler("chexpert14"), options=Options(meteor=False))
         write_json(folder / "evaluation.json", evaluation.to_json())
         watch.say("drawing the page")
         page = demo_page(
             dataset,
-            folder / "predictions.jsonl",
+            drafts,
             evaluation,
             run.card,
             banner=predictor.warnings,
             image_size=predictor.image_size,
+            own=own,
         )
         write_text(folder / "index.html", page)
     return out / "index.html"
