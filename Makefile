@@ -12,12 +12,13 @@ READY := $(VENV)/.ready
 
 setup: $(READY)
 
-# torch first and pinned: whatever follows then finds it there.
+# torch first and pinned: whatever follows then finds it there. Without a GPU, docs/install.md has the index to take it from.
+TORCH_INDEX ?=
 $(BASE): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' || { echo "Python's venv module is missing (Debian: apt-get install python3-venv)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet torch==2.13.0 --constraint constraints.txt
+	$(BIN)/pip install --quiet torch==2.13.0 --constraint constraints.txt $(TORCH_INDEX)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[plots]'
 	touch $(BASE)
 
@@ -155,7 +156,7 @@ wheels: package
 	  folder=$(abspath build/wheels)/$$(basename $$python); rm -rf $$folder; mkdir -p $$folder; unset PYTHONPATH; \
 	  echo "== $$python: $$($$python -V)"; \
 	  $$python -m venv $$folder/venv \
-	  && $$folder/venv/bin/pip install --quiet torch==2.13.0 --constraint constraints.txt \
+	  && $$folder/venv/bin/pip install --quiet torch==2.13.0 --constraint constraints.txt $(TORCH_INDEX) \
 	  && $$folder/venv/bin/pip install --quiet --constraint constraints.txt $$wheel \
 	  && (cd $$folder && PATH="$$folder/venv/bin:$$PATH" && radweave --version && radweave methods \
 	    && radweave phantom --out data --studies 60 && radweave fit data --out fitted --epochs 2 \
