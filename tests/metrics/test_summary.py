@@ -123,6 +123,10 @@ def test_scores_of_abnormal_studies_are_those_of_a_set_without_normal_ones() -> 
     table = next(one for one in result_tables({"run": whole.to_json()}) if one.title == "On abnormal studies alone")
     (row_of_findings,) = [cells for cells in table.rows if cells[0] == "findings F1"]
     assert [cell.split()[0] for cell in row_of_findings[1:3]] == [f"{of_findings:.4f}", f"{of_alone:.4f}"]
+    of_scans = evaluated(pairs, "ct18")  # labels without No Finding
+    assert of_scans.abnormal is not None
+    assert (of_scans.abnormal.corpus["CE_F1"].value or 0) > 0
+    assert of_scans.floors["constant_report"].findings_f1 is not None
     cider = whole.statistics["CIDEr"].per_study
     kept = np.array([pair.refs[0] != NORMAL for pair in pairs])
     assert abnormal.corpus["CIDEr"].value == pytest.approx(cider[kept].mean())

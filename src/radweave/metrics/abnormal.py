@@ -16,14 +16,14 @@ from radweave.core.study import LabelState
 from radweave.labels import NO_FINDING
 from radweave.metrics.catalogue import METRICS
 from radweave.metrics.clinical import STATE_NUMBERS, LabelledPairs, is_positive
-from radweave.metrics.records import FINDING_F1, ClinicalKey, Json, Score
+from radweave.metrics.records import ClinicalKey, Json, Score
 from radweave.metrics.statistics import Statistic, among
 
 ABNORMAL_METRICS = tuple(key for key, metric in METRICS.items() if metric.in_benchmark and metric.clinical is None)
 
 
 FINDINGS = "CE_F1"
-"""Key of findings F1 (``FINDING_F1``) among these scores."""
+"""Key of findings F1 among these scores."""
 
 
 def abnormal_studies(labelled: LabelledPairs) -> NDArray[np.bool_]:
@@ -39,8 +39,9 @@ def abnormal_statistics(
 ) -> dict[str, Statistic]:
     """The statistics of the abnormal studies; document frequencies of CIDEr stay those of all studies."""
     chosen = {key: statistics[key] for key in ABNORMAL_METRICS if key in statistics}
-    if FINDING_F1 in clinical:
-        chosen[FINDINGS] = clinical[FINDING_F1]
+    findings = METRICS[FINDINGS].statistic({}, clinical)
+    if findings is not None:
+        chosen[FINDINGS] = findings
     return among(chosen, studies)
 
 

@@ -430,7 +430,7 @@ def _floor_table(
             table[name] = FloorScores(floor.source)
             continue
         clinical = clinical_of[name]
-        findings = clinical.get(FINDING_F1)
+        findings = METRICS["CE_F1"].statistic({}, clinical)
         keys = {metric.key: metric.clinical_key(clinical) for metric in METRICS.values()}
         table[name] = FloorScores(
             floor.source,

@@ -306,9 +306,9 @@ def _abnormal(result: Result, suffix: str) -> TextTable:
 
 
 def _findings_score(clinical: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Micro F1, uncertain as negative, No Finding left out."""
+    """Micro F1, uncertain as negative, No Finding left out where the labels have it."""
     groups = clinical.get("policies", {}).get("uncertain_as_negative", {}).get("groups", {})
-    scores = groups.get("without_no_finding")
+    scores = groups.get("without_no_finding", groups.get("all"))
     return {"value": None} if scores is None else scores["micro"]["f1"]
 
 
