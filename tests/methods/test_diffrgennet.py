@@ -549,6 +549,8 @@ def test_the_paper_preset_has_the_published_numbers() -> None:
     stage = paper.stages.report
     assert (stage.optimizer.learning_rate, stage.optimizer.weight_decay) == (5e-5, 0.05)
     assert (stage.epochs, stage.batch_size, stage.losses["matching"]) == (10, 16, 0.1)
+    assert paper.model.difference.kind == "distances"
+    assert paper.model.difference.norm == "none", "Eq. 1 prints no normalisation"
     assert paper.model.aggregation.kind == "flexiroute"
     assert paper.model.aggregation.num_layers == 2
 

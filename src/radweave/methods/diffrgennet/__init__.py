@@ -106,7 +106,7 @@ def paper() -> DiffRGenNetExperiment:
             vision_encoder=ResNetConfig(path="microsoft/resnet-101", channels=3),
             connector=LinearConnectorConfig(),
             text_encoder=PretrainedTextEncoderConfig(path="emilyalsentzer/Bio_ClinicalBERT"),
-            difference=FeatureDifferenceConfig(space="matching", norm="batch"),
+            difference=FeatureDifferenceConfig(space="matching"),
             aggregation=FlexiRouteConfig(num_heads=8),
             matching=NegPosMatchingConfig(over="outputs"),
             language_model=PretrainedBertDecoderConfig(path=bert),
