@@ -728,12 +728,13 @@ def test_every_method_has_rows_that_are_told_the_prior_and_rows_that_are_not(
 ) -> None:
     followed = write_followed_dataset(tmp_path / "followed")
     utility = "baseline, by utility"
+    weave = ["weave", "weave, own decoder"]
     told = [f"{utility}, told the prior", f"{utility}, told the prior's report"]
     expected = (
-        (followed, True, ("both", "report"), [utility, *told, "weave", UNTOLD, "weave, told the prior's report"]),
-        (followed, True, (), [utility, "weave", UNTOLD]),
-        (followed, False, ("both",), ["weave", UNTOLD]),
-        (toy_dataset, True, ("both",), [utility, "weave"]),
+        (followed, True, ("both", "report"), [utility, *told, *weave, UNTOLD, "weave, told the prior's report"]),
+        (followed, True, (), [utility, *weave, UNTOLD]),
+        (followed, False, ("both",), [*weave, UNTOLD]),
+        (toy_dataset, True, ("both",), [utility, *weave]),
     )
     for dataset, by_utility, prior, rows in expected:
         request = request_for(dataset, tmp_path, methods=("weave",), utility=by_utility, prior=prior, overrides=())
@@ -741,6 +742,12 @@ def test_every_method_has_rows_that_are_told_the_prior_and_rows_that_are_not(
         assert [row.label for row in suite.table.rows] == ["baseline", *rows]
         assert suite.request.out == request.out / "xray"
         assert suite.name == "xray"
+    rows = plan_set(
+        request_for(toy_dataset, tmp_path, methods=("weave", "kernels"), overrides=()), "xray", toy_dataset.path
+    )
+    own = {row.label: row for row in rows.table.rows if row.label.endswith("own decoder")}
+    assert list(own) == ["weave, own decoder"], "kernels trains no decoder"
+    assert (own["weave, own decoder"].run_of, own["weave, own decoder"].decoding) == ("weave", ("kind=likelihood",))
     with pytest.raises(InputError, match="may be told"):
         run_bench(request_for(toy_dataset, tmp_path / "out", prior=("everything",)))
 

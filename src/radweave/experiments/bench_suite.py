@@ -23,18 +23,19 @@ from radweave.engine.restore import restore
 from radweave.engine.run_folder import read_card_alone
 from radweave.experiments.ablate import AblationRequest, overrides_for, run_parallel
 from radweave.experiments.bench_drafts import ForeignDrafts, named_files, read_foreign
-from radweave.experiments.bench_terms import passes
+from radweave.experiments.bench_terms import OWN, passes
 from radweave.experiments.one_run import REUSED, Task
 from radweave.methods import load_method, method_names, resolve, usable_methods
 from radweave.methods.experiment import Experiment
 from radweave.methods.model import ReportModel
 from radweave.methods.tables import Paper, Row, Table
 from radweave.metrics.catalogue import METRICS
+from radweave.nn.decoding import OWN_DECODER
 from radweave.phantom.study import PhantomOptions
 
 REFERENCE = "baseline"
 JOINING = "weave"
-"""The method that joins what the others see. Where it takes part, every other system is tested against it too."""
+"""A stack of heads and smoothers. Where it takes part, every other system is tested against it too."""
 ENSEMBLED = "kernels"
 """The method whose log-odds are averaged with the baseline's, as a row of its own."""
 UTILITY = "kind=expected_utility"
@@ -90,7 +91,8 @@ class BenchRequest:
     ``data`` are dataset folders by set; a phantom set without one is drawn into ``out``. ``sets`` are those that are
     run, ``methods`` none for all. ``overrides`` are key=value, METHOD:key=value, SET:key=value or
     SET:METHOD:key=value; ``precision`` is that of every stage that trains. ``studies`` draws phantoms of another size.
-    ``headline_seeds`` go to the sets of ``headline_sets`` and there to ``headline_methods``, none for all. With
+    ``headline_seeds`` go to the sets of ``headline_sets`` and there to ``headline_methods``, none for all. A method
+    whose preset drafts by utility, and that trains a decoder, has a row of its own decoder. With
     ``utility`` every run also drafts by expected utility, as a row of its own, and on data with priors once more for
     each of ``prior`` (``PRIOR_ROWS``) that its preset is not told. With ``ensemble``
     so many seeds of the baseline draft as one, and the baseline drafts together with the method without encoder
@@ -192,9 +194,13 @@ def plan_set(request: BenchRequest, name: str, dataset: Path) -> SuiteSet:
             unable[method] = f"no preset '{request.preset}' of it reads {kind.modality}"
         else:
             rows.append(Row(method, method=method, preset=preset, headline=method in headline, paper=printed(method)))
-            decoding = resolve(method, preset, ()).decoding
+            experiment = resolve(method, preset, ())
+            decoding = experiment.decoding
             by_itself = decoding.kind == "expected_utility"
             label, preset_reads = (method if by_itself else f"{method}, by utility"), decoding.expected_utility.prior
+            if by_itself and experiment.named_stages()[experiment.report_stage].epochs:
+                own = Row(f"{method}, {OWN}", run_of=method, decoding=(OWN_DECODER,), headline=method in headline)
+                rows.append(own)
             if request.utility and not by_itself:
                 rows.append(Row(label, run_of=method, decoding=(UTILITY,), headline=method in headline))
             inputs = ("none", *(request.prior if request.utility else ())) if with_priors else ()
