@@ -41,6 +41,7 @@ from radweave.experiments.bench_pages import (
 from radweave.experiments.bench_results import (
     BEST_ELSE_PRIOR,
     DRAWS,
+    OWN_ELSE_PRIOR,
     Contrast,
     Scoring,
     SystemScores,
@@ -54,6 +55,7 @@ from radweave.experiments.bench_results import (
     read_terms,
     score_system,
     set_results,
+    tested_metrics,
 )
 from radweave.experiments.bench_results import count as counted
 from radweave.experiments.bench_suite import (
@@ -832,6 +834,9 @@ def test_priors_make_floors_and_tables_of_change(tmp_path: Path) -> None:
     page = (request.out / "results" / "benchmark_xray.md").read_text()
     for text in ("With and without a prior", "Change from the prior", "floor: baseline, else the prior's report"):
         assert text in page
+    own_copy = results.to_floors[OWN_ELSE_PRIOR]
+    assert own_copy["baseline", "new_R"].difference == own.mean("new_R")
+    assert {"new_R", "resolved_R", "changed_F1"} <= set(tested_metrics(results.full))
     record = read_json(request.out / "results" / "benchmark.json")["sets"]["xray"]
     assert record["else_prior"]["baseline"]["new_R"]["values"] == [0.0, 0.0]
     assert best_untold(results.else_prior, {"baseline": {"earlier study": "yes"}}) is None

@@ -199,13 +199,17 @@ def shuffled_system(name: str, pairs: Sequence[Pair], scoring: Scoring) -> dict[
 
 def compare(
     systems: Mapping[str, SystemScores],
-    other: SystemScores,
+    against: SystemScores | Mapping[str, SystemScores],
     metrics: Sequence[str],
     p_seeds: Mapping[tuple[str, str], float | None] | None = None,
 ) -> dict[tuple[str, str], Contrast]:
-    """(system, metric) -> its difference to ``other``; Holm over all of them. Systems on other studies are left out."""
+    """(system, metric) -> its difference to one other, or each to its own; Holm over all of them.
+
+    Systems on other studies are left out.
+    """
     contrasts: dict[tuple[str, str], Contrast] = {}
     for name, system in systems.items():
+        other = against[name] if isinstance(against, Mapping) else against
         if system.study_ids != other.study_ids:
             continue
         for metric in metrics:
@@ -228,13 +232,15 @@ def compare(
 
 BEST_ELSE_PRIOR = "best method told no prior, else the prior's report"
 """Of the methods that look at no prior, the one with the best findings F1 once copies take the place of its drafts."""
+OWN_ELSE_PRIOR = "same row, else the prior's report"
+"""Of each row its own drafts, but copies wherever there is a prior."""
 TESTED_FLOORS = (FLOOR_NAMES["nearest_neighbour"], FLOOR_NAMES[FINDINGS], FLOOR_NAMES[WORDING], BEST_ELSE_PRIOR)
 """The floors that methods are tested against, each with Holm's correction over all tested metrics and methods."""
-TESTED_CHANGES = ("new_R", "changed_F1")
+TESTED_CHANGES = ("new_R", "resolved_R", "changed_F1")
 
 
 def tested_metrics(systems: Mapping[str, SystemScores]) -> tuple[str, ...]:
-    """The main metrics, and where studies have priors recall of new findings and F1 of the cells that changed."""
+    """The main metrics, and where studies have priors recall of new and resolved findings and F1 of changed cells."""
     known = {metric for system in systems.values() for metric in system.values}
     return (*MAIN_METRICS, *(metric for metric in TESTED_CHANGES if metric in known))
 
@@ -254,9 +260,10 @@ class SetResults:
 
     ``costs`` are those of the rows that are trained; a row that reports again has the costs of the row it takes, and
     drafts of another program (``suite.drafts``) have none, no ``folders`` and no ``evidence``.
-    ``terms`` are those on which each row drafted. ``else_prior`` are the rows with the prior's report in place of their
-    draft wherever there is one, none of data without priors; ``best_else_prior`` is the row that became the floor of
-    this kind. ``printed`` names the rows of tables: rows with the same drafts are one.
+    ``terms`` are those on which each row drafted. ``else_prior`` are
+    the rows with the prior's report in place of their draft wherever there is one, none of data without priors;
+    ``best_else_prior`` is the row that became the floor of this kind. ``printed`` names the rows of tables: rows with
+    the same drafts are one.
     """
 
     suite: SuiteSet
@@ -339,6 +346,13 @@ def set_results(suite: SuiteSet, record: Mapping[str, Any]) -> SetResults:
     best = best_untold(else_prior_systems, terms)
     if best is not None:
         floors[BEST_ELSE_PRIOR] = else_prior_systems[best]
+    to_floors = {
+        name: compare(full, floors[name], tested_metrics(full), _between_trainings(full, floors[name]))
+        for name in TESTED_FLOORS
+        if name in floors
+    }
+    if else_prior_systems:
+        to_floors[OWN_ELSE_PRIOR] = _against_own_copies(full, else_prior_systems)
     return SetResults(
         suite=suite,
         dataset=dataset,
@@ -350,11 +364,7 @@ def set_results(suite: SuiteSet, record: Mapping[str, Any]) -> SetResults:
         compatible_floors=compatible_floors,
         to_reference=_against(full, suite.table.reference),
         to_joining=_against(full, JOINING),
-        to_floors={
-            name: compare(full, floors[name], tested_metrics(full), _between_trainings(full, floors[name]))
-            for name in TESTED_FLOORS
-            if name in floors
-        },
+        to_floors=to_floors,
         evidence={method: _evidence(runs, dataset) for method, runs in folders.items()},
         costs=costs,
         printed=joined_rows(pairs),
@@ -439,6 +449,17 @@ def _between_trainings(systems: Mapping[str, SystemScores], other: SystemScores)
         for name, system in several.items()
         for tested in compare_seeds(other.by_seed(), system.by_seed())
     }
+
+
+def _against_own_copies(
+    systems: Mapping[str, SystemScores], copies: Mapping[str, SystemScores]
+) -> dict[tuple[str, str], Contrast]:
+    """Every system against its own drafts with the prior's report wherever there is one."""
+    own = {name: system for name, system in systems.items() if name in copies}
+    p_seeds = {
+        key: p for name, system in own.items() for key, p in _between_trainings({name: system}, copies[name]).items()
+    }
+    return compare(own, copies, tested_metrics(own), p_seeds)
 
 
 _FIGURES = ("heads", "heads_ap", "recalled", "draft", "draft_heads", "draft_recalled", "per_reference", "per_draft")

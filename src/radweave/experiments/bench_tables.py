@@ -9,6 +9,7 @@ from typing import Any
 from radweave.experiments.ablate import PROBE_NOTE, progress_notes
 from radweave.experiments.bench_results import (
     BEST_ELSE_PRIOR,
+    OWN_ELSE_PRIOR,
     TESTED_FLOORS,
     SetResults,
     SystemScores,
@@ -42,6 +43,7 @@ FLOORS = {
     " every study",
     BEST_ELSE_PRIOR: "where the patient has an earlier study, its report takes the place of the draft; p seeds: Welch's"
     " between trainings",
+    OWN_ELSE_PRIOR: "each row against its own drafts with the prior's report in their place where there is one",
 }
 HONESTY = {
     "distinct_reports_share": "distinct reports",
