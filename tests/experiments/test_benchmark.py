@@ -262,6 +262,10 @@ def test_earlier_sets_stay_on_the_first_page(finished: Finished, tmp_path: Path)
 def test_the_published_page_is_the_summary_alone(finished: Finished, tmp_path: Path) -> None:
     request, _, _ = finished
     page = publish(request.out / "results", tmp_path / "docs")
+    (row,) = re.findall(
+        r"### Differences: phantom radiographs\n.*?(\| baseline, by utility \|[^\n]*)", page.read_text(), re.S
+    )
+    assert re.search(r"[+-]\d\.\d{3} \[.*\]; p Holm ", row)
     names = {path.name for path in page.parent.iterdir()}
     assert names == {"benchmark.md", "benchmark_xray_scores.png", "benchmark_xray_cost.png"}
     text = page.read_text()
@@ -834,6 +838,10 @@ def test_priors_make_floors_and_tables_of_change(tmp_path: Path) -> None:
     page = (request.out / "results" / "benchmark_xray.md").read_text()
     for text in ("With and without a prior", "Change from the prior", "floor: baseline, else the prior's report"):
         assert text in page
+    published = publish(request.out / "results", tmp_path / "docs").read_text()
+    for text in ("With and without a prior: ph", "Change from the prior: ph", "baseline, else the prior's report",
+                 f"CE_F1, to the {BEST_ELSE_PRIOR}", "worse P"):  # fmt: skip
+        assert text in published
     own_copy = results.to_floors[OWN_ELSE_PRIOR]
     assert own_copy["baseline", "new_R"].difference == own.mean("new_R")
     assert {"new_R", "resolved_R", "changed_F1"} <= set(tested_metrics(results.full))

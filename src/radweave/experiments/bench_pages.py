@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
@@ -32,9 +32,11 @@ from radweave.experiments.bench_tables import (
     provenance,
     runs_table,
     score_tables,
+    short_comparison,
     short_table,
     trust_table,
 )
+from radweave.experiments.bench_terms import UNEQUAL
 from radweave.experiments.one_run import PROBE
 from radweave.labels import LABELER_OF, get_labeler
 from radweave.metrics.catalogue import METRICS
@@ -352,7 +354,7 @@ def _write_summary(
     missing: Sequence[str] = (),
     links: Callable[[str, Mapping[str, Any]], str] | None = None,
 ) -> Path:
-    """The short table of each set, its picture, and the best method for each need."""
+    """The short table of each set, its picture, priors and differences, and the best method for each need."""
     lines = [
         "# Benchmark",
         "",
@@ -363,6 +365,7 @@ def _write_summary(
     for name, record in records.items():
         lines += [_summary(record), f"![scores by method, with training seeds and floors]({STEM}_{name}_scores.png)\n"]
         lines += [links(name, record)] if links else []
+        lines += [record["page"].get("compared", "")]  # a record of an earlier version has none
     lines += [*missing, *(record["page"]["choice"] for record in records.values())]
     page = folder / f"{STEM}.md"
     write_text(page, "\n".join(lines).rstrip() + "\n")
@@ -488,6 +491,19 @@ def _scores(systems: Mapping[str, SystemScores]) -> dict[str, Scores]:
     }
 
 
+def _compared(results: SetResults) -> list[TextTable]:
+    """The tables of priors and of differences, without the terms, which stand below the short table."""
+    differences = short_comparison(results)
+    return [
+        replace(
+            table,
+            title=f"{table.title}: {results.suite.kind.title}",
+            notes=tuple(note for note in table.notes if not note.startswith(UNEQUAL)),
+        )
+        for table in (*prior_tables(results), *([differences] if differences else []))
+    ]
+
+
 def _seconds(record: Mapping[str, Any]) -> float:
     """Time of training and drafting of all rows, of those that only report again too."""
     return sum(seconds or 0.0 for row in record["rows"] for part in ("train_s", "generate_s") for seconds in row[part])
@@ -506,6 +522,7 @@ def _set_record(results: SetResults, facts: Mapping[str, Any]) -> dict[str, Any]
         "made": {**facts, "runs_s": _seconds(results.record)},
         "page": {
             "short": markdown_tables([short_table(results)]),
+            "compared": markdown_tables(_compared(results)),
             "choice": markdown_tables([choice_table(results)]),
             "samples": is_synthetic(results),
         },

@@ -509,15 +509,18 @@ def with_interval(system: SystemScores, metric: str) -> str:
     return text if interval is None or text == DASH else f"{text} [{interval[0]:.3f}, {interval[1]:.3f}]"
 
 
-def difference(tested: Contrast | None) -> str:
-    """The difference with its interval over studies and its p-values."""
+P_VALUES = ("studies", "Holm", "seeds")
+
+
+def difference(tested: Contrast | None, shown: Sequence[str] = P_VALUES) -> str:
+    """The difference with its interval over studies and the p-values that are shown."""
     if tested is None:
         return DASH
     text = _signed(tested.difference)
     if tested.low is not None and tested.high is not None:
         text += f" [{_signed(tested.low)}, {_signed(tested.high)}]"
-    named = (("studies", tested.p_studies), ("Holm", tested.p_holm), ("seeds", tested.p_seeds))
-    known = [f"{name} {p_value(p)}" for name, p in named if p is not None]
+    values = zip(P_VALUES, (tested.p_studies, tested.p_holm, tested.p_seeds), strict=True)
+    known = [f"{name} {p_value(p)}" for name, p in values if p is not None and name in shown]
     mark = " *" if tested.holds else ""
     return f"{text}; p {', '.join(known)}{mark}" if known else text
 

@@ -233,6 +233,36 @@ def comparison_tables(results: SetResults) -> list[TextTable]:
     return tables
 
 
+COMPARED = ("CE_F1", "new_R", "changed_F1")
+"""Metrics of the short table of differences, those of which the data have a value."""
+
+
+def short_comparison(results: SetResults) -> TextTable | None:
+    """The differences of few metrics with Holm's correction alone; None where nothing is compared."""
+    others = {results.reference: results.to_reference, JOINING: results.to_joining}
+    columns = {
+        f"{metric}, to {other}": (cells, metric)
+        for metric in COMPARED
+        for other, cells in others.items()
+        if any(known == metric for _, known in cells)
+    }
+    for floor in (BEST_ELSE_PRIOR, OWN_ELSE_PRIOR):
+        if floor in results.to_floors:
+            columns[f"{COMPARED[0]}, to the {floor}"] = (results.to_floors[floor], COMPARED[0])
+    if not columns:
+        return None
+    rows = [
+        (name, *(difference(cells.get((label, metric)), ("Holm",)) for cells, metric in columns.values()))
+        for label, name in results.printed.items()
+    ]
+    notes = (
+        "difference of means [95 % over studies]; p after Holm's correction over all metrics and rows that were tested"
+        " against the same system; * it and p between trainings are below 0.05",
+        *unequal_terms(results.terms, results.printed),
+    )
+    return TextTable("Differences", ("method", *columns), tuple(rows), notes)
+
+
 def _best_copy(results: SetResults) -> tuple[str, ...]:
     """The method behind the floor of this kind, and how it was chosen."""
     if results.best_else_prior is None:

@@ -31,7 +31,7 @@ def read_experiment(folder: Path) -> Experiment:
 
 
 BY_UTILITY, OWN = "by utility", "own decoder"
-"""What writes the drafts of a row."""
+"""Writers of the drafts of a row."""
 PRIOR_READ: Mapping[str, str] = {"none": "no", "report": "its report", "image": "its image", "both": "report and image"}
 """Value of ``expected_utility.prior`` -> the part of the earlier study that drafts by utility read."""
 UNLEARNED = "not used, too few to learn from"
@@ -115,6 +115,8 @@ def passes(experiment: Experiment) -> str:
     return f"{sum(before)} for the encoder, {stages[report].epochs} for reports"
 
 
+UNEQUAL = "NOT equal"
+"""Beginning of a sentence on a term that differs."""
 UNKNOWN = "unknown"
 FOREIGN: Terms = {
     "drafts": "by another program",
@@ -163,5 +165,5 @@ def unequal_terms(terms: Mapping[str, Terms], rows: Iterable[str]) -> tuple[str,
                 f"{value} by default" if value == _DEFAULTS.get(name) else f"{value}: {', '.join(own)}"
                 for value, own in having.items()
             )
-            sentences.append(f"NOT equal, {name}: {groups}")
+            sentences.append(f"{UNEQUAL}, {name}: {groups}")
     return tuple(sentences)
