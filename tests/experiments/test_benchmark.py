@@ -76,6 +76,7 @@ from radweave.experiments.bench_tables import (
     comparison_tables,
     evidence_table,
     honesty_table,
+    paper_table,
     prior_tables,
     probe_table,
     provenance,
@@ -454,9 +455,19 @@ def test_tables_name_what_is_unequal(finished: Finished) -> None:
     with_meteor = replace(results, record=record)
     differences = comparison_tables(results)
     assert differences
-    for table in (short_table(results), *score_tables(results)[:2]):
-        (note,) = [note for note in table.notes if note.startswith("CIDEr depends on the share of normal studies")]
-        assert re.search(r"CIDEr on these: baseline \d\.\d{3}, baseline, by utility \d\.\d{3}", note)
+    paper = paper_table(replace(results, record={"rows": [{"label": "baseline", "paper": {"IU": {"CIDEr": 0.5}}}]}))
+    assert paper is not None
+    with_cider = (short_table(results), *score_tables(results)[:2], *differences, choice_table(results), paper)
+    for table in with_cider:
+        assert len([note for note in table.notes if note.startswith("CIDEr depends on the share")]) == 1, table.title
+    for table in with_cider[:3]:
+        for row in table.rows:
+            cells = dict(zip(table.columns, row, strict=True))
+            name = row[0].removeprefix("floor: ")
+            system = {**results.floors, **results.full}[name]
+            alone = [one.abnormal.corpus["CE_F1"].value for one in system.evaluations if one.abnormal]
+            assert cells["F1 (abnormal)"] == f"{np.mean(alone):.3f}"  # type: ignore[arg-type]
+            assert re.fullmatch(r"\d+\.\d{3}", cells["CIDEr (abnormal)"])
     others = (honesty_table(results), trust_table(results), evidence_table(results), choice_table(results))
     for table in (short_table(results), *score_tables(with_meteor), *differences, *others):
         assert sentence in table.notes, table.title

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -525,6 +526,19 @@ def difference(tested: Contrast | None, shown: Sequence[str] = P_VALUES) -> str:
     return f"{text}; p {', '.join(known)}{mark}" if known else text
 
 
+def share_of_normal(systems: Mapping[str, SystemScores]) -> tuple[str, ...]:
+    """The sentence on normal studies that stands beside CIDEr; none without labels."""
+    notes = (one.abnormal.note for system in systems.values() for one in system.evaluations if one.abnormal is not None)
+    return tuple(islice(notes, 1))
+
+
+def on_abnormal(system: SystemScores, metric: str) -> str:
+    """Mean over seeds on the abnormal studies alone; a dash unless every seed has a value."""
+    values = [None if one.abnormal is None else one.abnormal.corpus[metric].value for one in system.evaluations]
+    known = [value for value in values if value is not None]
+    return number(fmean(known), 3) if known and len(known) == len(values) else DASH
+
+
 def _signed(value: float) -> str:
     text = f"{value:+.3f}"
     return "+0.000" if text == "-0.000" else text
@@ -579,6 +593,7 @@ def choice_table(results: SetResults) -> TextTable:
     notes = (
         f"not told apart: methods whose difference to the best has p >= {ALPHA} over studies, not corrected: the best"
         " is picked after the fact, so read this as a hint and the tests on the set's page as the answer",
+        *share_of_normal(results.full),
         *unequal_terms(results.terms, results.full),
     )
     head = ("need", "best here", "figure", "not told apart from it")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
@@ -17,8 +18,10 @@ from radweave.experiments.bench_results import (
     duration,
     mean_std,
     megabytes,
+    on_abnormal,
     percent,
     rate,
+    share_of_normal,
     tested_metrics,
     with_interval,
 )
@@ -35,6 +38,8 @@ _COLUMNS = [metric for metric in METRICS.values() if metric.in_benchmark]
 # METEOR needs Java and has a table of its own.
 LANGUAGE = tuple(metric.key for metric in _COLUMNS if metric.clinical is None and metric.key != "METEOR")
 CLINICAL = {metric.key: metric.column for metric in _COLUMNS if metric.clinical is not None}
+ON_ABNORMAL = {"CIDEr": "CIDEr (abnormal)", "CE_F1": "F1 (abnormal)"}
+"""Metric -> its column on the abnormal studies alone, which stands beside CIDEr."""
 FLOORS = {
     TESTED_FLOORS[0]: "a floor has no seeds; the report of the training study whose image is nearest in raw pixels",
     TESTED_FLOORS[1]: "a floor has no seeds; the one training report that has the best micro F1 on the training split,"
@@ -59,20 +64,25 @@ HONESTY = {
 
 def short_table(results: SetResults) -> TextTable:
     """The main table of a set: a line per method and floor."""
-    shown = ("CE_F1", "CE_F1_macro", "CIDEr", "BLEU_4")
     rows = []
     for method, name in results.printed.items():
         system, costs = results.full[method], results.costs_of(method)
-        cells = [with_interval(system, "CE_F1"), *(mean_std(system, name) for name in shown[1:])]
+        cells = _short_cells(system)
         parameters = counted(sum(cost.parameters for cost in costs)) if costs else DASH
         distinct = percent(mean_honesty(system, "distinct_reports_share"))
         rows.append((name, str(len(system.evaluations)), *cells, distinct, parameters, training_time(costs)))
     for name, system in results.floors.items():
-        cells = [with_interval(system, "CE_F1"), *(mean_std(system, metric) for metric in shown[1:])]
         rows.append(
-            (f"floor: {name}", DASH, *cells, percent(mean_honesty(system, "distinct_reports_share")), DASH, DASH)
+            (
+                f"floor: {name}",
+                DASH,
+                *_short_cells(system),
+                percent(mean_honesty(system, "distinct_reports_share")),
+                DASH,
+                DASH,
+            )
         )
-    head = ("method", "seeds", "findings F1", "macro F1", "CIDEr", "BLEU-4", "distinct", "parameters")
+    head = ("method", "seeds", "findings F1", "macro F1", "CIDEr", *ON_ABNORMAL.values(), "BLEU-4", "distinct")
     notes = (
         *provenance(results),
         "mean ± standard deviation over training seeds; [95 % over test studies, by patient]; protocol full",
@@ -81,26 +91,20 @@ def short_table(results: SetResults) -> TextTable:
         " averages several runs, all of these together",
     )
     notes += (
-        *_cider_on_abnormal(results.rows(results.full), results.floors),
+        *share_of_normal(results.full),
         *unequal_terms(results.terms, results.printed),
     )
     title = results.suite.kind.title
-    return TextTable(f"{title[0].upper()}{title[1:]}", (*head, "training"), tuple(rows), notes)
+    return TextTable(f"{title[0].upper()}{title[1:]}", (*head, "parameters", "training"), tuple(rows), notes)
 
 
-def _cider_on_abnormal(*systems: Mapping[str, SystemScores]) -> tuple[str, ...]:
-    """A sentence to stand beside CIDEr: how many studies are normal, and CIDEr on the others alone, mean over seeds."""
-    means: dict[str, float] = {}
-    for name, system in (item for each in systems for item in each.items()):
-        values = [one.abnormal.corpus["CIDEr"].value for one in system.evaluations if one.abnormal is not None]
-        known = [value for value in values if value is not None]
-        if known and len(known) == len(values):
-            means[name] = fmean(known)
-    abnormal = next((one.abnormal for each in systems for system in each.values() for one in system.evaluations), None)
-    if abnormal is None or not means:
-        return ()
-    scores = ", ".join(f"{name} {value:.3f}" for name, value in means.items())
-    return (f"{abnormal.note}; CIDEr on these: {scores}",)
+def _short_cells(system: SystemScores) -> tuple[str, ...]:
+    cider = mean_std(system, "CIDEr"), *_abnormal_cells(system)
+    return with_interval(system, "CE_F1"), mean_std(system, "CE_F1_macro"), *cider, mean_std(system, "BLEU_4")
+
+
+def _abnormal_cells(system: SystemScores) -> tuple[str, ...]:
+    return tuple(on_abnormal(system, metric) for metric in ON_ABNORMAL)
 
 
 def training_time(costs: Sequence[MethodCost]) -> str:
@@ -146,8 +150,11 @@ def score_tables(results: SetResults) -> list[TextTable]:
         rules = first.protocol.rules
         notes = [f"{rules.description}; protocol {name} {first.protocol.hash[:8]}"]
         notes += [f"deviation: {text}" for text in rules.deviations if "vocabulary" not in text]
-        notes += (*_cider_on_abnormal(systems, floors), *unequal_terms(results.terms, results.printed))
-        tables.append(_scores(f"Language, protocol {name}", systems, floors, LANGUAGE, LANGUAGE, notes))
+        notes += (*share_of_normal(systems), *unequal_terms(results.terms, results.printed))
+        language = _scores(f"Language, protocol {name}", systems, floors, LANGUAGE, LANGUAGE, notes)
+        named = {**systems, **{f"floor: {floor}": system for floor, system in floors.items()}}
+        rows = tuple((*row, *_abnormal_cells(named[row[0]])) for row in language.rows)
+        tables.append(replace(language, columns=(*language.columns, *ON_ABNORMAL.values()), rows=rows))
     meteor = _meteor(results)
     if meteor is not None:
         tables.append(meteor)
@@ -198,7 +205,7 @@ def comparison_tables(results: SetResults) -> list[TextTable]:
     """Differences to the reference method and to the floors."""
     metrics = tested_metrics(results.full)
     methods = [name for name in results.full if name != results.reference]
-    unequal = unequal_terms(results.terms, results.full)
+    unequal = (*share_of_normal(results.full), *unequal_terms(results.terms, results.full))
     alone = [name for name, system in results.full.items() if len(system.evaluations) == 1]
     single = (f"no test between trainings, a star is by Holm alone: {', '.join(alone)}",) if alone else ()
     tables = []
@@ -540,7 +547,8 @@ def paper_table(results: SetResults) -> TextTable | None:
     if not papers:
         return None
     note = "the papers' lines are of other data, pretrained parts and sizes: they are not to be compared with ours"
-    return TextTable("What the papers print", ("line", *metrics), tuple(rows), (note,))
+    notes = (note, *(share_of_normal(results.full) if "CIDEr" in metrics else ()))
+    return TextTable("What the papers print", ("line", *metrics), tuple(rows), notes)
 
 
 def runs_table(results: SetResults) -> TextTable:
