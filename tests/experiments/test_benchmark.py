@@ -50,6 +50,7 @@ from radweave.experiments.bench_results import (
     compare,
     difference,
     duration,
+    identical_drafts,
     joined_rows,
     read_run,
     read_terms,
@@ -477,6 +478,21 @@ def test_tables_name_what_is_unequal(finished: Finished) -> None:
     assert record["terms"]["baseline"]["thresholds"] == DASH
     with pytest.raises(InputError, match="terms of all its rows"):
         short_table(replace(results, terms={"baseline": results.terms["baseline"]}))
+
+
+def test_drafts_that_two_methods_have_in_common_are_counted(finished: Finished) -> None:
+    drafts = {"one": ["a b", "c", "d", "e"], "two": ["a  b", "c", "x", "x"], "three": ["x", "x", "x", "e"]}
+    pairs = {
+        name: [[Pair(f"s{place}", text, ("r",)) for place, text in enumerate(texts)]] for name, texts in drafts.items()
+    }
+    shares = identical_drafts(pairs, list(drafts))
+    assert shares == {("one", "two"): 0.5, ("one", "three"): 0.25, ("two", "three"): 0.25}
+    results = finished[1].sets["xray"]
+    assert results.identical == {}, "one method by utility"
+    (note,) = [
+        note for note in short_table(replace(results, identical=shares)).notes if note.startswith("utility drafts")
+    ]
+    assert "the same on 25 % to 50 % of the studies (first seed); most: one and two" in note
 
 
 def test_drafts_of_another_program_stand_beside_the_methods(finished: Finished, tmp_path: Path) -> None:

@@ -560,6 +560,7 @@ def _set_record(results: SetResults, facts: Mapping[str, Any]) -> dict[str, Any]
             if name in results.full
         },
         "probes": {row["label"]: row["probe"] for row in results.record["rows"] if row["probe"]},
+        "identical": [{"rows": list(two), "share": share} for two, share in results.identical.items()],
         "terms": {label: dict(terms) for label, terms in results.terms.items()},
         "runs_behind": {label: list(names) for label, names in runs_behind(results.suite).items()},
         "costs": {method: cost.to_json() for method, cost in results.costs.items()},

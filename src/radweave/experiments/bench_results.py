@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import combinations, islice
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -21,7 +21,7 @@ from radweave.drafting.writer import PRIOR_UNUSED
 from radweave.engine.expected_utility import FOLDER
 from radweave.experiments.bench_drafts import foreign_pairs
 from radweave.experiments.bench_suite import JOINING, MethodCost, SuiteSet, method_cost, pace_folder
-from radweave.experiments.bench_terms import FOREIGN, Terms, read_experiment, terms_of, unequal_terms
+from radweave.experiments.bench_terms import BY_UTILITY, FOREIGN, Terms, read_experiment, terms_of, unequal_terms
 from radweave.experiments.one_run import named_statistics, same_scores, summary
 from radweave.labels import LABELER_OF, Labeler, get_labeler
 from radweave.metrics import Evaluation, Options, evaluate_pairs, read_pairs
@@ -261,7 +261,8 @@ class SetResults:
 
     ``costs`` are those of the rows that are trained; a row that reports again has the costs of the row it takes, and
     drafts of another program (``suite.drafts``) have none, no ``folders`` and no ``evidence``.
-    ``terms`` are those on which each row drafted. ``else_prior`` are
+    ``terms`` are those on which each row drafted. ``identical`` is for two methods' rows that draft by utility and are
+    told no prior the share of studies on which their first runs have the same draft word for word. ``else_prior`` are
     the rows with the prior's report in place of their draft wherever there is one, none of data without priors;
     ``best_else_prior`` is the row that became the floor of this kind. ``printed`` names the rows of tables: rows with
     the same drafts are one.
@@ -282,6 +283,7 @@ class SetResults:
     costs: Mapping[str, MethodCost]
     printed: Mapping[str, str]
     terms: Mapping[str, Terms]
+    identical: Mapping[tuple[str, str], float] = field(default_factory=dict)
     else_prior: Mapping[str, SystemScores] = field(default_factory=dict)
     best_else_prior: str | None = None
 
@@ -370,6 +372,7 @@ def set_results(suite: SuiteSet, record: Mapping[str, Any]) -> SetResults:
         costs=costs,
         printed=joined_rows(pairs),
         terms=terms,
+        identical=identical_drafts(pairs, _methods_untold(suite, terms, with_priors=bool(else_prior_systems))),
         else_prior=else_prior_systems,
         best_else_prior=best,
     )
@@ -379,6 +382,31 @@ def best_untold(systems: Mapping[str, SystemScores], terms: Mapping[str, Terms])
     """Of the rows that look at no prior, the one with the best findings F1; None where there is none."""
     untold = [label for label in systems if terms[label]["earlier study"] == "no"]
     return max(untold, key=lambda label: systems[label].mean("CE_F1") or 0.0) if untold else None
+
+
+def _methods_untold(suite: SuiteSet, terms: Mapping[str, Terms], *, with_priors: bool) -> list[str]:
+    """The rows of one method each that draft by utility and are told no prior."""
+    single = [row.label for row in suite.table.rows if not (row.average_seeds or row.average_with)]
+    return [
+        label
+        for label in single
+        if label in terms
+        and terms[label]["drafts"] == BY_UTILITY
+        and (terms[label]["earlier study"] == "no" or not with_priors)
+    ]
+
+
+def identical_drafts(
+    pairs: Mapping[str, Sequence[Sequence[Pair]]], labels: Sequence[str]
+) -> dict[tuple[str, str], float]:
+    """For each two of these rows the share of studies on which their first runs have the same draft word for word."""
+    drafts = {label: {pair.study_id: pair.hyp.split() for pair in pairs[label][0]} for label in labels}
+    shares = {}
+    for first, second in combinations(labels, 2):
+        studies = drafts[first].keys() & drafts[second].keys()
+        if studies:
+            shares[first, second] = fmean(drafts[first][study] == drafts[second][study] for study in studies)
+    return shares
 
 
 def joined_rows(pairs: Mapping[str, Sequence[Sequence[Pair]]]) -> dict[str, str]:

@@ -92,6 +92,7 @@ def short_table(results: SetResults) -> TextTable:
     )
     notes += (
         *share_of_normal(results.full),
+        *_same_drafts(results),
         *unequal_terms(results.terms, results.printed),
     )
     title = results.suite.kind.title
@@ -105,6 +106,19 @@ def _short_cells(system: SystemScores) -> tuple[str, ...]:
 
 def _abnormal_cells(system: SystemScores) -> tuple[str, ...]:
     return tuple(on_abnormal(system, metric) for metric in ON_ABNORMAL)
+
+
+def _same_drafts(results: SetResults) -> tuple[str, ...]:
+    """A sentence on utility drafts that two methods have in common."""
+    shares = results.identical
+    if not shares:
+        return ()
+    most = max(shares, key=lambda two: shares[two])
+    least, largest = percent(min(shares.values())), percent(shares[most])
+    return (
+        f"utility drafts of two methods, told no prior, are word for word the same on {least} to {largest} of the"
+        f" studies (first seed); most: {most[0]} and {most[1]}",
+    )
 
 
 def training_time(costs: Sequence[MethodCost]) -> str:
