@@ -557,7 +557,7 @@ SHORT_ON_SCANS = {"image": Exempt("0.010 with an interval from 0.004", alone=0.0
 
 
 def declared_inputs(method: str) -> Mapping[str, DecoderInput]:
-    """What a method declares of its inputs, absent ones included."""
+    """Declared inputs of a method, absent ones included."""
     inputs: Mapping[str, DecoderInput] = import_module(f"radweave.methods.{method}.model").INPUTS
     return inputs
 

@@ -244,12 +244,12 @@ class InputResult:
 
     @property
     def verdict(self) -> str:
-        """Whether it carries, and what is declared of it."""
+        """Word of the tables on it: yes, covered or no, and what is declared."""
         if self.carries or self.covered:
-            found = "yes" if self.carries else "covered"
+            word = "yes" if self.carries else "covered"
         else:
-            found = f"no: {self.silent}" if self.silent else "**no**"
-        return f"{found}; {self.expected}" if self.expected else found
+            word = f"no: {self.silent}" if self.silent else "**no**"
+        return f"{word}; {self.expected}" if self.expected else word
 
 
 def _is_paid(cost: Cost) -> bool:
@@ -471,12 +471,12 @@ def _inputs(
                 texts = _texts(run, batches)
             written = scored.compared(_Scored.of(run, examples, texts), clusters)
             step()
-        found = InputResult(
+        result = InputResult(
             name=name, part=declared.part, silent=declared.silent, spread=spreads[name].share, costs=costs,
             alone=alone, drafts=written, because=declared.because,
             covered_by=tuple(other for other in declared.covered_by if other in spreads),
         )  # fmt: skip
-        results.append(found)
+        results.append(result)
     return results, nats, scored
 
 
