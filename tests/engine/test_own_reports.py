@@ -100,18 +100,8 @@ def test_a_memory_that_is_switched_off_changes_drafts(folder: Path, toy_dataset:
     [
         ("dast", (OWN_DECODER, HEAVY)),
         ("diffrgennet", (OWN_DECODER, HEAVY)),
-        # Without its training studies it has no evidence to draft by utility from.
+        # Without its training studies it has no evidence to draft by utility from. VDGen's sentences are evidence alone.
         ("weave", (OWN_DECODER,)),
-        pytest.param(
-            "vdgen",
-            (HEAVY,),
-            marks=pytest.mark.xfail(
-                raises=AssertionError,
-                strict=True,
-                reason="its decoder does not read the bank, and a recalled sentence enters a draft by utility only if "
-                "it states a class that the draft does not, and pays",
-            ),
-        ),
     ],
 )
 def test_without_its_memory_a_method_drafts_otherwise(
