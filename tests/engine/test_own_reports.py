@@ -100,7 +100,7 @@ def test_a_memory_that_is_switched_off_changes_drafts(folder: Path, toy_dataset:
     [
         ("dast", (OWN_DECODER, HEAVY)),
         ("diffrgennet", (OWN_DECODER, HEAVY)),
-        # Without its training studies it has no evidence to draft by utility from. VDGen's sentences are evidence alone.
+        # Without its training studies it has no evidence to draft by utility from. VDGen's bank is evidence alone.
         ("weave", (OWN_DECODER,)),
     ],
 )
