@@ -717,7 +717,14 @@ def test_every_field_of_the_other_records_is_read_by_a_run(
         (
             toy_dataset,
             "tiny",
-            [*sizes("baseline"), "stages.reward.epochs=1", "stages.reward.batch_size=6", "stages.place.epochs=1"],
+            [
+                *sizes("baseline"),
+                "stages.encoder.epochs=1",
+                "stages.encoder.batch_size=4",
+                "stages.reward.epochs=1",
+                "stages.reward.batch_size=6",
+                "stages.place.epochs=1",
+            ],
         ),
         (toy_ct_dataset, "tiny-ct", TOY_CT_OVERRIDES),
     ):

@@ -389,6 +389,7 @@ def test_the_shared_data_set_is_free_of_leaks(shared_data: Path, tmp_path: Path)
     assert report.studies["test"] > 0
 
 
+@pytest.mark.long
 def test_phantom_scans_of_different_patients_are_no_copies_and_one_saved_anew_is(tmp_path: Path) -> None:
     """Averaged over their slices, half of them are nearer to another patient's than real copies have to be."""
     scans = write_phantom_dataset(tmp_path / "data", modality="ct", num_studies=60, seed=0, options=PhantomOptions())

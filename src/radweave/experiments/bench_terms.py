@@ -100,11 +100,11 @@ def terms_of(
 
 def drafted_by(experiment: Experiment, decoding: Sequence[str] = ()) -> str:
     """Writer of a row's drafts: utility, or the method's own decoder with its kind of search."""
-    options = override(experiment.decoding, decoding)
-    if options.kind == "expected_utility":
+    chosen = override(experiment.decoding, decoding)
+    if chosen.kind == "expected_utility":
         return BY_UTILITY
-    search = "greedy" if options.num_beams == 1 else f"{options.num_beams} beams"
-    return f"{OWN}, {'sampled' if options.do_sample else search}"
+    search = "greedy" if chosen.num_beams == 1 else f"{chosen.num_beams} beams"
+    return f"{OWN}, {'sampled' if chosen.do_sample else search}"
 
 
 def passes(experiment: Experiment) -> str:
