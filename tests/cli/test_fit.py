@@ -88,6 +88,7 @@ def test_a_training_that_was_stopped_is_resumed(toy_dataset: Dataset, tmp_path: 
     assert resumed == f"radweave train --resume {tmp_path / 'run'}"
 
 
+@pytest.mark.long
 def test_scans_get_a_method_that_reads_them(toy_ct_dataset: Dataset, tmp_path: Path) -> None:
     steps: list[Any] = []
     fit_module._train(steps.append, toy_ct_dataset, tmp_path / "run", None, "tiny", None, [])

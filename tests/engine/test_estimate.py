@@ -66,6 +66,7 @@ def test_the_paper_preset_of_vdgen_is_llama_with_adapters() -> None:
     assert checkpointed.weights == result.weights
 
 
+@pytest.mark.long
 def test_tokens_before_the_report_follow_from_the_configuration() -> None:
     two = estimate("am_mrg", "paper").tokens
     # Two views of 14 x 14 tokens, 14 image queries, 14 diseases in two memories, the prompt's words, 100 of the report.

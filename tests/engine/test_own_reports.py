@@ -134,6 +134,7 @@ def test_an_older_run_drafts_as_before(folder: Path, toy_dataset: Dataset, monke
     assert texts(restore(folder), toy_dataset, *BY_UTILITY) == without
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("worths", "best"), [((1.0, 1.2, 1.1), 0.125), ((1.0, 0.9, 1.3), 0.25), ((1.0, 1.0, 0.5), 0.0)]
 )

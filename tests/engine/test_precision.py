@@ -81,6 +81,7 @@ def trained(folder: Path, precision: str, device: str = "cpu") -> tuple[Speaker,
     return model, losses
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "device",
     [

@@ -114,6 +114,7 @@ def test_runs_that_share_a_stage_train_it_once_and_end_in_the_same_weights(datas
     assert cards[0]["validation"] == cards[1]["validation"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "change", ["seed=1", "stages.vision.optimizer.learning_rate=2e-3", "model.vision_encoder.embedding_size=4"]
 )

@@ -115,6 +115,7 @@ def test_an_inconsistent_detector_is_refused(fitted: OutOfDistribution, tmp_path
             load_ood(folder)
 
 
+@pytest.mark.long
 def test_outlying_scans_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(detector, "MIN_IMAGES", 10)
 

@@ -222,6 +222,7 @@ def check_a_run(
             torch.testing.assert_close(forward.logits()[0], own_logits(model, query, ids), **CLOSE)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("family", SHORT[:1])
 def test_a_checkpoint_trains_restores_and_reads_as_transformers_does(
@@ -338,6 +339,7 @@ def kept_bytes(model: GeneratorModel, batch: Batch) -> int:
     return total
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SHRUNK)
 def test_an_estimate_is_near_what_a_shrunk_copy_takes(name: str, tmp_path: Path) -> None:
     folder = tmp_path / "parts" / "vision_encoder"
@@ -701,6 +703,7 @@ WHOLE = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", WHOLE)
 def test_adapters_alone_are_refused_where_they_are_not_the_model(
     case: str, folders: dict[str, Path], data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -27,6 +27,7 @@ def inside(image: PhantomImage, box: tuple[float, ...]) -> tuple[slice, ...]:
     return tuple(map(slice, np.rint(low * shape).astype(int), np.rint(high * shape).astype(int)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("modality", ["xray", "ct"])
 def test_a_finding_lies_in_its_boxes_and_they_are_tight(modality: Modality) -> None:
     names, several = set(), 0

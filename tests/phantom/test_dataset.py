@@ -20,6 +20,7 @@ def folder_hashes(folder: Path) -> dict[str, str]:
     return {str(p.relative_to(folder)): sha256_file(p) for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
+@pytest.mark.long
 def test_same_seed_same_bytes(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write_phantom_dataset(tmp_path / name, modality="xray", num_studies=9, seed=3, options=SMALL)

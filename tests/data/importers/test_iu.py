@@ -56,6 +56,7 @@ def forms(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["openi", "kaggle", "r2gen"])
 def test_the_forms_give_the_same_studies_texts_and_splits(forms: dict[str, dict[str, Study]], form: str) -> None:
     manifest, other = forms["manifest"], forms[form]
@@ -159,6 +160,7 @@ def test_labels_views_and_sizes_of_a_shared_study(forms: dict[str, dict[str, Stu
     assert study.images[0].original_size_wh == (2828, 2320)
 
 
+@pytest.mark.long
 def test_a_ratio_split_covers_all_studies(shared_data: Path, tmp_path: Path) -> None:
     studies = imported(shared_data / "iu_xray", tmp_path / "out", split="7:1:2", target="findings+impression")
     counts = Counter(study.split for study in studies.values())
