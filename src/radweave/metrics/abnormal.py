@@ -20,8 +20,6 @@ from radweave.metrics.records import ClinicalKey, Json, Score
 from radweave.metrics.statistics import Statistic, among
 
 ABNORMAL_METRICS = tuple(key for key, metric in METRICS.items() if metric.in_benchmark and metric.clinical is None)
-
-
 FINDINGS = "CE_F1"
 """Key of findings F1 among these scores."""
 
