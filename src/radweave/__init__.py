@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from radweave.inference.predictor import Predictor
     from radweave.metrics.commands import label, score
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 __all__ = ["Dataset", "__version__", "label", "load", "score"]
 # Module of each name, imported at first use: 'import radweave' stays light.
 _PLACES = {

@@ -52,11 +52,11 @@ from radweave.experiments.bench_results import (
     duration,
     identical_drafts,
     joined_rows,
+    metrics_to_test,
     read_run,
     read_terms,
     score_system,
     set_results,
-    tested_metrics,
 )
 from radweave.experiments.bench_results import count as counted
 from radweave.experiments.bench_suite import (
@@ -871,7 +871,7 @@ def test_priors_make_floors_and_tables_of_change(tmp_path: Path) -> None:
         assert text in published
     own_copy = results.to_floors[OWN_ELSE_PRIOR]
     assert own_copy["baseline", "new_R"].difference == own.mean("new_R")
-    assert {"new_R", "resolved_R", "changed_F1"} <= set(tested_metrics(results.full))
+    assert {"new_R", "resolved_R", "changed_F1"} <= set(metrics_to_test(results.full))
     record = read_json(request.out / "results" / "benchmark.json")["sets"]["xray"]
     assert record["else_prior"]["baseline"]["new_R"]["values"] == [0.0, 0.0]
     assert best_untold(results.else_prior, {"baseline": {"earlier study": "yes"}}) is None

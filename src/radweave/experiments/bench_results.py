@@ -240,7 +240,7 @@ TESTED_FLOORS = (FLOOR_NAMES["nearest_neighbour"], FLOOR_NAMES[FINDINGS], FLOOR_
 TESTED_CHANGES = ("new_R", "resolved_R", "changed_F1")
 
 
-def tested_metrics(systems: Mapping[str, SystemScores]) -> tuple[str, ...]:
+def metrics_to_test(systems: Mapping[str, SystemScores]) -> tuple[str, ...]:
     """The main metrics, and where studies have priors recall of new and resolved findings and F1 of changed cells."""
     known = {metric for system in systems.values() for metric in system.values}
     return (*MAIN_METRICS, *(metric for metric in TESTED_CHANGES if metric in known))
@@ -350,7 +350,7 @@ def set_results(suite: SuiteSet, record: Mapping[str, Any]) -> SetResults:
     if best is not None:
         floors[BEST_ELSE_PRIOR] = else_prior_systems[best]
     to_floors = {
-        name: compare(full, floors[name], tested_metrics(full), _between_trainings(full, floors[name]))
+        name: compare(full, floors[name], metrics_to_test(full), _between_trainings(full, floors[name]))
         for name in TESTED_FLOORS
         if name in floors
     }
@@ -465,7 +465,7 @@ def _against(systems: Mapping[str, SystemScores], name: str) -> dict[tuple[str, 
     if name not in systems:
         return {}
     others = {other: system for other, system in systems.items() if other != name}
-    return compare(others, systems[name], tested_metrics(systems), _between_trainings(others, systems[name]))
+    return compare(others, systems[name], metrics_to_test(systems), _between_trainings(others, systems[name]))
 
 
 def _between_trainings(systems: Mapping[str, SystemScores], other: SystemScores) -> dict[tuple[str, str], float | None]:
@@ -488,7 +488,7 @@ def _against_own_copies(
     p_seeds = {
         key: p for name, system in own.items() for key, p in _between_trainings({name: system}, copies[name]).items()
     }
-    return compare(own, copies, tested_metrics(own), p_seeds)
+    return compare(own, copies, metrics_to_test(own), p_seeds)
 
 
 _FIGURES = ("heads", "heads_ap", "recalled", "draft", "draft_heads", "draft_recalled", "per_reference", "per_draft")

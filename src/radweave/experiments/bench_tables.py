@@ -18,11 +18,11 @@ from radweave.experiments.bench_results import (
     duration,
     mean_std,
     megabytes,
+    metrics_to_test,
     on_abnormal,
     percent,
     rate,
     share_of_normal,
-    tested_metrics,
     with_interval,
 )
 from radweave.experiments.bench_results import count as counted
@@ -217,7 +217,7 @@ def _meteor(results: SetResults) -> TextTable | None:
 
 def comparison_tables(results: SetResults) -> list[TextTable]:
     """Differences to the reference method and to the floors."""
-    metrics = tested_metrics(results.full)
+    metrics = metrics_to_test(results.full)
     methods = [name for name in results.full if name != results.reference]
     unequal = (*share_of_normal(results.full), *unequal_terms(results.terms, results.full))
     alone = [name for name, system in results.full.items() if len(system.evaluations) == 1]
