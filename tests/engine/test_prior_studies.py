@@ -138,7 +138,7 @@ def test_a_run_that_learned_nothing_of_priors_says_so(dataset: Dataset, tmp_path
     notes: list[str] = []
     watch = TrainingWatch(note=notes.append)
     untaught = restore(train("baseline", dataset.path, tmp_path / "run", overrides=OVERRIDES, watch=watch))
-    assert any("8 have one, 20 are needed" in note for note in notes)
+    assert any("8 have one, 10 are needed" in note for note in notes)
     assert load_prior(untaught.folder / FOLDER, untaught.card.classes) is None
     example = later(untaught, dataset)
     (untold,), (told,) = reports(untaught, [example]), reports(untaught, [example], "expected_utility.prior=both")

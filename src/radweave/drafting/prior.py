@@ -48,8 +48,8 @@ from radweave.labels import NO_FINDING, Labeler
 from radweave.labels.comparisons import GOES_ON, STATES, possible, stated_changes
 
 FILE: Final = "prior.json"
-FEWEST: Final = 20
-"""Studies with a prior; from fewer a run learns nothing."""
+FEWEST: Final = 10
+"""Studies with a prior, two for each of ``FOLDS``; from fewer a run learns nothing."""
 FURTHEST: Final = 10.0
 """Bound of log-odds."""
 PriorInput = Literal["report", "image", "both"]
