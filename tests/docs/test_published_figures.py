@@ -56,7 +56,8 @@ def row_of(rows: dict[str, str], method: str, column: str) -> str | None:
     told, own = "told the prior" in column, "own decoder" in column
     of_told = (f"{method}, by utility, told the prior", f"{method}, told the prior", method)
     of_untold = (f"{method}, by utility", f"{method}, told no prior", method)
-    found = (method,) if own else of_told if told else of_untold
+    of_own = (f"{method}, own decoder", method)
+    found = of_own if own else of_told if told else of_untold
     return next((name for each in found for name in (each, f"floor: {each}") if name in rows), None)
 
 

@@ -554,6 +554,15 @@ def test_terms_are_those_of_the_row() -> None:
     assert unequal_terms({"a": utility, "b": utility}, ("a", "b")) == ()
 
 
+def test_rows_with_the_value_of_most_are_not_listed() -> None:
+    own = {"weave": {"encoders": "5", "beams": "-"}} | {name: {"encoders": "1", "beams": "3"} for name in "abcd"}
+    assert unequal_terms(own, own) == ("NOT equal, encoders: 5: weave; 1: the others",)
+    own["e"] = {"encoders": "1", "beams": "1"}
+    assert unequal_terms(own, own)[1] == "NOT equal, beams: 1: e; 3: the others that have one"
+    few = {name: own[name] for name in ("weave", "a", "b", "c")}
+    assert unequal_terms(few, few) == ("NOT equal, encoders: 5: weave; 1: a, b, c",)
+
+
 @pytest.mark.parametrize(
     ("option", "named"),
     [

@@ -117,6 +117,8 @@ def passes(experiment: Experiment) -> str:
 
 UNEQUAL = "NOT equal"
 """Beginning of a sentence on a term that differs."""
+_FEW = 3
+"""So many rows are listed in any case."""
 UNKNOWN = "unknown"
 FOREIGN: Terms = {
     "drafts": "by another program",
@@ -145,7 +147,7 @@ def _is_descriptors(record: Any) -> bool:
 def unequal_terms(terms: Mapping[str, Terms], rows: Iterable[str]) -> tuple[str, ...]:
     """A sentence for each term that differs between rows of one table: who has which value.
 
-    Of an option of decoding the rows that have its default are not listed.
+    Of an option of decoding the rows that have its default are not listed, nor those of a value that most rows have.
 
     Raises:
         InputError: if the terms of a row are not known: such a table would hide what is unequal.
@@ -161,9 +163,14 @@ def unequal_terms(terms: Mapping[str, Terms], rows: Iterable[str]) -> tuple[str,
             if (value := terms[label].get(name, DASH)) != DASH:
                 having.setdefault(value, []).append(label)
         if len(having) > 1:
-            groups = "; ".join(
+            of_most = next((value for value, own in having.items() if len(own) > max(len(labels) / 2, _FEW)), None)
+            groups = [
                 f"{value} by default" if value == _DEFAULTS.get(name) else f"{value}: {', '.join(own)}"
                 for value, own in having.items()
-            )
-            sentences.append(f"{UNEQUAL}, {name}: {groups}")
+                if value != of_most or value == _DEFAULTS.get(name)
+            ]
+            if of_most not in (None, _DEFAULTS.get(name)):
+                everyone = sum(map(len, having.values())) == len(labels)
+                groups.append(f"{of_most}: {'the others' if everyone else 'the others that have one'}")
+            sentences.append(f"{UNEQUAL}, {name}: {'; '.join(groups)}")
     return tuple(sentences)
