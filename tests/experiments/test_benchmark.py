@@ -49,6 +49,7 @@ from radweave.experiments.bench_results import (
     choice_table,
     compare,
     difference,
+    drafted_alike,
     duration,
     identical_drafts,
     joined_rows,
@@ -82,6 +83,7 @@ from radweave.experiments.bench_tables import (
     probe_table,
     provenance,
     score_tables,
+    short_comparison,
     short_table,
     training_time,
     trust_table,
@@ -907,6 +909,26 @@ def test_systems_are_tested_against_the_joining_method(finished: Finished, monke
     (table,) = [table for table in comparison_tables(results) if table.title == f"Difference to {with_utility}"]
     assert [row[0] for row in table.rows] == ["baseline"]
     assert not result.sets["xray"].to_joining, "no such method took part"
+
+
+def test_rows_are_tested_against_the_reference_s_row_that_drafts_alike(finished: Finished) -> None:
+    rows = (Row("baseline"), Row("baseline, by utility", run_of="baseline"), Row("weave"), Row("weave, own"),
+            Row("baseline and kernels", run_of="baseline", average_with=("kernels",)))  # fmt: skip
+    own, utility = {"drafts": "own decoder", "earlier study": "no"}, {"drafts": "by utility", "earlier study": "no"}
+    told = utility | {"earlier study": "its report"}
+    terms = dict(zip((row.label for row in rows), (own, utility, told, own, utility), strict=True))
+    suite: Any = SimpleNamespace(table=SimpleNamespace(reference="baseline", rows=rows))
+    expected = {"weave, own": "baseline", "baseline and kernels": "baseline, by utility"}
+    assert drafted_alike(suite, terms) == expected, "no row of the baseline is told the prior's report"
+    results = finished[1].sets["xray"]
+    assert not results.to_alike, "the baseline alone took part"
+    several = replace(results, to_alike={("weave, own", "CE_F1"): Contrast(0.1, 0.01, 0.2, 0.004, 0.02, 0.03)})
+    (table,) = [table for table in comparison_tables(several) if table.title == "Difference to baseline, drafted alike"]
+    assert table.rows[0][0] == "weave, own"
+    assert "+0.100 [+0.010, +0.200]" in " ".join(table.rows[0])
+    short = short_comparison(several)
+    assert short is not None
+    assert "CE_F1, to baseline, drafted alike" in short.columns
 
 
 def test_trust_table_has_the_values_of_evaluations(finished: Finished) -> None:

@@ -542,6 +542,10 @@ def _set_record(results: SetResults, facts: Mapping[str, Any]) -> dict[str, Any]
             {"method": method, "metric": metric, **asdict(tested)}
             for (method, metric), tested in results.to_joining.items()
         ],
+        "to_alike": [
+            {"method": method, "metric": metric, **asdict(tested)}
+            for (method, metric), tested in results.to_alike.items()
+        ],
         "to_floors": [
             {"floor": floor, "method": method, "metric": metric, **asdict(tested)}
             for floor, contrasts in results.to_floors.items()

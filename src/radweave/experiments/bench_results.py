@@ -261,6 +261,7 @@ class SetResults:
 
     ``costs`` are those of the rows that are trained; a row that reports again has the costs of the row it takes, and
     drafts of another program (``suite.drafts``) have none, no ``folders`` and no ``evidence``.
+    ``to_alike`` tests each row against the reference's row that drafts alike.
     ``terms`` are those on which each row drafted. ``identical`` is for two methods' rows that draft by utility and are
     told no prior the share of studies on which their first runs have the same draft word for word. ``else_prior`` are
     the rows with the prior's report in place of their draft wherever there is one, none of data without priors;
@@ -278,6 +279,7 @@ class SetResults:
     compatible_floors: Mapping[str, SystemScores]
     to_reference: Mapping[tuple[str, str], Contrast]
     to_joining: Mapping[tuple[str, str], Contrast]
+    to_alike: Mapping[tuple[str, str], Contrast]
     to_floors: Mapping[str, Mapping[tuple[str, str], Contrast]]
     evidence: Mapping[str, MethodEvidence]
     costs: Mapping[str, MethodCost]
@@ -355,7 +357,7 @@ def set_results(suite: SuiteSet, record: Mapping[str, Any]) -> SetResults:
         if name in floors
     }
     if else_prior_systems:
-        to_floors[OWN_ELSE_PRIOR] = _against_own_copies(full, else_prior_systems)
+        to_floors[OWN_ELSE_PRIOR] = _against_each(full, else_prior_systems)
     return SetResults(
         suite=suite,
         dataset=dataset,
@@ -367,6 +369,7 @@ def set_results(suite: SuiteSet, record: Mapping[str, Any]) -> SetResults:
         compatible_floors=compatible_floors,
         to_reference=_against(full, suite.table.reference),
         to_joining=_against(full, JOINING),
+        to_alike=_against_each(full, {label: full[other] for label, other in drafted_alike(suite, terms).items()}),
         to_floors=to_floors,
         evidence={method: _evidence(runs, dataset) for method, runs in folders.items()},
         costs=costs,
@@ -480,15 +483,27 @@ def _between_trainings(systems: Mapping[str, SystemScores], other: SystemScores)
     }
 
 
-def _against_own_copies(
-    systems: Mapping[str, SystemScores], copies: Mapping[str, SystemScores]
+def _against_each(
+    systems: Mapping[str, SystemScores], others: Mapping[str, SystemScores]
 ) -> dict[tuple[str, str], Contrast]:
-    """Every system against its own drafts with the prior's report wherever there is one."""
-    own = {name: system for name, system in systems.items() if name in copies}
+    """Every system that has a counterpart among the others against that one."""
+    paired = {name: system for name, system in systems.items() if name in others}
     p_seeds = {
-        key: p for name, system in own.items() for key, p in _between_trainings({name: system}, copies[name]).items()
+        key: p for name, system in paired.items() for key, p in _between_trainings({name: system}, others[name]).items()
     }
-    return compare(own, copies, metrics_to_test(own), p_seeds)
+    return compare(paired, others, metrics_to_test(paired), p_seeds)
+
+
+def drafted_alike(suite: SuiteSet, terms: Mapping[str, Terms]) -> dict[str, str]:
+    """Row -> the reference's row that also drafts by its decoder, or by utility, and is told as much of the prior."""
+    reference = suite.table.reference
+    own = [row for row in suite.table.rows if row.label in terms and not (row.average_seeds or row.average_with)]
+
+    def alike(label: str) -> tuple[str, str]:
+        return terms[label]["drafts"], terms[label]["earlier study"]
+
+    rows = {alike(row.label): row.label for row in own if reference in (row.label, row.run_of)}
+    return {label: rows[alike(label)] for label in terms if label != rows.get(alike(label), label)}
 
 
 _FIGURES = ("heads", "heads_ap", "recalled", "draft", "draft_heads", "draft_recalled", "per_reference", "per_draft")
