@@ -49,13 +49,13 @@ from radweave.experiments.bench_results import (
     choice_table,
     compare,
     difference,
-    drafted_alike,
     duration,
     identical_drafts,
     joined_rows,
     metrics_to_test,
     read_run,
     read_terms,
+    rows_of_same_decoding,
     score_system,
     set_results,
 )
@@ -911,7 +911,7 @@ def test_systems_are_tested_against_the_joining_method(finished: Finished, monke
     assert not result.sets["xray"].to_joining, "no such method took part"
 
 
-def test_rows_are_tested_against_the_reference_s_row_that_drafts_alike(finished: Finished) -> None:
+def test_rows_are_tested_against_the_reference_s_row_of_the_same_decoding(finished: Finished) -> None:
     rows = (Row("baseline"), Row("baseline, by utility", run_of="baseline"), Row("weave"), Row("weave, own"),
             Row("baseline and kernels", run_of="baseline", average_with=("kernels",)))  # fmt: skip
     own, utility = {"drafts": "own decoder", "earlier study": "no"}, {"drafts": "by utility", "earlier study": "no"}
@@ -919,16 +919,20 @@ def test_rows_are_tested_against_the_reference_s_row_that_drafts_alike(finished:
     terms = dict(zip((row.label for row in rows), (own, utility, told, own, utility), strict=True))
     suite: Any = SimpleNamespace(table=SimpleNamespace(reference="baseline", rows=rows))
     expected = {"weave, own": "baseline", "baseline and kernels": "baseline, by utility"}
-    assert drafted_alike(suite, terms) == expected, "no row of the baseline is told the prior's report"
+    assert rows_of_same_decoding(suite, terms) == expected, "no row of the baseline is told the prior's report"
     results = finished[1].sets["xray"]
-    assert not results.to_alike, "the baseline alone took part"
-    several = replace(results, to_alike={("weave, own", "CE_F1"): Contrast(0.1, 0.01, 0.2, 0.004, 0.02, 0.03)})
-    (table,) = [table for table in comparison_tables(several) if table.title == "Difference to baseline, drafted alike"]
+    assert not results.to_same_decoding, "the baseline alone took part"
+    several = replace(results, to_same_decoding={("weave, own", "CE_F1"): Contrast(0.1, 0.01, 0.2, 0.004, 0.02, 0.03)})
+    (table,) = [
+        table
+        for table in comparison_tables(several)
+        if table.title == "Difference to baseline, same decoding and prior"
+    ]
     assert table.rows[0][0] == "weave, own"
     assert "+0.100 [+0.010, +0.200]" in " ".join(table.rows[0])
     short = short_comparison(several)
     assert short is not None
-    assert "CE_F1, to baseline, drafted alike" in short.columns
+    assert "CE_F1, to baseline, same decoding and prior" in short.columns
 
 
 def test_trust_table_has_the_values_of_evaluations(finished: Finished) -> None:

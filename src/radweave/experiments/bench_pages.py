@@ -542,9 +542,9 @@ def _set_record(results: SetResults, facts: Mapping[str, Any]) -> dict[str, Any]
             {"method": method, "metric": metric, **asdict(tested)}
             for (method, metric), tested in results.to_joining.items()
         ],
-        "to_alike": [
+        "to_same_decoding": [
             {"method": method, "metric": metric, **asdict(tested)}
-            for (method, metric), tested in results.to_alike.items()
+            for (method, metric), tested in results.to_same_decoding.items()
         ],
         "to_floors": [
             {"floor": floor, "method": method, "metric": metric, **asdict(tested)}

@@ -261,7 +261,7 @@ class SetResults:
 
     ``costs`` are those of the rows that are trained; a row that reports again has the costs of the row it takes, and
     drafts of another program (``suite.drafts``) have none, no ``folders`` and no ``evidence``.
-    ``to_alike`` tests each row against the reference's row that drafts alike.
+    ``to_same_decoding`` tests each row against the reference's row of the same decoding and prior.
     ``terms`` are those on which each row drafted. ``identical`` is for two methods' rows that draft by utility and are
     told no prior the share of studies on which their first runs have the same draft word for word. ``else_prior`` are
     the rows with the prior's report in place of their draft wherever there is one, none of data without priors;
@@ -279,7 +279,7 @@ class SetResults:
     compatible_floors: Mapping[str, SystemScores]
     to_reference: Mapping[tuple[str, str], Contrast]
     to_joining: Mapping[tuple[str, str], Contrast]
-    to_alike: Mapping[tuple[str, str], Contrast]
+    to_same_decoding: Mapping[tuple[str, str], Contrast]
     to_floors: Mapping[str, Mapping[tuple[str, str], Contrast]]
     evidence: Mapping[str, MethodEvidence]
     costs: Mapping[str, MethodCost]
@@ -369,7 +369,9 @@ def set_results(suite: SuiteSet, record: Mapping[str, Any]) -> SetResults:
         compatible_floors=compatible_floors,
         to_reference=_against(full, suite.table.reference),
         to_joining=_against(full, JOINING),
-        to_alike=_against_each(full, {label: full[other] for label, other in drafted_alike(suite, terms).items()}),
+        to_same_decoding=_against_each(
+            full, {label: full[other] for label, other in rows_of_same_decoding(suite, terms).items()}
+        ),
         to_floors=to_floors,
         evidence={method: _evidence(runs, dataset) for method, runs in folders.items()},
         costs=costs,
@@ -494,16 +496,16 @@ def _against_each(
     return compare(paired, others, metrics_to_test(paired), p_seeds)
 
 
-def drafted_alike(suite: SuiteSet, terms: Mapping[str, Terms]) -> dict[str, str]:
+def rows_of_same_decoding(suite: SuiteSet, terms: Mapping[str, Terms]) -> dict[str, str]:
     """Row -> the reference's row that also drafts by its decoder, or by utility, and is told as much of the prior."""
     reference = suite.table.reference
     own = [row for row in suite.table.rows if row.label in terms and not (row.average_seeds or row.average_with)]
 
-    def alike(label: str) -> tuple[str, str]:
+    def decoding_of(label: str) -> tuple[str, str]:
         return terms[label]["drafts"], terms[label]["earlier study"]
 
-    rows = {alike(row.label): row.label for row in own if reference in (row.label, row.run_of)}
-    return {label: rows[alike(label)] for label in terms if label != rows.get(alike(label), label)}
+    rows = {decoding_of(row.label): row.label for row in own if reference in (row.label, row.run_of)}
+    return {label: rows[decoding_of(label)] for label in terms if label != rows.get(decoding_of(label), label)}
 
 
 _FIGURES = ("heads", "heads_ap", "recalled", "draft", "draft_heads", "draft_recalled", "per_reference", "per_draft")

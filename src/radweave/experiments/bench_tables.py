@@ -247,10 +247,10 @@ def comparison_tables(results: SetResults) -> list[TextTable]:
             *unequal,
         )
         tables.append(TextTable(f"Difference to {JOINING}", ("method", *metrics), tuple(rows), notes))
-    if results.to_alike:
-        cells = results.to_alike
-        alike = dict.fromkeys(name for name, _ in cells)
-        rows = [(name, *(difference(cells.get((name, metric))) for metric in metrics)) for name in alike]
+    if results.to_same_decoding:
+        cells = results.to_same_decoding
+        compared = dict.fromkeys(name for name, _ in cells)
+        rows = [(name, *(difference(cells.get((name, metric))) for metric in metrics)) for name in compared]
         notes = (
             f"of {results.reference} the row that also drafts by its own decoder, or by utility, and that is told as"
             f" much of the prior; Holm: over all {len(cells)} cells; p seeds: Welch's between trainings",
@@ -258,7 +258,7 @@ def comparison_tables(results: SetResults) -> list[TextTable]:
             *unequal,
         )
         tables.append(
-            TextTable(f"Difference to {results.reference}, {ALIKE}", ("method", *metrics), tuple(rows), notes)
+            TextTable(f"Difference to {results.reference}, {SAME_DECODING}", ("method", *metrics), tuple(rows), notes)
         )
     for floor, tested in results.to_floors.items():
         rows = [(name, *(difference(tested.get((name, metric))) for metric in metrics)) for name in results.full]
@@ -267,7 +267,7 @@ def comparison_tables(results: SetResults) -> list[TextTable]:
     return tables
 
 
-ALIKE = "drafted alike"
+SAME_DECODING = "same decoding and prior"
 COMPARED = ("CE_F1", "new_R", "changed_F1")
 """Metrics of the short table of differences, those of which the data have a value."""
 
@@ -276,7 +276,7 @@ def short_comparison(results: SetResults) -> TextTable | None:
     """The differences of few metrics with Holm's correction alone; None where nothing is compared."""
     others = {
         results.reference: results.to_reference,
-        f"{results.reference}, {ALIKE}": results.to_alike,
+        f"{results.reference}, {SAME_DECODING}": results.to_same_decoding,
         JOINING: results.to_joining,
     }
     columns = {
