@@ -8,7 +8,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 BASE := $(VENV)/.base
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test words test-long test-workstation test-postgres test-browser test-hospital check docs docs-version docs-tools notebooks bench gpu fuzz mutants encoder results package wheels sbom clean
+.PHONY: setup demo test words test-long test-guards test-workstation test-postgres test-browser test-hospital check docs docs-version docs-tools notebooks bench gpu fuzz mutants encoder results package wheels sbom clean
 
 setup: $(READY)
 
@@ -36,6 +36,10 @@ test: $(READY)
 
 test-long: $(READY)
 	$(PYTEST) --ignore tests/workstation -m long
+
+# The exchange probe of every method's presets for scans and of its `small`, each trained for minutes: half an hour.
+test-guards: $(READY)
+	$(PYTEST) -m slow tests/experiments/test_probe.py
 
 # The web application and the hospital's interfaces, without other programs.
 test-workstation: $(READY)
@@ -133,7 +137,7 @@ JOBS ?= 2
 SIZES := ct:weave:model.members=2 iu:weave:model.members=2 iu:stages.report.epochs=4 iu:generator:stages.report.epochs=2
 MEASURE = OMP_NUM_THREADS=1 THP_MEM_ALLOC_ENABLE=1 $(BIN)/radweave bench $(BENCH) --seeds 3 --jobs $(JOBS) --pages docs/results
 results: $(READY)
-	$(MEASURE) --sets xray --prior report,image,both --ensemble 5 $(SIZES)
+	$(MEASURE) --sets xray --prior both --ensemble 5 $(SIZES)
 	$(MEASURE) --sets ct --prior both --ensemble 3 $(SIZES)
 	@if [ -d "$(RADWEAVE_TEST_DATA)/iu_xray" ]; then \
 	  [ -d $(BENCH)-iu ] || $(BIN)/radweave data import iu-xray "$(RADWEAVE_TEST_DATA)/iu_xray" --out $(BENCH)-iu || exit 1; \

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -45,6 +46,7 @@ from radweave.experiments.bench_results import (
     Contrast,
     Scoring,
     SystemScores,
+    _against_each,
     best_untold,
     choice_table,
     compare,
@@ -105,6 +107,7 @@ from radweave.methods import method_names, resolve
 from radweave.methods.tables import Row, Table
 from radweave.metrics.honesty import MissedRow
 from radweave.metrics.pairs import Pair
+from radweave.metrics.significance import holm
 from radweave.metrics.statistics import cluster_index, resampled_weights
 from radweave.metrics.tables import DASH
 from radweave.phantom.study import PhantomOptions, write_phantom_dataset
@@ -563,6 +566,12 @@ def test_rows_with_the_value_of_most_are_not_listed() -> None:
     assert unequal_terms(own, own)[1] == "NOT equal, beams: 1: e; 3: the others that have one"
     few = {name: own[name] for name in ("weave", "a", "b", "c")}
     assert unequal_terms(few, few) == ("NOT equal, encoders: 5: weave; 1: a, b, c",)
+    cooler = {name: {"temperature": "1.0" if name in "ab" else "0.7"} for name in "abcdefg"}
+    assert unequal_terms(cooler, cooler) == ("NOT equal, temperature: 1.0: a, b; 0.7: the others",)
+    cooler["g"] = {"temperature": "0.9"}
+    assert unequal_terms(cooler, cooler) == ("NOT equal, temperature: 1.0: a, b; 0.9: g; 0.7: the others",)
+    usual = {name: {"temperature": "0.7" if name == "a" else "1.0"} for name in "abcde"}
+    assert unequal_terms(usual, usual) == ("NOT equal, temperature: 0.7: a; 1.0 by default",)
 
 
 @pytest.mark.parametrize(
@@ -878,7 +887,7 @@ def test_priors_make_floors_and_tables_of_change(tmp_path: Path) -> None:
         assert text in page
     published = publish(request.out / "results", tmp_path / "docs").read_text()
     for text in ("With and without a prior: ph", "Change from the prior: ph", "baseline, else the prior's report",
-                 f"CE_F1, to the {BEST_ELSE_PRIOR}", "worse P"):  # fmt: skip
+                 f"findings F1, to the {BEST_ELSE_PRIOR}", "worse P"):  # fmt: skip
         assert text in published
     own_copy = results.to_floors[OWN_ELSE_PRIOR]
     assert own_copy["baseline", "new_R"].difference == own.mean("new_R")
@@ -919,7 +928,11 @@ def test_rows_are_tested_against_the_reference_s_row_of_the_same_decoding(finish
     terms = dict(zip((row.label for row in rows), (own, utility, told, own, utility), strict=True))
     suite: Any = SimpleNamespace(table=SimpleNamespace(reference="baseline", rows=rows))
     expected = {"weave, own": "baseline", "baseline and kernels": "baseline, by utility"}
-    assert rows_of_same_decoding(suite, terms) == expected, "no row of the baseline is told the prior's report"
+    rows_of = partial(rows_of_same_decoding, suite)
+    assert rows_of(terms, with_priors=True) == expected, "no row of the baseline is told the prior's report"
+    assert rows_of(terms, with_priors=False) == expected | {"weave": "baseline, by utility"}, "no study has a prior"
+    terms["weave"] = utility | {"earlier study": UNLEARNED}
+    assert rows_of(terms, with_priors=True) == expected | {"weave": "baseline, by utility"}, "it was not used"
     results = finished[1].sets["xray"]
     assert not results.to_same_decoding, "the baseline alone took part"
     several = replace(results, to_same_decoding={("weave, own", "CE_F1"): Contrast(0.1, 0.01, 0.2, 0.004, 0.02, 0.03)})
@@ -932,7 +945,23 @@ def test_rows_are_tested_against_the_reference_s_row_of_the_same_decoding(finish
     assert "+0.100 [+0.010, +0.200]" in " ".join(table.rows[0])
     short = short_comparison(several)
     assert short is not None
-    assert "CE_F1, to baseline, same decoding and prior" in short.columns
+    assert "findings F1, to baseline, same decoding and prior" in short.columns
+
+
+def test_every_system_is_tested_against_its_own_counterpart(finished: Finished) -> None:
+    full = finished[1].sets["xray"].full
+    own, utility = full["baseline"], full["baseline, by utility"]
+    tested = _against_each({"a": own, "b": utility, "c": own}, {"a": utility, "b": own})
+    metrics = {metric for _, metric in tested}
+    assert {name for name, _ in tested} == {"a", "b"}, "c has no counterpart"
+    difference = (own.mean("ROUGE_L") or 0) - (utility.mean("ROUGE_L") or 0)
+    assert difference
+    assert tested["a", "ROUGE_L"].difference == pytest.approx(difference)
+    assert tested["b", "ROUGE_L"].difference == pytest.approx(-difference)
+    assert len(tested) == 2 * len(metrics)
+    p = ttest_ind(own.values["ROUGE_L"], utility.values["ROUGE_L"], equal_var=False).pvalue
+    assert tested["a", "ROUGE_L"].p_seeds == tested["b", "ROUGE_L"].p_seeds == pytest.approx(p)
+    assert [one.p_holm for one in tested.values()] == holm([one.p_studies for one in tested.values()])
 
 
 def test_trust_table_has_the_values_of_evaluations(finished: Finished) -> None:

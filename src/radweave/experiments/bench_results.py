@@ -21,7 +21,15 @@ from radweave.drafting.writer import PRIOR_UNUSED
 from radweave.engine.expected_utility import FOLDER
 from radweave.experiments.bench_drafts import foreign_pairs
 from radweave.experiments.bench_suite import JOINING, MethodCost, SuiteSet, method_cost, pace_folder
-from radweave.experiments.bench_terms import BY_UTILITY, FOREIGN, Terms, read_experiment, terms_of, unequal_terms
+from radweave.experiments.bench_terms import (
+    BY_UTILITY,
+    FOREIGN,
+    UNLEARNED,
+    Terms,
+    read_experiment,
+    terms_of,
+    unequal_terms,
+)
 from radweave.experiments.one_run import named_statistics, same_scores, summary
 from radweave.labels import LABELER_OF, Labeler, get_labeler
 from radweave.metrics import Evaluation, Options, evaluate_pairs, read_pairs
@@ -234,7 +242,7 @@ def compare(
 BEST_ELSE_PRIOR = "best method told no prior, else the prior's report"
 """Of the methods that look at no prior, the one with the best findings F1 once copies take the place of its drafts."""
 OWN_ELSE_PRIOR = "same row, else the prior's report"
-"""Of each row its own drafts, but copies wherever there is a prior."""
+"""A floor for each row: its own drafts, but copies wherever there is a prior."""
 TESTED_FLOORS = (FLOOR_NAMES["nearest_neighbour"], FLOOR_NAMES[FINDINGS], FLOOR_NAMES[WORDING], BEST_ELSE_PRIOR)
 """The floors that methods are tested against, each with Holm's correction over all tested metrics and methods."""
 TESTED_CHANGES = ("new_R", "resolved_R", "changed_F1")
@@ -370,7 +378,11 @@ def set_results(suite: SuiteSet, record: Mapping[str, Any]) -> SetResults:
         to_reference=_against(full, suite.table.reference),
         to_joining=_against(full, JOINING),
         to_same_decoding=_against_each(
-            full, {label: full[other] for label, other in rows_of_same_decoding(suite, terms).items()}
+            full,
+            {
+                label: full[other]
+                for label, other in rows_of_same_decoding(suite, terms, with_priors=bool(else_prior_systems)).items()
+            },
         ),
         to_floors=to_floors,
         evidence={method: _evidence(runs, dataset) for method, runs in folders.items()},
@@ -404,7 +416,7 @@ def _methods_untold(suite: SuiteSet, terms: Mapping[str, Terms], *, with_priors:
 def identical_drafts(
     pairs: Mapping[str, Sequence[Sequence[Pair]]], labels: Sequence[str]
 ) -> dict[tuple[str, str], float]:
-    """For each two of these rows the share of studies on which their first runs have the same draft word for word."""
+    """Share of studies on which the first runs of two of these rows have the same draft, word for word."""
     drafts = {label: {pair.study_id: pair.hyp.split() for pair in pairs[label][0]} for label in labels}
     shares = {}
     for first, second in combinations(labels, 2):
@@ -496,13 +508,17 @@ def _against_each(
     return compare(paired, others, metrics_to_test(paired), p_seeds)
 
 
-def rows_of_same_decoding(suite: SuiteSet, terms: Mapping[str, Terms]) -> dict[str, str]:
-    """Row -> the reference's row that also drafts by its decoder, or by utility, and is told as much of the prior."""
+def rows_of_same_decoding(suite: SuiteSet, terms: Mapping[str, Terms], *, with_priors: bool) -> dict[str, str]:
+    """Row -> the reference's row that also drafts by its decoder, or by utility, and is told as much of the prior.
+
+    A prior that no study has, or of which nothing was learned, counts as none.
+    """
     reference = suite.table.reference
     own = [row for row in suite.table.rows if row.label in terms and not (row.average_seeds or row.average_with)]
 
     def decoding_of(label: str) -> tuple[str, str]:
-        return terms[label]["drafts"], terms[label]["earlier study"]
+        read = terms[label]["earlier study"]
+        return terms[label]["drafts"], "no" if read == UNLEARNED or not with_priors else read
 
     rows = {decoding_of(row.label): row.label for row in own if reference in (row.label, row.run_of)}
     return {label: rows[decoding_of(label)] for label in terms if label != rows.get(decoding_of(label), label)}

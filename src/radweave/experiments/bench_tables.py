@@ -220,8 +220,7 @@ def comparison_tables(results: SetResults) -> list[TextTable]:
     metrics = metrics_to_test(results.full)
     methods = [name for name in results.full if name != results.reference]
     unequal = (*share_of_normal(results.full), *unequal_terms(results.terms, results.full))
-    alone = [name for name, system in results.full.items() if len(system.evaluations) == 1]
-    single = (f"no test between trainings, a star is by Holm alone: {', '.join(alone)}",) if alone else ()
+    single = _tested_once(results)
     tables = []
     if results.to_reference:
         rows = [
@@ -268,8 +267,8 @@ def comparison_tables(results: SetResults) -> list[TextTable]:
 
 
 SAME_DECODING = "same decoding and prior"
-COMPARED = ("CE_F1", "new_R", "changed_F1")
-"""Metrics of the short table of differences, those of which the data have a value."""
+COMPARED = {"CE_F1": "findings F1", "new_R": "new R", "changed_F1": "changed F1"}
+"""Metrics of the short table of differences, those of which the data have a value -> their names there."""
 
 
 def short_comparison(results: SetResults) -> TextTable | None:
@@ -280,14 +279,14 @@ def short_comparison(results: SetResults) -> TextTable | None:
         JOINING: results.to_joining,
     }
     columns = {
-        f"{metric}, to {other}": (cells, metric)
-        for metric in COMPARED
+        f"{name}, to {other}": (cells, metric)
+        for metric, name in COMPARED.items()
         for other, cells in others.items()
         if any(known == metric for _, known in cells)
     }
     for floor in (BEST_ELSE_PRIOR, OWN_ELSE_PRIOR):
         if floor in results.to_floors:
-            columns[f"{COMPARED[0]}, to the {floor}"] = (results.to_floors[floor], COMPARED[0])
+            columns[f"{COMPARED['CE_F1']}, to the {floor}"] = (results.to_floors[floor], "CE_F1")
     if not columns:
         return None
     rows = [
@@ -295,11 +294,18 @@ def short_comparison(results: SetResults) -> TextTable | None:
         for label, name in results.printed.items()
     ]
     notes = (
-        "difference of means [95 % over studies]; p after Holm's correction over all metrics and rows that were tested"
-        " against the same system; * it and p between trainings are below 0.05",
+        "difference of means [95 % over studies]; p after Holm's correction over all metrics and rows of one"
+        " comparison; * it and p between trainings are below 0.05",
+        *_tested_once(results),
         *unequal_terms(results.terms, results.printed),
     )
     return TextTable("Differences", ("method", *columns), tuple(rows), notes)
+
+
+def _tested_once(results: SetResults) -> tuple[str, ...]:
+    """The rows of one run, whose differences have no test between trainings."""
+    alone = [name for name, system in results.full.items() if len(system.evaluations) == 1]
+    return (f"no test between trainings, a star is by Holm alone: {', '.join(alone)}",) if alone else ()
 
 
 def _best_copy(results: SetResults) -> tuple[str, ...]:

@@ -147,7 +147,8 @@ def _is_descriptors(record: Any) -> bool:
 def unequal_terms(terms: Mapping[str, Terms], rows: Iterable[str]) -> tuple[str, ...]:
     """A sentence for each term that differs between rows of one table: who has which value.
 
-    Of an option of decoding the rows that have its default are not listed, nor those of a value that most rows have.
+    Rows with the value of most rows are not listed. Where no value is that of most, or the default is, those with an
+    option's default are not.
 
     Raises:
         InputError: if the terms of a row are not known: such a table would hide what is unequal.
@@ -164,12 +165,14 @@ def unequal_terms(terms: Mapping[str, Terms], rows: Iterable[str]) -> tuple[str,
                 having.setdefault(value, []).append(label)
         if len(having) > 1:
             of_most = next((value for value, own in having.items() if len(own) > max(len(labels) / 2, _FEW)), None)
+            default = _DEFAULTS.get(name)
+            unlisted = default if of_most in (None, default) else None
             groups = [
-                f"{value} by default" if value == _DEFAULTS.get(name) else f"{value}: {', '.join(own)}"
+                f"{value} by default" if value == unlisted else f"{value}: {', '.join(own)}"
                 for value, own in having.items()
-                if value != of_most or value == _DEFAULTS.get(name)
+                if value != of_most or value == unlisted
             ]
-            if of_most not in (None, _DEFAULTS.get(name)):
+            if of_most not in (None, default):
                 everyone = sum(map(len, having.values())) == len(labels)
                 groups.append(f"{of_most}: {'the others' if everyone else 'the others that have one'}")
             sentences.append(f"{UNEQUAL}, {name}: {'; '.join(groups)}")
