@@ -3,8 +3,9 @@
     radweave ablate am_mrg DATA --table table4 --probe --out runs/am_mrg_table4
     python bench/ablation_page.py DATA runs/am_mrg_table4 [...] > tables.md
 
-Intervals and the first p are over patients, with the seeds as they are; the second p is Welch's over seeds. Exchange is
-what another study's input costs the first seed, in nats per token, beside the other inputs and alone.
+Without its reference row a table is compared with its first. Intervals and the first p are over patients, with the
+seeds as they are; the second p is Welch's over seeds. Exchange is what another study's input costs the first seed, in
+nats per token, beside the other inputs and alone.
 """
 
 from __future__ import annotations
@@ -44,13 +45,12 @@ def table_lines(out: Path, scoring: Scoring) -> Iterator[str]:
         runs = [out / folder for folder in row["folders"] if (out / folder / "scores.json").is_file()]
         if runs:
             scores[row["label"]] = read_row(runs, scoring)
-    reference = scores.get(record["reference"])
+    reference = record["reference"] if record["reference"] in scores else next(iter(scores), None)
     for row in record["rows"]:
         label = row["label"]
         if label not in scores:
             continue
-        compared = reference is not None and label != record["reference"]
-        cells = tested(scores[label], reference, "CE_F1") if compared else ("", "", "")
+        cells = ("", "", "") if reference in (None, label) else tested(scores[label], scores[reference], "CE_F1")
         first, *others = [mean_std(scores[label], metric) for metric in COLUMNS.values()]
         distinct = percent(row["honesty"].get("distinct_reports_share"))
         number = f"{len(scores[label].evaluations)}{' draws' if row['draws'] else ''}"
