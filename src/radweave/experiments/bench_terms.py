@@ -45,11 +45,13 @@ _STATED: Mapping[str, bool | set[str]] = {
 
 
 def _options(decoding: DecodingConfig, *, by_utility: bool) -> Terms:
-    """Every other option of decoding by its name; those of expected utility only where drafts are chosen by it."""
+    """Every other option of decoding by its name; those of expected utility and of sampling only where they act."""
     values = decoding.model_dump(exclude=_STATED)
     utility = values.pop("expected_utility")
     if by_utility:
         values |= {f"expected_utility.{name}": value for name, value in utility.items()}
+    elif not decoding.do_sample:
+        del values["temperature"], values["top_p"]
     return {name: str(value) for name, value in values.items()}
 
 
