@@ -149,6 +149,33 @@ def test_what_is_there_is_not_touched(raw: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
+def test_a_table_of_impressions_and_images_elsewhere_are_taken(
+    raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tmp_path / "texts" / "reports.csv"
+    table.parent.mkdir()
+    table.write_text((raw / "reports.csv").read_text().replace("report", "impression", 1))
+    refused = radweave("fit", table, "--out", tmp_path / "fitted", "--images", raw)
+    assert refused.returncode == 2
+    assert "or --target impression, which the table has" in refused.stderr
+    steps: list[Any] = []
+    run = fit_module._run
+
+    def record(command: Any, step: Any) -> None:
+        steps.append(step.command)
+        if step.command[0] == "train":
+            raise typer.Exit(3)
+        run(command, step)
+
+    monkeypatch.setattr(fit_module, "_run", record)
+    done = radweave("fit", table, "--out", tmp_path / "fitted", "--images", raw, "--target", "impression")
+    assert done.returncode == 3, done.stderr
+    assert [step[:2] for step in steps] == [("data", "import"), ("data", "check"), ("train", "kernels")]
+    dataset = Dataset.open(tmp_path / "fitted" / "data")
+    assert sum(dataset.card.counts[f"studies_{name}"] for name in ("train", "val", "test")) == STUDIES
+    assert {study.report for study in dataset.studies("train")} <= set(TOY_REPORTS.values())
+
+
 def test_leaks_end_it_before_training(raw: Path, tmp_path: Path) -> None:
     """One image under two patients, of whom the table puts one into training and one into the test split."""
     leaky, out = tmp_path / "leaky", tmp_path / "fitted"
@@ -180,5 +207,5 @@ def test_a_dataset_folder_is_used_where_it_lies(
     assert radweave("fit", toy_dataset.path, "--out", tmp_path / "fitted").returncode == 3
     assert steps == [("data", "check", str(toy_dataset.path)), ("train", "kernels", str(toy_dataset.path))]
     refused = radweave("fit", toy_dataset.path, "--out", tmp_path / "other", "--split", "7:1:2")
-    assert "'--split': a dataset folder has its splits" in refused.stderr
+    assert "'--split': a dataset folder has its own split" in refused.stderr
     assert not (tmp_path / "other").exists()

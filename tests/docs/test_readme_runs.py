@@ -17,8 +17,8 @@ from tests.image_files import write_dicom
 from tests.toys import ROOT, toy_image
 
 README = ROOT / "README.md"
-NOT_RUN = ("demo",)
-"""Takes minutes; tests/cli has its test."""
+NOT_RUN = ("demo", "serve")
+"""The first takes minutes, the second serves until it is ended; tests of their own have both."""
 ALSO = {"train": ["--dry-run"]}
 """Training takes minutes; whether the line would train does not."""
 

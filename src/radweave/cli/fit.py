@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -54,6 +54,8 @@ def fit(
     split: Annotated[
         str | None, typer.Option(help="As 'data import' has it. Default: the source's own, else 7:1:2 of the patients.")
     ] = None,
+    target: Annotated[str | None, typer.Option(help="Sections of the reports to learn. Default: findings.")] = None,
+    images: Annotated[Path | None, typer.Option(help="Folder of the image files, if not in the source.")] = None,
     method: Annotated[
         str | None, typer.Option(help="See 'radweave methods'. Default: kernels; baseline for CT.")
     ] = None,
@@ -72,7 +74,8 @@ def fit(
     perform = partial(_run, context.find_root().command)
     options: dict[str, Any] = {
         "source": str(source.resolve()), "kind": kind, "split": split, "method": method, "preset": preset,
-        "epochs": epochs, "seed": seed, "overrides": list(overrides or ()),
+        "epochs": epochs, "seed": seed, "overrides": list(overrides or ()), "target": target,
+        "images": None if images is None else str(images.resolve()),
     }  # fmt: skip
     # A dataset folder is used where it lies.
     is_dataset = all((source / name).is_file() for name in ("dataset.json", "manifest.jsonl"))
@@ -90,15 +93,20 @@ def fit(
         if not source.exists():
             raise InputError("no such file or folder", file=source)
         if is_dataset:
-            if split is not None:
-                raise InputError("a dataset folder has its splits", field="--split", got=split)
+            for name in ("split", "target", "images"):
+                if options[name] is not None:
+                    raise InputError(f"a dataset folder has its own {name}", field=f"--{name}", got=options[name])
             _refuse_missing_splits(Dataset.open(data))
         out.mkdir(parents=True, exist_ok=True)
         write_json(record, options)
     if not data.is_dir():
         try:
-            words = ("--split", split or _split_of(kind, source), "--seed", str(seed))
-            perform(Step(("data", "import", kind, str(source), *words, "--out", str(data)), data))
+            reading: dict[str, Any] = {} if target is None else {"target": target}
+            if images is not None:
+                reading["images"] = images
+            words = ("--split", split or _split_of(kind, source, reading), "--seed", str(seed))
+            further = (f"--{name}={value}" for name, value in reading.items())
+            perform(Step(("data", "import", kind, str(source), *words, *further, "--out", str(data)), data))
             _refuse_missing_splits(Dataset.open(data))
         except (InputError, typer.Exit):
             _remove(out, record, data)
@@ -137,15 +145,15 @@ def _run(command: Any, step: Step) -> None:
         raise typer.Exit(code)
 
 
-def _split_of(kind: str, source: Path) -> str:
+def _split_of(kind: str, source: Path, options: Mapping[str, Any]) -> str:
     """The source's own split where it has one, else shares of the patients."""
     from importlib import import_module
 
-    from radweave.data.importers import KINDS, ImportOptions
+    from radweave.data.importers import KINDS, options_from
 
     if kind not in KINDS:
         raise InputError("no such kind of data set", field="--kind", got=kind, expected=", ".join(KINDS))
-    opened = import_module(f"radweave.data.importers.{KINDS[kind]}").open_source(source, ImportOptions())
+    opened = import_module(f"radweave.data.importers.{KINDS[kind]}").open_source(source, options_from(**options))
     return BY_PATIENT if opened.split_provenance == "none" else SOURCE
 
 

@@ -145,7 +145,9 @@ def _require(table: Path, columns: Mapping[str, str], options: ImportOptions) ->
         if needed != "image" and ("report" in columns or options.keeps_without_text):
             continue
         names = NAMES[needed] if needed == "image" else (*NAMES[needed], *NAMES["report"])
-        raise InputError("column is missing", file=table, field=needed, expected=f"one of {', '.join(names)}")
+        other = next((name for name in SECTIONS if name in columns), None) if needed != "image" else None
+        hint = f"; or --target {other}, which the table has" if other else ""
+        raise InputError("column is missing", file=table, field=needed, expected=f"one of {', '.join(names)}{hint}")
 
 
 @dataclass(slots=True)
