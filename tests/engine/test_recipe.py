@@ -18,7 +18,7 @@ from radweave.engine.stages import TrainingWatch
 from radweave.engine.train import train
 from radweave.labels import get_labeler
 from radweave.labels.labeler import abnormal_sentences
-from radweave.methods import resolve
+from radweave.methods import method_names, resolve
 from radweave.methods.model import Withheld
 from radweave.nn.prompt import Slot
 from tests.toys import TOY_OVERRIDES, TOY_SIZES
@@ -135,6 +135,14 @@ def test_tiny_presets_learn_to_see_and_to_write_by_one_recipe(kind: str) -> None
     assert recipes[0].abnormal_weight > 1
     assert recipes[0].patience is not None
     assert recipes[0].selected_by == "report"
+
+
+@pytest.mark.parametrize("method", [method for method in method_names() if method != "kernels"])
+def test_small_writes_by_the_recipe_of_tiny_and_paper_does_not(method: str) -> None:
+    options = {"abnormal_weight", "patience", "single_input"}
+    small, paper = (list(resolve(method, preset, ()).named_stages().values())[-1] for preset in ("small", "paper"))
+    assert small.model_dump(include=options) == {"abnormal_weight": 4.0, "patience": 4, "single_input": 0.4}
+    assert paper.model_dump(include=options) == {"abnormal_weight": 1.0, "patience": None, "single_input": 0.0}
 
 
 @pytest.mark.parametrize("method", ["am_mrg", "dast", "diffvp", "vdgen"])

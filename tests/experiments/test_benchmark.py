@@ -41,6 +41,7 @@ from radweave.experiments.bench_pages import (
 )
 from radweave.experiments.bench_results import (
     BEST_ELSE_PRIOR,
+    BEST_OTHER_ELSE_PRIOR,
     DRAWS,
     OWN_ELSE_PRIOR,
     Contrast,
@@ -63,6 +64,7 @@ from radweave.experiments.bench_results import (
 )
 from radweave.experiments.bench_results import count as counted
 from radweave.experiments.bench_suite import (
+    JOINING,
     UNTOLD,
     UPDATES,
     UTILITY,
@@ -862,7 +864,7 @@ def test_priors_make_floors_and_tables_of_change(tmp_path: Path) -> None:
     assert {row["study_id"]: row["prior_report"] for row in rows} == {
         f"s{patient}_{visit}": reports[f"s{patient}_0"] if visit else None for patient in (10, 11) for visit in (0, 1)
     }
-    assert results.best_else_prior == "baseline"
+    assert results.best_else_prior == {BEST_ELSE_PRIOR: "baseline"}
     copied = results.floors[BEST_ELSE_PRIOR]
     # Of an opacity that stays and one that is new, the copy names one.
     assert copied.values["CE_with_prior_F1"] == (pytest.approx(2 / 3),) * 2
@@ -895,7 +897,14 @@ def test_priors_make_floors_and_tables_of_change(tmp_path: Path) -> None:
     assert {"new_R", "resolved_R", "changed_F1"} <= set(metrics_to_test(results.full))
     record = read_json(request.out / "results" / "benchmark.json")["sets"]["xray"]
     assert record["else_prior"]["baseline"]["new_R"]["values"] == [0.0, 0.0]
-    assert best_untold(results.else_prior, {"baseline": {"earlier study": "yes"}}) is None
+    assert best_untold(results.else_prior, {"baseline": {"earlier study": "yes"}}) == {}
+    joined = {
+        "baseline": copied,
+        f"{JOINING}, told no prior": replace(copied, values={**copied.values, "CE_F1": (1.0,)}),
+    }
+    assert best_untold(joined, {row: {"earlier study": "no"} for row in joined}) == {
+        BEST_ELSE_PRIOR: f"{JOINING}, told no prior", BEST_OTHER_ELSE_PRIOR: "baseline"
+    }  # fmt: skip
     # An older run without the prior's reports takes them from the data.
     (folder / "predictions.jsonl").write_text(
         "".join(json.dumps({key: row[key] for key in row if key != "prior_report"}) + "\n" for row in rows)

@@ -551,9 +551,44 @@ SHORT: dict[str, dict[str, Exempt]] = {
 covered are exempt too: there am_mrg's regions cost 0.010 with an interval from 0.0005, dast's exemplar 0.007 from
 0.0005, the difference of diffrgennet 0.004 around 0, that of diffvp 0.012 from 0.002, weave's recalled 0.004 around
 0."""
-FLOORS_ON_SCANS = {"diagnosis": 0.007}
-SHORT_ON_SCANS = {"image": Exempt("0.010 with an interval from 0.004", alone=0.01)}
-"""Of diffvp's preset for scans, whose stages run as long as the preset says; its difference costs 0.004 from 0.002."""
+FLOORS_ON_SCANS: dict[str, dict[str, float]] = {
+    "diffvp": {"diagnosis": 0.007},
+    "baseline": {"image": 0.05},
+    "am_mrg": {"image": 0.02},
+    "dast": {"image": 0.017},
+    "vdgen": {"image": 0.028},
+    "weave": {"image": 0.015},
+}
+SHORT_ON_SCANS: dict[str, dict[str, Exempt]] = {
+    "diffvp": {"image": Exempt("0.010 with an interval from 0.004", alone=0.01)},
+    "am_mrg": {
+        "queries": Exempt("0.000 with an interval around 0"),
+        "reports": Exempt("0.005 with an interval from 0.0002"),
+    },
+    "dast": {"fusion": Exempt("0.007 with an interval from 0.003")},
+    "weave": {
+        "findings": Exempt("0.001 with an interval around 0, and nothing alone: next to none are found", alone=-1)
+    },
+}
+"""Of the presets for scans. Stages of diffvp run as long as the preset says; its difference costs 0.004 from 0.002.
+The exemplar of dast costs 0.003 around 0, the recalled report of weave nothing."""
+FLOORS_OF_SMALL: dict[str, dict[str, float]] = {
+    "baseline": {"image": 0.012},
+    "am_mrg": {"queries": 0.007, "reports": 0.007},
+    "dast": {"image": 0.004, "fusion": 0.005},
+    "diffrgennet": {"image": 0.015},
+}
+SHORT_OF_SMALL: dict[str, dict[str, Exempt]] = {
+    "am_mrg": {
+        "image": Exempt("0.004 around 0, and nothing alone: of 15 passes that train the encoder it had 4", alone=-1)
+    },
+    "diffrgennet": {
+        "similar": Exempt("0.008 with an interval from 0.0003"),
+        "diseases": Exempt("0.006 with an interval around 0"),
+    },
+}
+"""Of ``small``. As printed, without norm over studies and always after all inputs, am_mrg's queries, regions and
+reports cost 0.0001 and less there, alone too."""
 
 
 def declared_inputs(method: str) -> Mapping[str, DecoderInput]:
@@ -652,13 +687,17 @@ def test_the_guard_exempts_what_a_method_declares_as_covered() -> None:
     }
 
 
+def shortened(method: str, preset: str, epochs: Mapping[str, int] = EPOCHS) -> list[str]:
+    """Overrides that leave these passes to the stages of a preset."""
+    stages = resolve(method, preset, ()).named_stages()
+    return [f"stages.{name}.epochs={min(stage.epochs, epochs.get(name, 4))}" for name, stage in stages.items()]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("method", FLOORS)
 def test_every_part_of_every_methods_tiny_preset_acts(method: str, phantoms: Dataset, tmp_path: Path) -> None:
     preset = PRESETS.get(method, "tiny")
-    stages = resolve(method, preset, ()).named_stages()
-    overrides = [f"stages.{name}.epochs={min(stage.epochs, EPOCHS.get(name, 4))}" for name, stage in stages.items()]
-    folder = train(method, phantoms.path, tmp_path / "run", preset=preset, overrides=overrides)
+    folder = train(method, phantoms.path, tmp_path / "run", preset=preset, overrides=shortened(method, preset))
     result = probe(restore(folder), phantoms.path, drafts=False)
     assert not departures(result, FLOORS[method], exempt(method, SHORT.get(method, {}))), result.table()
     shares = {one.name: one.gradient for one in result.losses if one.stage == "report"}
@@ -666,13 +705,32 @@ def test_every_part_of_every_methods_tiny_preset_acts(method: str, phantoms: Dat
     assert shares.get("did", 0.0) < 2 * shares["report"], result.table()
 
 
-@pytest.mark.long
-def test_every_part_of_diffvp_acts_on_scans(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def scans(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """Phantom scans that all short trainings share, with their cache."""
     options = PhantomOptions(prevalence="balanced", turnover="real", volume_size=64, slices=32, masks=True)
-    scans = write_phantom_dataset(tmp_path / "data", modality="ct", num_studies=240, seed=0, options=options)
-    folder = train("diffvp", scans.path, tmp_path / "run", preset="tiny")
+    out = tmp_path_factory.mktemp("scans") / "data"
+    return write_phantom_dataset(out, modality="ct", num_studies=240, seed=0, options=options)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(name, marks=getattr(pytest.mark, "long" if name == "diffvp" else "slow"))
+        for name in FLOORS_ON_SCANS
+    ],
+)
+def test_every_part_of_a_preset_for_scans_acts(method: str, scans: Dataset, tmp_path: Path) -> None:
+    preset = "tiny" if method == "diffvp" else "tiny-ct"
+    overrides = [] if method == "diffvp" else shortened(method, preset)
+    folder = train(method, scans.path, tmp_path / "run", preset=preset, overrides=overrides)
     result = probe(restore(folder), scans.path, drafts=False)
-    assert not departures(result, FLOORS_ON_SCANS, exempt("diffvp", SHORT_ON_SCANS)), result.table()
+    silent = exempt(method, SHORT_ON_SCANS.get(method, {}))
+    if method == "am_mrg":
+        del silent["regions"]  # scans have none
+    assert not departures(result, FLOORS_ON_SCANS[method], silent), result.table()
+    shares = {one.name: one.gradient for one in result.losses if one.stage == "report"}
+    assert shares.get("did", 0.0) < 2 * shares["report"], result.table()
 
 
 # ----------------------------------------------------------------------------------------------- published presets
@@ -690,9 +748,18 @@ UNMOVED: dict[str, dict[str, str]] = {
 def shrunken(method: str, preset: str) -> list[str]:
     """Overrides that give a preset the encoders, language model and tokenizer of the toys, and two passes a stage."""
     toy = resolve(method, "tiny", [*TOY_OVERRIDES, *TOY_SIZES[method]]).model_dump(mode="json")
+    overrides = ["decoding.min_new_tokens=0", "decoding.max_new_tokens=20", *sized(method, preset, toy)]
+    for name, stage in resolve(method, preset, ()).named_stages().items():
+        if stage.epochs:
+            short = ("epochs=2", "batch_size=4", "optimizer.warmup_steps=1")
+            overrides += [f"stages.{name}.{option}" for option in short]
+    return overrides
+
+
+def sized(method: str, preset: str, toy: Mapping[str, Any]) -> list[str]:
+    """Overrides that give a preset the encoders, language model and tokenizer of another configuration."""
     whole = resolve(method, preset, ()).model_dump(mode="json")
     overrides = [f"data.{name}={json.dumps(toy['data'][name])}" for name in ("tokenizer", "image_size", "max_tokens")]
-    overrides += ["decoding.min_new_tokens=0", "decoding.max_new_tokens=20"]
     overrides += ["model.prompt_format=plain"] if "prompt_format" in whole["model"] else []
     if method == "generator":
         overrides += ["model.path=null", "model.dtype=float32", f"model.scratch={json.dumps(toy['model']['scratch'])}"]
@@ -709,10 +776,6 @@ def shrunken(method: str, preset: str) -> list[str]:
             "model.diagnosis.prior=0.001",
             f"model.diagnosis.encoder={encoder}",
         ]
-    for name, stage in whole["stages"].items():
-        if stage["epochs"]:
-            short = ("epochs=2", "batch_size=4", "optimizer.warmup_steps=1")
-            overrides += [f"stages.{name}.{option}" for option in short]
     return overrides
 
 
@@ -737,3 +800,22 @@ def test_published_presets_have_the_same_inputs_and_losses_that_move_them(
     assert {f"{one.stage}.{one.name}" for one in result.losses} == declared
     unmoved = {f"{one.stage}.{one.name}" for one in result.losses if one.moved < MOVED and not one.decoder}
     assert unmoved == set(UNMOVED.get(method, {})), result.table()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", FLOORS_OF_SMALL)
+def test_every_part_of_every_methods_small_preset_acts(
+    method: str, phantoms: Dataset, scans: Dataset, tmp_path: Path
+) -> None:
+    """Options and losses of ``small``, with the encoder, the language model and the rates of ``tiny``."""
+    data = (scans if method == "diffvp" else phantoms).path
+    tiny = resolve(method, "tiny", ()).model_dump(mode="json")
+    overrides = [*sized(method, "small", tiny), *shortened(method, "small", EPOCHS | {"language": 12})]
+    for name in resolve(method, "small", ()).named_stages():
+        stage = tiny["stages"].get(name, tiny["stages"]["report"])
+        overrides.append(f"stages.{name}.batch_size={stage['batch_size']}")
+        overrides += [f"stages.{name}.optimizer.{key}={json.dumps(value)}" for key, value in stage["optimizer"].items()]
+    folder = train(method, data, tmp_path / "run", preset="small", overrides=overrides)
+    result = probe(restore(folder), data, drafts=False)
+    silent = exempt(method, SHORT_OF_SMALL.get(method, {}))
+    assert not departures(result, FLOORS_OF_SMALL[method], silent), result.table()

@@ -430,12 +430,16 @@ def test_image_queries_are_normalised_over_studies_before_their_projection() -> 
     centred = queries - queries.mean(0)
     inner = centred / (centred.square().mean(0) + 1e-5).sqrt() + projection[0].norm.bias.view(14, 128)
     torch.testing.assert_close(projection(queries), projection[2](projection[1](inner)), rtol=1e-3, atol=1e-3)
-    for name in ("small", "paper", "paper-swin"):
+    for name in ("paper", "paper-swin"):
         printed = PRESETS[name]()
         assert [type(part) for part in printed.model.query_projection(32)] == [torch.nn.Linear, torch.nn.LayerNorm]
         memories = printed.model.visual_memory, printed.model.report_memory
         assert [memory.norm for memory in memories] == ["none", "none"]
         assert (printed.stages.report.withheld, printed.stages.report.single_input) == ({}, 0)
+    for name in ("tiny", "tiny-ct", "small"):
+        model = PRESETS[name]().model
+        norms = [one.norm for one in (model.visual_memory, model.report_memory) if hasattr(one, "norm")]
+        assert {model.query_norm, *norms} == {"studies"}, name
 
 
 def test_a_bank_is_read_as_it_is_and_an_empty_memory_recalls_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

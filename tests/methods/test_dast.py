@@ -116,16 +116,19 @@ def test_class_tokens_stand_beside_the_fused_token_and_are_normalised_over_studi
 
 
 def test_published_presets_have_the_printed_fusion_and_retrieval() -> None:
-    for name in ("small", "paper", "paper-iu"):
+    for name in ("paper", "paper-iu"):
         record = PRESETS[name]().model
         assert record.fusion == DvafConfig()
         assert (DvafConfig().class_tokens, DvafConfig().norm) == (False, "none")
         assert record.retrieval.kind == "dmsr"
         assert not record.retrieval.standardised
         assert PRESETS[name]().stages.report.single_input == 0
-    tiny = PRESETS["tiny"]()
-    assert tiny.stages.disease.finetune["vision_encoder"] == "full"
-    assert tiny.stages.report.single_input > 0
+    for name in ("tiny", "tiny-ct", "small"):
+        ours = PRESETS[name]()
+        assert (ours.model.fusion.class_tokens, ours.model.fusion.norm) == (True, "studies"), name
+        assert ours.model.retrieval.standardised
+        assert ours.stages.disease.finetune["vision_encoder"] == "full"
+        assert ours.stages.report.single_input > 0
 
 
 def test_a_step_on_the_contrast_moves_what_the_decoder_reads_unless_the_encoder_is_frozen() -> None:

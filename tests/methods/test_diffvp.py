@@ -233,6 +233,8 @@ def test_paper_has_the_printed_prompt_and_head_and_other_presets_those_that_tell
     forms = {name: (model.difference.norm, model.auxiliary_head.pooling) for name, model in models.items()}
     assert forms.pop("paper") == ("none", "mean")
     assert set(forms.values()) == {("studies", "noisy_or")}
+    contrasts = {name: "contrast" in make().stages.latents.losses for name, make in PRESETS.items()}
+    assert contrasts == dict.fromkeys(PRESETS, True) | {"paper": False}
 
 
 @torch.no_grad()

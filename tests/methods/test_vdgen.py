@@ -385,6 +385,7 @@ def test_tokens_are_normalised_per_channel_over_the_views_that_are_there() -> No
 def test_the_decoder_reads_what_vse_and_did_scale(norm: str, read: bool) -> None:
     """Scaling the normalised tokens' channels changes the decoder's input, unless a second norm takes it out again."""
     where, model = context(), toy_model(f"model.connector.input_norm={norm}").train()
+    model.vision_encoder.eval()  # the same paths are dropped in both passes: none
     batch = toy_batch(where)
     seen: list[Tensor] = []
 

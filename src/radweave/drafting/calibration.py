@@ -14,7 +14,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
-from scipy.optimize import minimize
 
 from radweave.core.config import checked
 from radweave.core.errors import InputError
@@ -102,6 +101,8 @@ def _curve(features: Floats, labels: Floats, near: Floats | None = None) -> Floa
         slopes = curve[:-1] / spread
         return np.append(slopes, curve[-1] - slopes @ mean)
 
+    from scipy.optimize import minimize
+
     start = np.append(np.where(varies, 0.5, 0.0), prior)
     return plain(minimize(loss, start, bounds=[*[(0, None)] * count, (None, None)]).x)
 
@@ -119,6 +120,8 @@ def logistic_regression(values: Floats, targets: Floats, mean: Floats, deviation
         misfit = np.logaddexp(0, logits) - targets * logits
         slope = values.T @ (1 / (1 + np.exp(-logits)) - targets) + apart / deviation
         return float(misfit.sum() + 0.5 * apart @ apart), slope
+
+    from scipy.optimize import minimize
 
     bounds = [(None if bound == -np.inf else bound, None) for bound in least.tolist()]
     options = {"maxiter": 500, "ftol": 1e-12, "gtol": 1e-8}

@@ -34,7 +34,6 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
-from scipy.optimize import minimize
 
 from radweave.core.config import checked
 from radweave.core.errors import InputError
@@ -325,6 +324,8 @@ def multinomial(values: Floats, allowed: Mask, deviation: float) -> Floats:
         share = raised / all_of[:, None] - raised * open_states / within[:, None]
         scaled = flat / deviation
         return misfit + 0.5 * float(scaled @ scaled), (values.T @ share).ravel() + scaled / deviation
+
+    from scipy.optimize import minimize
 
     solution = minimize(loss, np.zeros(shape[0] * shape[1]), jac=True, method="L-BFGS-B", options={"maxiter": 300})
     return np.asarray(solution.x.reshape(shape))

@@ -241,9 +241,11 @@ def compare(
 
 BEST_ELSE_PRIOR = "best method told no prior, else the prior's report"
 """Of the methods that look at no prior, the one with the best findings F1 once copies take the place of its drafts."""
+BEST_OTHER_ELSE_PRIOR = f"best method but {JOINING} told no prior, else the prior's report"
+"""The same without the method that joins the others', which may be the best of them."""
 OWN_ELSE_PRIOR = "same row, else the prior's report"
 """A floor for each row: its own drafts, but copies wherever there is a prior."""
-TESTED_FLOORS = (FLOOR_NAMES["nearest_neighbour"], FLOOR_NAMES[FINDINGS], FLOOR_NAMES[WORDING], BEST_ELSE_PRIOR)
+TESTED_FLOORS = (FLOOR_NAMES["nearest_neighbour"], FLOOR_NAMES[FINDINGS], FLOOR_NAMES[WORDING])
 """The floors that methods are tested against, each with Holm's correction over all tested metrics and methods."""
 TESTED_CHANGES = ("new_R", "resolved_R", "changed_F1")
 
@@ -273,7 +275,7 @@ class SetResults:
     ``terms`` are those on which each row drafted. ``identical`` is for two methods' rows that draft by utility and are
     told no prior the share of studies on which their first runs have the same draft word for word. ``else_prior`` are
     the rows with the prior's report in place of their draft wherever there is one, none of data without priors;
-    ``best_else_prior`` is the row that became the floor of this kind. ``printed`` names the rows of tables: rows with
+    ``best_else_prior`` are the rows that became floors of this kind. ``printed`` names the rows of tables: rows with
     the same drafts are one.
     """
 
@@ -295,7 +297,7 @@ class SetResults:
     terms: Mapping[str, Terms]
     identical: Mapping[tuple[str, str], float] = field(default_factory=dict)
     else_prior: Mapping[str, SystemScores] = field(default_factory=dict)
-    best_else_prior: str | None = None
+    best_else_prior: Mapping[str, str] = field(default_factory=dict)
 
     def rows(self, systems: Mapping[str, SystemScores]) -> dict[str, SystemScores]:
         """Systems by printed name."""
@@ -357,11 +359,10 @@ def set_results(suite: SuiteSet, record: Mapping[str, Any]) -> SetResults:
     copied = {method: else_prior_system(runs, scorings[0]) for method, runs in pairs.items()}
     else_prior_systems = {method: system for method, system in copied.items() if system is not None}
     best = best_untold(else_prior_systems, terms)
-    if best is not None:
-        floors[BEST_ELSE_PRIOR] = else_prior_systems[best]
+    floors |= {floor: else_prior_systems[row] for floor, row in best.items()}
     to_floors = {
         name: compare(full, floors[name], metrics_to_test(full), _between_trainings(full, floors[name]))
-        for name in TESTED_FLOORS
+        for name in (*TESTED_FLOORS, *best)
         if name in floors
     }
     if else_prior_systems:
@@ -395,10 +396,15 @@ def set_results(suite: SuiteSet, record: Mapping[str, Any]) -> SetResults:
     )
 
 
-def best_untold(systems: Mapping[str, SystemScores], terms: Mapping[str, Terms]) -> str | None:
-    """Of the rows that look at no prior, the one with the best findings F1; None where there is none."""
+def best_untold(systems: Mapping[str, SystemScores], terms: Mapping[str, Terms]) -> dict[str, str]:
+    """Floor -> its row: of the rows that look at no prior, of all and without `JOINING`, that of best findings F1."""
     untold = [label for label in systems if terms[label]["earlier study"] == "no"]
-    return max(untold, key=lambda label: systems[label].mean("CE_F1") or 0.0) if untold else None
+    others = [label for label in untold if label.split(",")[0] != JOINING]
+    return {
+        floor: max(rows, key=lambda label: systems[label].mean("CE_F1") or 0.0)
+        for floor, rows in ((BEST_ELSE_PRIOR, untold), (BEST_OTHER_ELSE_PRIOR, others))
+        if rows and (floor == BEST_ELSE_PRIOR or others != untold)
+    }
 
 
 def _methods_untold(suite: SuiteSet, terms: Mapping[str, Terms], *, with_priors: bool) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 from radweave.experiments.ablate import PROBE_NOTE, progress_notes
 from radweave.experiments.bench_results import (
     BEST_ELSE_PRIOR,
+    BEST_OTHER_ELSE_PRIOR,
     OWN_ELSE_PRIOR,
     TESTED_FLOORS,
     SetResults,
@@ -46,8 +47,11 @@ FLOORS = {
     " for every study",
     TESTED_FLOORS[2]: "a floor has no seeds; the one training report that is nearest in wording to all others, for"
     " every study",
-    BEST_ELSE_PRIOR: "where the patient has an earlier study, its report takes the place of the draft; p seeds: Welch's"
-    " between trainings",
+    **dict.fromkeys(
+        (BEST_ELSE_PRIOR, BEST_OTHER_ELSE_PRIOR),
+        "where the patient has an earlier study, its report takes the place of the draft; p seeds: Welch's between"
+        " trainings",
+    ),
     OWN_ELSE_PRIOR: "each row against its own drafts with the prior's report in their place where there is one",
 }
 HONESTY = {
@@ -261,7 +265,7 @@ def comparison_tables(results: SetResults) -> list[TextTable]:
         )
     for floor, tested in results.to_floors.items():
         rows = [(name, *(difference(tested.get((name, metric))) for metric in metrics)) for name in results.full]
-        notes = (FLOORS[floor], *(_best_copy(results) if floor == BEST_ELSE_PRIOR else ()), *single, *unequal)
+        notes = (FLOORS[floor], *_best_copies(results, floor), *single, *unequal)
         tables.append(TextTable(f"Difference to the {floor}", ("method", *metrics), tuple(rows), notes))
     return tables
 
@@ -284,7 +288,7 @@ def short_comparison(results: SetResults) -> TextTable | None:
         for other, cells in others.items()
         if any(known == metric for _, known in cells)
     }
-    for floor in (BEST_ELSE_PRIOR, OWN_ELSE_PRIOR):
+    for floor in (BEST_ELSE_PRIOR, BEST_OTHER_ELSE_PRIOR, OWN_ELSE_PRIOR):
         if floor in results.to_floors:
             columns[f"{COMPARED['CE_F1']}, to the {floor}"] = (results.to_floors[floor], "CE_F1")
     if not columns:
@@ -308,12 +312,11 @@ def _tested_once(results: SetResults) -> tuple[str, ...]:
     return (f"no test between trainings, a star is by Holm alone: {', '.join(alone)}",) if alone else ()
 
 
-def _best_copy(results: SetResults) -> tuple[str, ...]:
-    """The method behind the floor of this kind, and how it was chosen."""
-    if results.best_else_prior is None:
-        return ()
+def _best_copies(results: SetResults, *floors: str) -> tuple[str, ...]:
+    """The methods behind these floors, all if none are named, and how they were chosen."""
     chosen = "the one with the best findings F1 on these very studies, so that the floor is high rather than low"
-    return (f"{BEST_ELSE_PRIOR}: {results.best_else_prior}, {chosen}",)
+    best = results.best_else_prior
+    return tuple(f"{floor}: {best[floor]}, {chosen}" for floor in floors or best if floor in best)
 
 
 def _untested(results: SetResults) -> tuple[str, ...]:
@@ -344,7 +347,7 @@ def prior_tables(results: SetResults) -> list[TextTable]:
     notes = (
         "a prior's report is of an earlier study of the same patient, which a reader has; where a floor copies it, it"
         " has the F1 of the copy with a prior, and of the method without",
-        *_best_copy(results),
+        *_best_copies(results),
         *unequal_terms(results.terms, results.printed),
     )
     columns = (*(f"{change}_{letter}" for change in CHANGED for letter in ("P", "R")), "changed_F1")

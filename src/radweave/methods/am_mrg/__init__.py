@@ -21,6 +21,7 @@ from radweave.methods.experiment import (
     published,
     report_stage,
     stage,
+    stating_findings,
     warm,
 )
 from radweave.methods.stage import full
@@ -97,8 +98,9 @@ def small() -> AmMrgExperiment:
             query_former=QueryFormerConfig(dim=384, num_layers=3, num_heads=6),
             word_head=LinearWordHeadConfig(),
             text_encoder=LsaTextEncoderConfig(width=256, num_buckets=16384),
-            visual_memory=VisualMemoryConfig(num_heads=4, head_dim=64),
-            report_memory=ReportMemoryConfig(num_heads=4, head_dim=64),
+            visual_memory=VisualMemoryConfig(num_heads=4, head_dim=64, norm="studies"),
+            report_memory=ReportMemoryConfig(num_heads=4, head_dim=64, norm="studies"),
+            query_norm="studies",
             connector=LinearConnectorConfig(input_norm="batch"),
             language_model=SMALL_LLAMA,
             prompt=PLAIN_PROMPT,
@@ -106,7 +108,7 @@ def small() -> AmMrgExperiment:
         stages=DiseaseFirstStages(
             disease=stage(STAGE_ONE | WORD_HEAD, DISEASE | {"words": 0.02}, disease, epochs=15, batch_size=32),
             language=language_stage(LANGUAGE, rest),
-            report=stage(STAGE_TWO, REPORT, rest, epochs=10, batch_size=32, augment=False),
+            report=stating_findings(stage(STAGE_TWO, REPORT, rest, epochs=10, batch_size=32, augment=False)),
         ),
         decoding=DecodingConfig(num_beams=3, max_new_tokens=128),
     )

@@ -17,6 +17,7 @@ from radweave.methods.experiment import (
     published,
     report_stage,
     stage,
+    stating_findings,
     warm,
 )
 from radweave.methods.stage import full
@@ -67,7 +68,7 @@ def small() -> BaselineExperiment:
         model=tiny().model.model_copy(update=changes),
         stages=VisionFirstStages(
             vision=stage(WORD_PARTS, WORDS, warm(1e-3, 50), epochs=10),
-            report=stage(REPORT_PARTS, REPORT, warm(3e-4, 500), epochs=15, batch_size=32),
+            report=stating_findings(stage(REPORT_PARTS, REPORT, warm(3e-4, 500), epochs=15, batch_size=32)),
         ),
         decoding=DecodingConfig(num_beams=3, max_new_tokens=128),
     )

@@ -19,6 +19,7 @@ from radweave.methods.experiment import (
     published,
     report_stage,
     stage,
+    stating_findings,
     warm,
 )
 from radweave.methods.stage import full
@@ -84,6 +85,8 @@ def small() -> DastExperiment:
         model=DastModelConfig(
             vision_encoder=VMambaConfig(dims=(96, 192, 384, 768), depths=(2, 2, 8, 2), ssm_ratio=1.0, drop_path=0.2),
             text_encoder=LsaTextEncoderConfig(width=256, num_buckets=16384),
+            fusion=DvafConfig(class_tokens=True, norm="studies"),
+            retrieval=DmsrConfig(standardised=True),
             connector=LinearConnectorConfig(input_norm="batch"),
             language_model=SMALL_LLAMA.model_copy(update={"token_dropout": 0.1}),
             prompt="{image}",
@@ -92,7 +95,7 @@ def small() -> DastExperiment:
         stages=DiseaseFirstStages(
             disease=stage(VISION_SIDE, STAGE_ONE, schedule, epochs=15, batch_size=64),
             language=language_stage(LANGUAGE, schedule),
-            report=stage(FUSION_SIDE, REPORT, schedule, epochs=15, batch_size=32, augment=False),
+            report=stating_findings(stage(FUSION_SIDE, REPORT, schedule, epochs=15, batch_size=32, augment=False)),
         ),
         decoding=DecodingConfig(num_beams=3, max_new_tokens=128),
     )

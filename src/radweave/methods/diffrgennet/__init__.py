@@ -19,6 +19,7 @@ from radweave.methods.experiment import (
     published,
     report_stage,
     stage,
+    stating_findings,
     warm,
 )
 from radweave.methods.stage import OptimizerConfig, StageConfig, full
@@ -85,7 +86,7 @@ def small() -> DiffRGenNetExperiment:
         "word_head": LinearWordHeadConfig(),
         "language_model": BertDecoderConfig(hidden_size=512, num_layers=6, num_heads=8),
     }
-    report = stage(REPORT_PARTS, LOSSES, warm(3e-4, 500), epochs=15, batch_size=32)
+    report = stating_findings(stage(REPORT_PARTS, LOSSES, warm(3e-4, 500), epochs=15, batch_size=32))
     # An encoder from nothing first learns which words go with an image; see radweave/nn/heads.py.
     vision = stage(full("vision_encoder", "word_head"), {"words": 1.0}, warm(1e-3, 50), epochs=10)
     return DiffRGenNetExperiment(

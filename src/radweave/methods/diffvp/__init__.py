@@ -25,6 +25,7 @@ from radweave.methods.experiment import (
     language_stage,
     report_stage,
     stage,
+    stating_findings,
     warm,
 )
 from radweave.methods.stage import StageConfig, Trainability, full
@@ -110,6 +111,7 @@ def small() -> DiffvpExperiment:
             word_head=LinearWordHeadConfig(),
             diagnosis=NoisyOrConfig(encoder=encoder),
             pool=PoolConfig(size=124),
+            resampler=ResamplerConfig(sharpness=4.0),
             difference=DifferenceConfig(norm="studies"),
             auxiliary_head=ClassHeadConfig(pooling="noisy_or"),
             connector=LinearConnectorConfig(input_norm="batch"),
@@ -119,8 +121,11 @@ def small() -> DiffvpExperiment:
         stages=DiffvpStages(
             vision=stage(ENCODER_PARTS, FINDINGS, schedule, epochs=15, batch_size=8),
             diagnosis=stage(E, DIAGNOSIS, schedule, epochs=15, batch_size=8),
+            latents=stage(LATENT_PARTS, AUXILIARY | CONTRAST, schedule, epochs=6, batch_size=8, augment=False),
             language=language_stage(BASE, schedule),
-            report=stage(WITH_ADAPTERS, REPORT_LOSSES, schedule, epochs=10, batch_size=8, augment=False),
+            report=stating_findings(
+                stage(WITH_ADAPTERS, REPORT_LOSSES | CONTRAST, schedule, epochs=10, batch_size=8, augment=False)
+            ),
         ),
         decoding=DecodingConfig(num_beams=3, max_new_tokens=256, expected_utility=MANY_FINDINGS),
     )

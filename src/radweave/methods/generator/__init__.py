@@ -14,6 +14,7 @@ from radweave.methods.experiment import (
     as_written,
     report_stage,
     stage,
+    stating_findings,
     warm,
 )
 from radweave.methods.generator.model import (
@@ -49,10 +50,11 @@ def tiny() -> GeneratorExperiment:
 def small() -> GeneratorExperiment:
     """About thirty million weights from nothing; one consumer GPU."""
     sizes = ScratchConfig(vision_width=384, vision_layers=6, vision_heads=6, width=512, layers=6, heads=8)
+    report = stage(WHOLE, REPORT, warm(3e-4, 500), epochs=15, batch_size=32)
     return GeneratorExperiment(
         data=SMALL_XRAY,
         model=GeneratorModelConfig(scratch=sizes),
-        stages=GeneratorStages(report=stage(WHOLE, REPORT, warm(3e-4, 500), epochs=15, batch_size=32)),
+        stages=GeneratorStages(report=stating_findings(report)),
         decoding=DecodingConfig(max_new_tokens=128),
     )
 

@@ -15,6 +15,7 @@ from radweave.methods.experiment import (
     published,
     report_stage,
     stage,
+    stating_findings,
     warm,
 )
 from radweave.methods.stage import StageConfig, full
@@ -102,7 +103,7 @@ def small() -> WeaveExperiment:
         stages=WeaveStages(
             encoder=members_stage(words.model_copy(update={"precision": "auto", "ema": 0.99, "select": "last"})),
             sources=of_members(stage(HEADS, SOURCES, schedule, epochs=10, batch_size=32, augment=False)),
-            report=stage(WRITING, REPORT, schedule, epochs=15, batch_size=32, augment=False),
+            report=stating_findings(stage(WRITING, REPORT, schedule, epochs=15, batch_size=32, augment=False)),
         ),
         decoding=by_utility(128),
     )
