@@ -1,4 +1,4 @@
-"""Findings F1 of the pages written by hand, against the page that ``radweave bench`` writes."""
+"""Scores of the pages written by hand, against the page that ``radweave bench`` writes."""
 
 from __future__ import annotations
 
@@ -20,6 +20,16 @@ OTHER_NAMES = {
     "constant report": "constant report, best for findings",
     "best constant wording": "constant report, best for wording",
 }
+CHANGES = ("new R", "resolved R", "changed F1")
+COLUMNS = {
+    "macro F1": "macro F1",
+    "CIDEr": "CIDEr",
+    "BLEU-4": "BLEU-4",
+    "new found": "new R",
+    "resolved dropped": "resolved R",
+    "changed F1": "changed F1",
+}
+"""Column of the page of results -> of the benchmark; of the drafts that its last column of findings F1 is of."""
 
 
 def cells(line: str) -> list[str]:
@@ -38,10 +48,14 @@ def table_below(text: str, heading: str) -> list[list[str]]:
     return [rows[0], *rows[2:]]
 
 
-def benchmark(name: str) -> dict[str, str]:
-    """Findings F1 of each row of a set, as printed."""
+def benchmark(name: str, column: str = "findings F1") -> dict[str, str]:
+    """A column of each row of a set, as printed; of changes none where the set was made before their table."""
     text = (ROOT / "docs/results/benchmark.md").read_text()
-    return {row[0]: row[2] for row in table_below(text, f"### {SETS[name]}")[1:]}
+    title = f"### Change from the prior: {SETS[name][0].lower()}{SETS[name][1:]}" if column in CHANGES else ""
+    if title not in text:
+        return {}
+    header, *rows = table_below(text, title or f"### {SETS[name]}")
+    return {row[0]: row[header.index(column)] for row in rows}
 
 
 def plain(name: str) -> str:
@@ -96,5 +110,28 @@ def test_findings_f1_of_a_page_is_that_of_the_benchmark(page: str) -> None:
         checked += 1
         if not got or got != expected[: len(got)]:
             wrong.append(f"{name}: {method}, {column}: {cell} on {page}, {rows[row]} in the benchmark ({row})")
+    assert checked > 20
+    assert wrong == []
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_other_scores_of_the_page_of_results_are_those_of_the_benchmark(name: str) -> None:
+    header, *rows = table_below((ROOT / "docs/results/README.md").read_text(), f"## {SETS[name]}")
+    drafts = [column for column in header if "by utility" in column][-1]
+    wrong, checked = [], 0
+    for column in header:
+        for row in rows:
+            method, cell = plain(row[0]), row[header.index(column)]
+            if column not in COLUMNS or not cell or "given to other studies" in method:
+                continue
+            known = benchmark(name, COLUMNS[column])
+            label = row_of(known, method, drafts)
+            if label is None and COLUMNS[column] in CHANGES:
+                assert cell == "0" or not known, f"{method}: a copy names no change"
+                continue
+            assert label is not None, f"no row for {method}"
+            checked += 1
+            if numbers(cell) != numbers(known[label])[:1]:
+                wrong.append(f"{method}, {column}: {cell}, {known[label]} in the benchmark ({label})")
     assert checked > 20
     assert wrong == []
