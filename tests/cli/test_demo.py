@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,6 +32,12 @@ def test_scores_of_both_ways_of_drafting_stand_beside_the_floors(tmp_path: Path)
     alone = score_rows(own, None, labeler)
     assert [row.name for row in alone if not row.name.startswith("floor: ")] == ["the model"]
     assert alone[0].scores["BLEU_4"] == by_itself.scores["BLEU_4"]
+
+
+def studies_with_boxes(data: Path) -> list[dict[str, Any]]:
+    """Lines of a manifest whose images have boxes of findings."""
+    rows = [json.loads(line) for line in (data / "manifest.jsonl").read_text().splitlines()]
+    return [row for row in rows if any(image.get("boxes") for image in row["images"])]
 
 
 @pytest.mark.long
@@ -69,6 +76,11 @@ def test_the_demo_ends_with_a_self_contained_page(tmp_path: Path) -> None:
     ]
     assert order == sorted(order)
     assert study.count("<image href") == 2 * study.count("<figure"), "each view with its map"
+    marked = {row["study_id"] for row in studies_with_boxes(page.parent / "phantom")}
+    for card in html.split('<article class="card">')[1:]:
+        name = re.search(r"Draft, study (\S+)</h3>", card)[1]  # type: ignore[index]
+        assert ('<rect class="box"' in card) == (name in marked), name
+    assert marked
     assert "<b>Does not show:</b> It is not the outline of a lesion, and of no class" in html
     scores = json.loads((page.parent / "evaluation.json").read_text())
     bleu = scores["corpus"]["BLEU_4"]

@@ -118,13 +118,14 @@ FINDINGS_SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One image of a study as data URIs: grey values, and the map over it if any."""
+    """One image of a study as data URIs: grey values, and the map over it if any; boxes are in its pixels, x y w h."""
 
     title: str
     grey: str
     heat: str | None
     width: int
     height: int
+    boxes: tuple[tuple[str, tuple[float, ...]], ...]
 
 
 def demo_page(
@@ -244,7 +245,11 @@ def _view(dataset: Dataset, ref: ImageRef, values: Any, image_size: int) -> View
     (panel,) = subject.panels_with(weights) if usable and weights is not None else subject.panels()
     heat = data_uri(overlay_png(panel, float(panel.heat.max()))) if panel.heat is not None else None
     height, width = panel.grey.shape
-    return View(ref.view.value, data_uri(_small(panel)), heat, width, height)
+    boxes = [(one.label, one.box) for one in ref.boxes]
+    drawn = tuple(
+        (name, (x0 * width, y0 * height, (x1 - x0) * width, (y1 - y0) * height)) for name, (x0, y0, x1, y1) in boxes
+    )
+    return View(ref.view.value, data_uri(_small(panel)), heat, width, height, drawn)
 
 
 def _small(panel: Panel) -> bytes:
@@ -310,7 +315,7 @@ def run_demo(
                 modality="xray",
                 num_studies=num_studies,
                 seed=seed,
-                options=PhantomOptions(image_size=IMAGE_SIZE_PX),
+                options=PhantomOptions(image_size=IMAGE_SIZE_PX, boxes=True),
                 progress=progress,
                 jobs=jobs,
             )
