@@ -77,8 +77,8 @@ def row_of(rows: dict[str, str], method: str, column: str) -> str | None:
 
 def numbers(cell: str) -> list[str]:
     """Mean, and the interval where one is printed, with three decimals and without a leading zero."""
-    mean = re.match(r"-?0?\.\d+|0(?![.\d])", cell)
-    interval = re.search(r"\[(-?0?\.\d+), (-?0?\.\d+)\]", cell)
+    mean = re.match(r"-?\d*\.\d+|0(?![.\d])", cell)
+    interval = re.search(r"\[(-?\d*\.\d+), (-?\d*\.\d+)\]", cell)
     printed = [] if mean is None else [mean[0], *(interval.groups() if interval else ())]
     return [f"{float(number):.3f}" for number in printed]
 
@@ -131,6 +131,7 @@ def test_other_scores_of_the_page_of_results_are_those_of_the_benchmark(name: st
                 continue
             assert label is not None, f"no row for {method}"
             checked += 1
+            assert numbers(cell), f"no number: {cell}"
             if numbers(cell) != numbers(known[label])[:1]:
                 wrong.append(f"{method}, {column}: {cell}, {known[label]} in the benchmark ({label})")
     assert checked > 20

@@ -39,6 +39,7 @@ from radweave.experiments.probe import (
 )
 from radweave.methods import method_names, resolve
 from radweave.methods.model import DecoderInput, ForwardPass, Term
+from radweave.methods.registry import load_method
 from radweave.metrics.evaluate import corpus_scores
 from radweave.metrics.statistics import mean_statistic
 from radweave.nn.prompt import Slot
@@ -579,6 +580,7 @@ FLOORS_OF_SMALL: dict[str, dict[str, float]] = {
     "diffrgennet": {"image": 0.015},
     "generator": {},
     "vdgen": {},
+    "weave": {"image": 0.015, "findings": 0.005},
 }
 SHORT_OF_SMALL: dict[str, dict[str, Exempt]] = {
     "am_mrg": {
@@ -588,7 +590,7 @@ SHORT_OF_SMALL: dict[str, dict[str, Exempt]] = {
         "similar": Exempt("0.008 with an interval from 0.0003"),
         "diseases": Exempt("0.006 with an interval around 0"),
     },
-    "generator": {"image": Exempt("an encoder from nothing; 0.006 with an interval around 0", alone=0.002)},
+    "generator": {"image": Exempt("an encoder from nothing; 0.006 with an interval around 0", alone=0.002, loud=0.06)},
     "vdgen": {"image": Exempt("adapters alone; 0.006 with an interval around 0", alone=0.002)},
 }
 """Of ``small``. As printed, without norm over studies and always after all inputs, am_mrg's queries, regions and
@@ -668,6 +670,9 @@ def test_an_exempt_input_has_to_act_alone(alone: float, floor: float, is_dead: b
 
 def test_every_method_but_the_one_without_a_decoder_has_floors() -> None:
     assert {*FLOORS, "kernels"} == set(method_names())
+    assert FLOORS_OF_SMALL.keys() == FLOORS.keys()
+    of_scans = {method for method in FLOORS if {"tiny-ct"} & load_method(method).PRESETS.keys()}
+    assert FLOORS_ON_SCANS.keys() == {*of_scans, "diffvp"}
 
 
 @pytest.mark.parametrize("method", FLOORS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -42,7 +43,7 @@ from radweave.metrics.evaluate import MODEL, finding_f1, score_systems
 from radweave.metrics.records import Estimate
 from radweave.metrics.tables import reliability_plot
 from radweave.nn.decoding import chosen_options
-from radweave.phantom.study import PhantomOptions, write_phantom_dataset
+from radweave.phantom.study import PhantomOptions, draw_xray_study, slot_of, study_name, write_phantom_dataset
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -136,9 +137,13 @@ def demo_page(
     *,
     banner: Sequence[str],
     image_size: int,
+    seed: int,
     own: Path | None = None,
 ) -> str:
-    """The page as HTML. ``banner`` holds the warnings of the run's predictor, ``own`` its own decoder's drafts."""
+    """The page as HTML.
+
+    ``banner`` holds the warnings of the run's predictor, ``own`` its own decoder's drafts; ``seed`` drew the phantoms.
+    """
     labeler = get_labeler("chexpert14")
     all_rows = [row for _, row in read_jsonl(predictions)]
     rows, lead = all_rows[:STUDIES_SHOWN], next((row for row in all_rows if _states_a_finding(row, labeler)), None)
@@ -164,7 +169,9 @@ def demo_page(
         differences=SIGNS,
         sure=SURE,
         fairly_sure=FAIRLY_SURE,
-        lead=None if lead is None else _study(dataset, studies[lead["study_id"]], lead, labeler, image_size),
+        lead=None
+        if lead is None
+        else _study(dataset, _with_boxes(studies[lead["study_id"]], seed), lead, labeler, image_size),
         studies=[_study(dataset, studies[row["study_id"]], row, labeler, image_size) for row in rows],
     )
 
@@ -173,6 +180,15 @@ def _states_a_finding(row: Mapping[str, Any], labeler: Labeler) -> bool:
     """Tell if draft and reference affirm a finding in common."""
     draft, reference = affirmed_classes([row["hyp"], row["ref"]], labeler)
     return any(draft[k] and reference[k] for k, name in enumerate(labeler.classes) if name != NO_FINDING)
+
+
+def _with_boxes(study: Study, seed: int) -> Study:
+    """The same study, drawn again with boxes of its findings: for all studies that would take as long as the images."""
+    index = next(index for index in itertools.count() if study_name(slot_of(seed, index))[1] == study.study_id)
+    drawn = draw_xray_study(seed, index, PHANTOMS.model_copy(update={"boxes": True}))
+    boxes = {image.ref.path: image.ref.boxes for image in drawn.images}
+    images = tuple(image.model_copy(update={"boxes": boxes[image.path]}) for image in study.images)
+    return study.model_copy(update={"images": images})
 
 
 def score_rows(predictions: Path, own: Path | None, labeler: Labeler) -> list[ScoreRow]:
@@ -270,7 +286,7 @@ def _findings(row: Mapping[str, Any], labeler: Labeler) -> list[Finding]:
 
 METHOD, PRESET = "diffvp", "tiny-xray"
 """A published method, trained in minutes."""
-IMAGE_SIZE_PX = 160
+PHANTOMS = PhantomOptions(image_size=160)
 REPORT_EPOCHS = 8
 """Half of the preset's passes: a demonstration is to end in minutes."""
 _FILES = ("index.html", "predictions.jsonl", "own.jsonl", "phantom/*", "run/*")
@@ -315,7 +331,7 @@ def run_demo(
                 modality="xray",
                 num_studies=num_studies,
                 seed=seed,
-                options=PhantomOptions(image_size=IMAGE_SIZE_PX, boxes=True),
+                options=PHANTOMS,
                 progress=progress,
                 jobs=jobs,
             )
@@ -344,6 +360,7 @@ def run_demo(
             run.card,
             banner=predictor.warnings,
             image_size=predictor.image_size,
+            seed=seed,
             own=own,
         )
         write_text(folder / "index.html", page)

@@ -77,7 +77,7 @@ def tiny() -> VdgenExperiment:
 
 
 def tiny_ct() -> VdgenExperiment:
-    """``tiny`` for scans of 32 x 64 x 64 voxels, where DID's gradient is three times as large beside the report's."""
+    """``tiny`` for scans of 32 x 64 x 64 voxels, where DID's gradient is larger beside the report's."""
     scans = for_scans(tiny())
     report = scans.stages.report.model_copy(update={"losses": BALANCED_WEIGHTS | {"did": 0.07}})
     return scans.model_copy(update={"stages": scans.stages.model_copy(update={"report": report})})
