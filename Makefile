@@ -134,7 +134,7 @@ encoder: $(READY)
 BENCH ?= runs/bench
 JOBS ?= 2
 # weave has as many encoders as the ensemble: five on radiographs, else three.
-SIZES := ct:weave:model.members=2 iu:weave:model.members=2 iu:stages.report.epochs=4 iu:generator:stages.report.epochs=2
+SIZES := ct:weave:model.members=2 iu:weave:model.members=2 iu:stages.report.epochs=2
 MEASURE = OMP_NUM_THREADS=1 THP_MEM_ALLOC_ENABLE=1 $(BIN)/radweave bench $(BENCH) --seeds 3 --jobs $(JOBS) --pages docs/results
 results: $(READY)
 	$(MEASURE) --sets xray --prior both --ensemble 5 $(SIZES)

@@ -578,6 +578,7 @@ FLOORS_OF_SMALL: dict[str, dict[str, float]] = {
     "am_mrg": {"queries": 0.007, "reports": 0.007},
     "dast": {"image": 0.004, "fusion": 0.005},
     "diffrgennet": {"image": 0.015},
+    "diffvp": {},
     "generator": {},
     "vdgen": {},
     "weave": {"image": 0.015, "findings": 0.005},
