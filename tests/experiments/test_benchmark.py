@@ -905,6 +905,17 @@ def test_priors_make_floors_and_tables_of_change(tmp_path: Path) -> None:
     assert best_untold(joined, {row: {"earlier study": "no"} for row in joined}) == {
         BEST_ELSE_PRIOR: f"{JOINING}, told no prior", BEST_OTHER_ELSE_PRIOR: "baseline"
     }  # fmt: skip
+    both = replace(
+        results,
+        to_floors={**results.to_floors, BEST_OTHER_ELSE_PRIOR: results.to_floors[BEST_ELSE_PRIOR]},
+        best_else_prior={BEST_ELSE_PRIOR: f"{JOINING}, told no prior", BEST_OTHER_ELSE_PRIOR: "baseline"},
+    )
+    table = next(one for one in comparison_tables(both) if one.title == f"Difference to the {BEST_OTHER_ELSE_PRIOR}")
+    assert any(note.startswith(f"{BEST_OTHER_ELSE_PRIOR}: baseline, ") for note in table.notes)
+    short = short_comparison(both)
+    assert short is not None
+    assert f"findings F1, to the {BEST_OTHER_ELSE_PRIOR}" in short.columns
+    assert len([note for note in prior_tables(both)[0].notes if ": baseline, the one" in note]) == 1
     # An older run without the prior's reports takes them from the data.
     (folder / "predictions.jsonl").write_text(
         "".join(json.dumps({key: row[key] for key in row if key != "prior_report"}) + "\n" for row in rows)
