@@ -138,7 +138,7 @@ SIZES := ct:weave:model.members=2 iu:weave:model.members=2 iu:stages.report.epoc
 MEASURE = OMP_NUM_THREADS=1 THP_MEM_ALLOC_ENABLE=1 $(BIN)/radweave bench $(BENCH) --seeds 3 --jobs $(JOBS) --pages docs/results
 results: $(READY)
 	$(MEASURE) --sets xray --prior both --ensemble 5 $(SIZES)
-	$(MEASURE) --sets ct --prior both --ensemble 3 $(SIZES)
+	$(MEASURE) --sets ct --ct-studies 360 --prior both --ensemble 3 $(SIZES)
 	@if [ -d "$(RADWEAVE_TEST_DATA)/iu_xray" ]; then \
 	  [ -d $(BENCH)-iu ] || $(BIN)/radweave data import iu-xray "$(RADWEAVE_TEST_DATA)/iu_xray" --out $(BENCH)-iu || exit 1; \
 	  $(MEASURE) --sets iu --iu $(BENCH)-iu --ensemble 3 $(SIZES); \

@@ -16,6 +16,7 @@ OTHER_NAMES = {
     "baseline, five encoders": "baseline with 5 encoders",
     "nearest image": "nearest training image",
     "nearest scan": "nearest training image",
+    "the same without weave": "best method without weave, told no prior, else the prior's report",
     '"opacity" for everyone': "constant report, best for findings",
     "constant report": "constant report, best for findings",
     "best constant wording": "constant report, best for wording",

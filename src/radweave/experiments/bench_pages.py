@@ -178,7 +178,7 @@ def _tile(dataset: Dataset, study: Study) -> np.ndarray[Any, Any]:
 
 PANELS = ("CE_F1", "CE_F1_macro", "CIDEr", "BLEU_4")
 _NOTICE = "Research software, not a medical device."
-_LABEL_CHARS = 36
+_LABEL_CHARS = 40
 Scores = Mapping[str, Mapping[str, Any]]
 """By metric: ``values`` of the seeds, their ``mean``, and the ``interval`` of that over studies."""
 
