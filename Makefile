@@ -133,7 +133,7 @@ encoder: $(READY)
 # Hours on two cores; the same command goes on where it stopped. Runs, samples and the JSON stay in BENCH, the summary goes to docs.
 BENCH ?= runs/bench
 JOBS ?= 2
-# weave has as many encoders as the ensemble: five on radiographs, else three.
+# weave has as many encoders as the ensemble: five on radiographs, else three. 360 scans take an hour with two jobs.
 SIZES := ct:weave:model.members=2 iu:weave:model.members=2 iu:stages.report.epochs=2
 MEASURE = OMP_NUM_THREADS=1 THP_MEM_ALLOC_ENABLE=1 $(BIN)/radweave bench $(BENCH) --seeds 3 --jobs $(JOBS) --pages docs/results
 results: $(READY)

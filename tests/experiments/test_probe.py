@@ -428,6 +428,18 @@ def test_changes_of_drafts_are_means_over_studies_with_intervals_over_patients(t
     assert drafts.cider_change.low < drafts.cider_change.mean < 0
 
 
+def test_a_position_that_only_one_side_has_is_a_change() -> None:
+    tokens = torch.tensor([[[1.0], [4.0]], [[3.0], [0.0]]])
+    both, first = torch.tensor([[True, True], [True, True]]), torch.tensor([[True, False], [True, True]])
+    spread = 1 + 1 + 4 + 4
+    assert module._relative_change({"text": (tokens, both)}, {"text": (tokens, both)}) == 0
+    gone = module._relative_change({"text": (tokens, both)}, {"text": (tokens[:, :1], both[:, :1])})
+    assert gone == pytest.approx(((4 + 4) / spread) ** 0.5)
+    # The second position's mean is that of the one study which has it, 0; the other study's becomes 4.
+    come = module._relative_change({"text": (tokens, first)}, {"text": (tokens, both)})
+    assert come == pytest.approx((16 / (1 + 1)) ** 0.5)
+
+
 @pytest.mark.parametrize("where", ["its value", "what it reads"])
 def test_a_loss_that_is_detached_is_found(
     vdgen_run: Path, toy_dataset: Dataset, monkeypatch: pytest.MonkeyPatch, where: str

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional
 
 from radweave.core.batch import Batch
 from radweave.core.errors import InputError
@@ -632,17 +633,26 @@ def _read(model: ReportModel, batch: Batch) -> tuple[dict[str, Slot], float]:
 
 
 def _relative_change(before: Mapping[str, Slot], after: Mapping[str, Slot]) -> float:
-    """Root mean square change of all inputs, relative to the deviation of each position between studies."""
+    """Root mean square change of all inputs, relative to the deviation of each position between studies.
+
+    A position that a study has only before or only after counts as its distance from the position's mean over studies.
+    """
     changed = spread = 0.0
-    for name, (tokens, mask) in before.items():
-        moved, present = after[name]
-        width = min(tokens.shape[1], moved.shape[1])
-        both = (mask[:, :width] & present[:, :width])[:, :, None].float()
-        own = tokens[:, :width] * both
-        mean = own.sum(0) / both.sum(0).clamp(min=1)
-        changed += float(((moved[:, :width] - tokens[:, :width]) * both).square().sum())
-        spread += float(((own - mean) * both).square().sum())
+    for name, old in before.items():
+        width = max(old[0].shape[1], after[name][0].shape[1])
+        (tokens, mask), (moved, present) = _widened(old, width), _widened(after[name], width)
+        own = mask[:, :, None].float()
+        mean = (tokens * own).sum(0) / own.sum(0).clamp(min=1)
+        change = torch.where(present[:, :, None], moved, mean) - torch.where(mask[:, :, None], tokens, mean)
+        changed += float(change.square().sum())
+        spread += float(((tokens - mean) * own).square().sum())
     return (changed / spread) ** 0.5 if spread else 0.0
+
+
+def _widened(slot: Slot, width: int) -> Slot:
+    tokens, mask = slot
+    missing = width - tokens.shape[1]
+    return functional.pad(tokens, (0, 0, 0, missing)), functional.pad(mask, (0, missing))
 
 
 @contextmanager

@@ -355,7 +355,7 @@ INPUTS = {
     "difference": DecoderInput(
         "difference prompt (global and local delta)",
         covered_by=("image",),
-        because="nearly all of the difference comes of the target's own image",
+        because="the difference is made of the target's own image, which the decoder sees beside it",
     ),
     "image": DecoderInput("latent tokens of the target"),
     "diagnosis": DecoderInput("findings of the classifier E, in words"),
