@@ -607,7 +607,7 @@ SHORT_OF_SMALL: dict[str, dict[str, Exempt]] = {
 }
 """Of ``small``. As printed, without norm over studies and always after all inputs, am_mrg's queries, regions and
 reports cost 0.0001 and less there, alone too. diffvp is left out: on scans its adapters read no input after so short a
-training, though difference and diagnosis differ between studies (.95 and .70 of their power)."""
+training, and after 24 passes the diagnosis alone (``docs/probe.md``)."""
 
 
 def declared_inputs(method: str) -> Mapping[str, DecoderInput]:

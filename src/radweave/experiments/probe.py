@@ -642,6 +642,7 @@ def _relative_change(before: Mapping[str, Slot], after: Mapping[str, Slot]) -> f
         width = max(old[0].shape[1], after[name][0].shape[1])
         (tokens, mask), (moved, present) = _widened(old, width), _widened(after[name], width)
         own = mask[:, :, None].float()
+        # (W, D): over the studies (axis 0) that have the position.
         mean = (tokens * own).sum(0) / own.sum(0).clamp(min=1)
         change = torch.where(present[:, :, None], moved, mean) - torch.where(mask[:, :, None], tokens, mean)
         changed += float(change.square().sum())
@@ -650,6 +651,7 @@ def _relative_change(before: Mapping[str, Slot], after: Mapping[str, Slot]) -> f
 
 
 def _widened(slot: Slot, width: int) -> Slot:
+    """Tokens (B, W, D) and mask (B, W) of a slot of L <= W positions; those added are absent."""
     tokens, mask = slot
     missing = width - tokens.shape[1]
     return functional.pad(tokens, (0, 0, 0, missing)), functional.pad(mask, (0, missing))

@@ -355,7 +355,7 @@ INPUTS = {
     "difference": DecoderInput(
         "difference prompt (global and local delta)",
         covered_by=("image",),
-        because="the difference is made of the target's own image, which the decoder sees beside it",
+        because="it is what sets the target's own image apart, and the decoder sees that image beside it",
     ),
     "image": DecoderInput("latent tokens of the target"),
     "diagnosis": DecoderInput("findings of the classifier E, in words"),
