@@ -37,7 +37,7 @@ test: $(READY)
 test-long: $(READY)
 	$(PYTEST) --ignore tests/workstation -m long
 
-# The exchange probe of every method's presets for scans and of its `small`, each trained for minutes: an hour.
+# The exchange probe of every method's presets for scans and of its `small`, each trained for minutes: a quarter of an hour.
 test-guards: $(READY)
 	$(PYTEST) -m slow tests/experiments/test_probe.py
 

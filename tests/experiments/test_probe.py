@@ -580,18 +580,21 @@ SHORT_ON_SCANS: dict[str, dict[str, Exempt]] = {
     },
     "dast": {"fusion": Exempt("0.007 with an interval from 0.003")},
     "weave": {
-        "findings": Exempt("0.001 with an interval around 0, and nothing alone: next to none are found", alone=-1)
+        "findings": Exempt("0.001 with an interval around 0, and nothing alone: next to none are found", alone=-1),
+        "recalled": Exempt("0.000 and 0.004 alone, both around 0; silent after a whole training too", alone=-1),
     },
 }
 """Of the presets for scans. Stages of diffvp run as long as the preset says; its difference costs 0.004 from 0.002.
-The exemplar of dast costs 0.003 around 0, the recalled report of weave nothing."""
+The exemplar of dast costs 0.003 around 0."""
+EPOCHS_OF_SMALL = EPOCHS | {"language": 12, "diagnosis": 8, "latents": 6}
 FLOORS_OF_SMALL: dict[str, dict[str, float]] = {
-    "baseline": {"image": 0.017},
+    "baseline": {"image": 0.02},
     "am_mrg": {"queries": 0.007, "reports": 0.007},
     "dast": {"image": 0.004, "fusion": 0.005},
     "diffrgennet": {"image": 0.015},
+    "diffvp": {"image": 0.004, "diagnosis": 0.005},
     "generator": {},
-    "vdgen": {},
+    "vdgen": {"image": 0.007},
     "weave": {"image": 0.015, "findings": 0.005},
 }
 SHORT_OF_SMALL: dict[str, dict[str, Exempt]] = {
@@ -599,15 +602,14 @@ SHORT_OF_SMALL: dict[str, dict[str, Exempt]] = {
         "image": Exempt("0.004 around 0, and nothing alone: of 15 passes that train the encoder it had 4", alone=-1)
     },
     "diffrgennet": {
-        "similar": Exempt("0.008 with an interval from 0.0003"),
+        "similar": Exempt("0.006 with an interval around 0"),
         "diseases": Exempt("0.006 with an interval around 0"),
     },
+    "diffvp": {"difference": Exempt("0.002 with an interval around 0, 0.005 alone", alone=0.002)},
     "generator": {"image": Exempt("an encoder from nothing; 0.006 with an interval around 0", alone=0.002, loud=0.06)},
-    "vdgen": {"image": Exempt("adapters alone; 0.006 with an interval around 0", alone=0.002)},
 }
 """Of ``small``. As printed, without norm over studies and always after all inputs, am_mrg's queries, regions and
-reports cost 0.0001 and less there, alone too. diffvp is left out: on scans its adapters read no input after so short a
-training, and after 24 passes the diagnosis alone (``docs/probe.md``)."""
+reports cost 0.0001 and less there, alone too."""
 
 
 def declared_inputs(method: str) -> Mapping[str, DecoderInput]:
@@ -619,7 +621,7 @@ def declared_inputs(method: str) -> Mapping[str, DecoderInput]:
 def exempt(method: str, short: Mapping[str, Exempt]) -> dict[str, Exempt]:
     """Inputs that are short of training, and those that the method declares as covered."""
     declared = declared_inputs(method).items()
-    return {**short, **{name: Exempt(one.because) for name, one in declared if one.covered_by}}
+    return {**{name: Exempt(one.because) for name, one in declared if one.covered_by}, **short}
 
 
 @pytest.fixture(scope="module")
@@ -683,7 +685,7 @@ def test_an_exempt_input_has_to_act_alone(alone: float, floor: float, is_dead: b
 
 def test_every_method_but_the_one_without_a_decoder_has_floors() -> None:
     assert {*FLOORS, "kernels"} == set(method_names())
-    assert FLOORS_OF_SMALL.keys() == FLOORS.keys() - {"diffvp"}
+    assert FLOORS_OF_SMALL.keys() == FLOORS.keys()
     of_scans = {method for method in FLOORS if "tiny-ct" in load_method(method).PRESETS}
     assert FLOORS_ON_SCANS.keys() == {*of_scans, "diffvp"}
 
@@ -826,15 +828,21 @@ def test_published_presets_have_the_same_inputs_and_losses_that_move_them(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", FLOORS_OF_SMALL)
-def test_every_part_of_a_methods_small_preset_acts(method: str, phantoms: Dataset, tmp_path: Path) -> None:
-    """Options and losses of ``small``, with the encoder, the language model and the rates of ``tiny``."""
+def test_every_part_of_a_methods_small_preset_acts(method: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """Options and losses of ``small``, with the encoder, the language model and the rates of ``tiny``.
+
+    A stage of images that ``tiny`` passes over gets the rate of its stage ``encoder``: at 2e-3 four passes made an
+    encoder that knows phantoms forget them (share of its tokens' power between scans .56 before, .05 after).
+    """
     tiny = resolve(method, "tiny", ()).model_dump(mode="json")
-    overrides = [*sized(method, "small", tiny), *shortened(method, "small", EPOCHS | {"language": 12})]
+    overrides = [*sized(method, "small", tiny), *shortened(method, "small", EPOCHS_OF_SMALL)]
     for name in resolve(method, "small", ()).named_stages():
         stage = tiny["stages"].get(name, tiny["stages"]["report"])
+        stage = stage if stage["epochs"] else tiny["stages"]["encoder"]
         overrides.append(f"stages.{name}.batch_size={stage['batch_size']}")
         overrides += [f"stages.{name}.optimizer.{key}={json.dumps(value)}" for key, value in stage["optimizer"].items()]
-    folder = train(method, phantoms.path, tmp_path / "run", preset="small", overrides=overrides)
-    result = probe(restore(folder), phantoms.path, drafts=False)
+    data: Dataset = request.getfixturevalue("scans" if method == "diffvp" else "phantoms")
+    folder = train(method, data.path, tmp_path / "run", preset="small", overrides=overrides)
+    result = probe(restore(folder), data.path, drafts=False)
     silent = exempt(method, SHORT_OF_SMALL.get(method, {}))
     assert not departures(result, FLOORS_OF_SMALL[method], silent), result.table()
