@@ -52,3 +52,11 @@ def test_adapters_stay_at_their_start_until_reports_are_learned(method: str) -> 
         }
         assert before.pop("report") in ("lora", "frozen", "base"), (preset, row)
         assert set(before.values()) <= {"frozen", "base"}, (preset, row)
+
+
+@pytest.mark.parametrize("method", method_names())
+def test_every_ablation_is_a_row_of_a_table(method: str) -> None:
+    """``radweave ablate`` runs tables alone; a decoding that differs is a row by its label."""
+    module = load_method(method)
+    rows = {row.ablation or row.label for table in module.TABLES.values() for row in table.rows}
+    assert not module.ABLATIONS.keys() - rows - {"full", "w/o phantom start"}, "the start is of tiny alone"

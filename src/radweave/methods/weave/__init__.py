@@ -174,7 +174,7 @@ AT_DECODING = {
 ROWS = tuple(
     Row(name, run_of="full", decoding=AT_DECODING[name]) if name in AT_DECODING else Row(name, name)
     for name in ABLATIONS
-    if name not in ("full", "two members")
+    if name != "full"
 )
 PARTS = Table(
     title="weave: what its sources and its parts add",
