@@ -53,6 +53,7 @@ from radweave.experiments.bench_results import (
     compare,
     difference,
     duration,
+    else_prior_runs,
     identical_drafts,
     joined_rows,
     metrics_to_test,
@@ -853,6 +854,14 @@ def test_finished_runs_are_averaged_as_rows_of_their_own(toy_dataset: Dataset, t
         run_bench(replace(request, ensemble=1))
 
 
+def test_a_row_that_is_told_the_prior_has_the_copy_of_its_untold_one() -> None:
+    """They draft alike where there is no prior; where there is one, the copy takes the draft's place."""
+    untold = [Pair("s1", "x", ("r",), prior_report="p"), Pair("s2", "y", ("r",))]
+    told = [replace(untold[0], hyp="z"), untold[1]]
+    assert joined_rows({"a": [untold], "b": [told]}) == {"a": "a", "b": "b"}
+    assert joined_rows({"a": else_prior_runs([untold]), "b": else_prior_runs([told])}) == {"a": "a = b"}
+
+
 def test_priors_make_floors_and_tables_of_change(tmp_path: Path) -> None:
     """Of four test studies two have a prior, whose reports are copied in place of the method's drafts."""
     followed = write_followed_dataset(tmp_path / "followed")
@@ -892,6 +901,9 @@ def test_priors_make_floors_and_tables_of_change(tmp_path: Path) -> None:
     for text in ("With and without a prior: ph", "Change from the prior: ph", "baseline, else the prior's report",
                  f"findings F1, to the {BEST_ELSE_PRIOR}", "worse P"):  # fmt: skip
         assert text in published
+    joint = replace(results, printed_copies={"baseline": "baseline = baseline, told the prior"})
+    shown = [row[0] for row in prior_tables(joint)[0].rows if "else" in row[0]]
+    assert shown == ["floor: baseline = baseline, told the prior, else the prior's report"]
     own_copy = results.to_floors[OWN_ELSE_PRIOR]
     assert own_copy["baseline", "new_R"].difference == own.mean("new_R")
     assert {"new_R", "resolved_R", "changed_F1"} <= set(metrics_to_test(results.full))

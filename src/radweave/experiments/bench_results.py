@@ -187,11 +187,13 @@ def floor_systems(pairs: Sequence[Pair], scoring: Scoring) -> dict[str, SystemSc
     }
 
 
-def else_prior_system(runs: Sequence[Sequence[Pair]], scoring: Scoring) -> SystemScores | None:
-    """A system's reports with the prior's report wherever there is one, scored like a method; None without priors."""
-    if all(pair.prior_report is None for pair in runs[0]):
-        return None
-    return score_system([_with_texts(pairs, else_prior(pairs)) for pairs in runs], scoring)
+def else_prior_runs(runs: Sequence[Sequence[Pair]]) -> list[list[Pair]]:
+    """A system's reports with the prior's report wherever there is one."""
+    return [_with_texts(pairs, else_prior(pairs)) for pairs in runs]
+
+
+def _without_priors(pairs: Mapping[str, Sequence[Sequence[Pair]]]) -> bool:
+    return all(pair.prior_report is None for runs in pairs.values() for pair in runs[0])
 
 
 def _with_texts(pairs: Sequence[Pair], texts: Sequence[str]) -> list[Pair]:
@@ -275,8 +277,8 @@ class SetResults:
     ``terms`` are those on which each row drafted. ``identical`` is for two methods' rows that draft by utility and are
     told no prior the share of studies on which their first runs have the same draft word for word. ``else_prior`` are
     the rows with the prior's report in place of their draft wherever there is one, none of data without priors;
-    ``best_else_prior`` are the rows that became floors of this kind. ``printed`` names the rows of tables: rows with
-    the same drafts are one.
+    ``best_else_prior`` are the rows that became floors of this kind. ``printed`` names the rows of tables, and
+    ``printed_copies`` those of ``else_prior``: rows with the same drafts are one.
     """
 
     suite: SuiteSet
@@ -298,10 +300,16 @@ class SetResults:
     identical: Mapping[tuple[str, str], float] = field(default_factory=dict)
     else_prior: Mapping[str, SystemScores] = field(default_factory=dict)
     best_else_prior: Mapping[str, str] = field(default_factory=dict)
+    printed_copies: Mapping[str, str] = field(default_factory=dict)
 
     def rows(self, systems: Mapping[str, SystemScores]) -> dict[str, SystemScores]:
         """Systems by printed name."""
         return {name: systems[label] for label, name in self.printed.items() if label in systems}
+
+    @property
+    def copies(self) -> dict[str, SystemScores]:
+        """``else_prior`` by printed name: a row that is told the prior is its own untold one where there is none."""
+        return {name: self.else_prior[label] for label, name in self.printed_copies.items()}
 
     @property
     def reference(self) -> str:
@@ -356,8 +364,8 @@ def set_results(suite: SuiteSet, record: Mapping[str, Any]) -> SetResults:
     floors, compatible_floors = (_floors(pairs, full, scoring) for scoring in scorings)
     costs = read_costs(suite, folders)
     terms = read_terms(suite, record, folders) | dict.fromkeys(suite.drafts, FOREIGN)
-    copied = {method: else_prior_system(runs, scorings[0]) for method, runs in pairs.items()}
-    else_prior_systems = {method: system for method, system in copied.items() if system is not None}
+    copied = {} if _without_priors(pairs) else {method: else_prior_runs(runs) for method, runs in pairs.items()}
+    else_prior_systems = {method: score_system(runs, scorings[0]) for method, runs in copied.items()}
     best = best_untold(else_prior_systems, terms)
     floors |= {floor: else_prior_systems[row] for floor, row in best.items()}
     to_floors = {
@@ -393,6 +401,7 @@ def set_results(suite: SuiteSet, record: Mapping[str, Any]) -> SetResults:
         identical=identical_drafts(pairs, _methods_untold(suite, terms, with_priors=bool(else_prior_systems))),
         else_prior=else_prior_systems,
         best_else_prior=best,
+        printed_copies=joined_rows(copied),
     )
 
 

@@ -332,7 +332,7 @@ def prior_tables(results: SetResults) -> list[TextTable]:
     """Findings with and without a prior beside copies of the prior's reports, and the changes from the prior."""
     if not results.else_prior:
         return []
-    methods, copies = results.rows(results.full), results.rows(results.else_prior)
+    methods, copies = results.rows(results.full), results.copies
     some = next(iter(results.full.values())).evaluations[0].priors
     assert some is not None
     parts = ("CE_with_prior_F1", "CE_without_prior_F1")
