@@ -7,7 +7,8 @@
 - another study: the scan of the next study of the split, which has findings of its own.
 - itself: the study, from which nothing differs.
 
-Beside each cost (95 % bootstrap interval over patients): the squared change of the prompt relative to its spread
+Each cost is taken beside image and diagnosis, and where the decoder reads the difference alone. Beside both (95 %
+bootstrap intervals over patients): the squared change of the prompt relative to its spread
 between studies, and the share of importance of the top 8 latents.
 """
 
@@ -27,7 +28,7 @@ from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.engine.prepare import prepare
 from radweave.engine.restore import restore
-from radweave.experiments.probe import Cost, encoded_batches
+from radweave.experiments.probe import Alone, Cost, encoded_batches
 from radweave.methods.diffvp.difference import top_share
 from radweave.methods.diffvp.model import DiffvpModel, Forward
 from radweave.methods.diffvp.pool import STUDY_DRAW, Reference
@@ -56,9 +57,12 @@ def next_study(scans: ViewTokens) -> ViewTokens:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Per study: nats per token, the prompt of differences, and the share of the top 8 latents."""
+    """Per study: nats per token beside the other inputs and of the difference alone, the prompt of differences, and
+    the share of the top 8 latents.
+    """
 
     nats: Tensor
+    alone: Tensor
     prompt: Tensor
     top: Tensor
 
@@ -67,8 +71,10 @@ class Reading:
         rows = []
         for batch in batches:
             seen = Compared(model, batch, key, other)
+            with model.reading_by(Alone("difference")):
+                alone = prompted_nats(Compared(model, batch, key, other))
             difference = seen.comparison
-            rows.append((prompted_nats(seen), difference.prompt.flatten(1), top_share(difference.importance())))
+            rows.append((prompted_nats(seen), alone, difference.prompt.flatten(1), top_share(difference.importance())))
         return cls(*(torch.cat(part).double().cpu() for part in zip(*rows, strict=True)))
 
 
@@ -92,7 +98,8 @@ def main() -> None:
         own = Reading.of(model, batches, STUDY_DRAW, None)
         spread = (own.prompt - own.prompt.mean(0)).square().sum()
         own_top = float(own.top.mean())
-        print(f"own: {float(own.nats.mean()):.4f} nats/token of {len(examples)} studies; top 8 {own_top:.3f}")
+        nats = f"{float(own.nats.mean()):.4f} nats/token, alone {float(own.alone.mean()):.4f}"
+        print(f"own: {nats}, of {len(examples)} studies; top 8 {own_top:.3f}")
         others: dict[str, tuple[int, Other | None]] = {
             "another draw": (1, None),
             "another study": (STUDY_DRAW, next_study),
@@ -100,10 +107,13 @@ def main() -> None:
         }
         for name, (key, other) in others.items():
             after = Reading.of(model, batches, key, other)
-            costs = (after.nats - own.nats).numpy()
             moved = float((after.prompt - own.prompt).square().sum() / spread)
-            cost, top = Cost.of(mean_statistic(costs), clusters), float(after.top.mean())
-            print(f"{name}: {cost}, absolute {np.abs(costs).mean():.4f}; prompt {moved:.3f}; top 8 {top:.3f}")
+            costs = [(after.nats - own.nats).numpy(), (after.alone - own.alone).numpy()]
+            beside, alone = (
+                f"{Cost.of(mean_statistic(cost), clusters)}, absolute {np.abs(cost).mean():.4f}" for cost in costs
+            )
+            top = float(after.top.mean())
+            print(f"{name}: {beside}; alone {alone}; prompt {moved:.3f}; top 8 {top:.3f}")
 
 
 if __name__ == "__main__":
