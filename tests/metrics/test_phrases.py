@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,26 @@ def test_the_page_has_every_system_beside_the_reference(tmp_path: Path) -> None:
     legend = page.partition("<article")[0]
     assert '<mark class="all">matched by every system</mark> (double line)' in legend
     assert '<mark class="some">matched by some<sub>their names</sub></mark> (dashed line)' in legend
+
+
+def test_findings_stand_beneath_each_text(tmp_path: Path) -> None:
+    """Matched, missed or invented, as the labeler reads them; without a labeler none."""
+    rows = {"a": "A small left effusion is seen.", "b": "There is cardiomegaly. No effusion.", "c": ""}
+    runs = tuple(tmp_path / f"{name}.jsonl" for name in rows)
+    for path, draft in zip(runs, rows.values(), strict=True):
+        path.write_text(json.dumps({"study_id": "s1", "hyp": draft, "ref": REFERENCE}) + "\n")
+    request = CompareRequest(runs=runs, ontology="chexpert14", meteor=False, resamples=20, phrases=1)
+    run_compare(replace(request, out=tmp_path / "out"))
+    page = (tmp_path / "out/phrases.html").read_text()
+    assert "Findings: Pleural Effusion</p>" in page
+    lists = [re.findall(r'<li class="(\w+)">([\w ]+?)(?: <|</li)', part) for part in page.split("<ul")[1:]]
+    assert lists == [
+        [("matched", "Pleural Effusion")],
+        [("missed", "Pleural Effusion"), ("invented", "Cardiomegaly")],
+        [("missed", "Pleural Effusion")],
+    ]
+    run_compare(replace(request, ontology="none", out=tmp_path / "none"))
+    assert "<ul" not in (tmp_path / "none/phrases.html").read_text()
 
 
 def test_phrases_need_a_folder(tmp_path: Path) -> None:

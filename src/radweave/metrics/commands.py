@@ -392,7 +392,9 @@ def run_compare(request: CompareRequest) -> int:
             write_text(folder / "tables.tex", latex_tables(tables))
             if request.phrases:
                 runs = {name: read_pairs(path, fields=request.fields).pairs for name, path in run_names(request.runs)}
-                write_text(folder / "phrases.html", phrases_page(runs, request.phrases))
+                ontology = ontology_of(request.ontology, (pair for pairs in runs.values() for pair in pairs))
+                labeler = labeler_for(ontology, request.weights or request.folders.get(ontology))
+                write_text(folder / "phrases.html", phrases_page(runs, request.phrases, labeler))
     if request.as_json:
         print(json.dumps(record, ensure_ascii=False, allow_nan=False))
     else:

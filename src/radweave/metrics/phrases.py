@@ -1,8 +1,9 @@
 """Phrases that drafts of several systems share with one reference, highlighted side by side.
 
-Source: the figures of DAST (Fig. 3) and AM-MRG (Fig. 5 and 6), which colour matched phrases by hand. Here a phrase is
+Source: the figures of DAST (Fig. 3) and AM-MRG (Fig. 6), which colour matched phrases by hand. Here a phrase is
 matched if its words, without case and punctuation, stand in the reference in the same order without a gap. As in
-AM-MRG's Fig. 6, the reference tells what every system matches from what some do.
+AM-MRG's Fig. 6, the reference tells what every system matches from what some do. Beneath each text stand its findings,
+as in AM-MRG's Fig. 5, which lists them by hand; here a labeler reads them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TypeVar
 
-from radweave.core.study import RESEARCH_ONLY
+from radweave.core.ontology import NO_FINDING
+from radweave.core.study import RESEARCH_ONLY, LabelState
+from radweave.labels.labeler import Labeler
 from radweave.metrics.pairs import Pair
 
 SHORTEST = 3
@@ -153,7 +156,33 @@ def _is_sentence(words: Sequence[tuple[str, int, int, int]], place: int, length:
     return before and after
 
 
-def phrases_page(systems: Mapping[str, Sequence[Pair]], studies: int) -> str:
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """Findings that a draft affirms and the reference too, that the reference alone does, and the draft alone."""
+
+    matched: tuple[str, ...]
+    missed: tuple[str, ...]
+    invented: tuple[str, ...]
+
+    @classmethod
+    def of(cls, draft: Sequence[str], reference: Sequence[str]) -> Findings:
+        """Of the findings that both affirm, each in its order."""
+        return cls(
+            tuple(name for name in reference if name in draft),
+            tuple(name for name in reference if name not in draft),
+            tuple(name for name in draft if name not in reference),
+        )
+
+
+def affirmed(text: str, labeler: Labeler) -> tuple[str, ...]:
+    """The findings that a text affirms, in the order of the labeler's classes."""
+    (mentions,) = labeler.label([text])
+    return tuple(
+        name for name, mention in mentions.items() if mention.state is LabelState.POSITIVE and name != NO_FINDING
+    )
+
+
+def phrases_page(systems: Mapping[str, Sequence[Pair]], studies: int, labeler: Labeler | None) -> str:
     """An HTML page with at most so many studies, spread evenly: the reference, and each system's draft beneath it.
 
     Phrases are marked in the drafts, and in the reference: those that every system matches, and those of some.
@@ -161,6 +190,7 @@ def phrases_page(systems: Mapping[str, Sequence[Pair]], studies: int) -> str:
     Args:
         systems: name -> pairs, with the same references; studies are those of the first system.
         studies: at most so many studies.
+        labeler: reads the findings beneath each text; None leaves them out.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -175,7 +205,13 @@ def phrases_page(systems: Mapping[str, Sequence[Pair]], studies: int) -> str:
             if pair.study_id in texts
         }
         reference = shared_phrases(pair.refs[0], matched)
-        shown.append({"id": pair.study_id, "reference": reference, "drafts": matched})
+        findings: dict[str, Findings] = {}
+        stated = () if labeler is None else affirmed(pair.refs[0], labeler)
+        if labeler is not None:
+            findings = {name: Findings.of(affirmed(drafts[name][pair.study_id], labeler), stated) for name in matched}
+        shown.append(
+            {"id": pair.study_id, "reference": reference, "drafts": matched, "stated": stated, "findings": findings}
+        )
     environment = Environment(
         loader=PackageLoader("radweave", "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
