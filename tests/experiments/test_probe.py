@@ -562,8 +562,7 @@ SHORT: dict[str, dict[str, Exempt]] = {
 }
 """Inputs that cost next to nothing after so short a training; docs/probe.md has whole ones. Those that are declared as
 covered are exempt too: there am_mrg's regions cost 0.010 with an interval from 0.0005, dast's exemplar 0.007 from
-0.0005, the difference of diffrgennet 0.004 around 0, that of diffvp 0.012 from 0.002, weave's recalled 0.004 around
-0."""
+0.0005, the difference of diffrgennet 0.004 around 0, that of diffvp 0.012 from 0.002."""
 FLOORS_ON_SCANS: dict[str, dict[str, float]] = {
     "diffvp": {"diagnosis": 0.007},
     "baseline": {"image": 0.05},
@@ -581,7 +580,6 @@ SHORT_ON_SCANS: dict[str, dict[str, Exempt]] = {
     "dast": {"fusion": Exempt("0.007 with an interval from 0.003")},
     "weave": {
         "findings": Exempt("0.001 with an interval around 0, and nothing alone: next to none are found", alone=-1),
-        "recalled": Exempt("0.000 and 0.004 alone, both around 0; silent after a whole training too", alone=-1),
     },
 }
 """Of the presets for scans. Stages of diffvp run as long as the preset says; its difference costs 0.004 from 0.002.
@@ -707,7 +705,6 @@ def test_the_guard_exempts_what_a_method_declares_as_covered() -> None:
         "dast": ["exemplar"],
         "diffrgennet": ["difference"],
         "diffvp": ["difference"],
-        "weave": ["recalled"],
     }
 
 

@@ -37,8 +37,7 @@ from radweave.methods.experiment import BuildContext
 from radweave.methods.weave import SILENT
 from radweave.methods.weave import stack as stack_module
 from radweave.methods.weave.members import Folds, cross_fitted, mean_of_members, unbiased_members, votes_of
-from radweave.methods.weave.model import KINDS, LEARNED, SOURCES, WeaveModel, score_sources
-from radweave.methods.weave.recall import MemberMemory
+from radweave.methods.weave.model import KINDS, LEARNED, SOURCES, WeaveModel, equal_weights, score_sources
 from radweave.methods.weave.stack import (
     EqualWeightsConfig,
     FittedStack,
@@ -49,7 +48,6 @@ from radweave.methods.weave.stack import (
     cross_fitted_log_odds,
     stacks_without,
 )
-from radweave.methods.weave.writing import Wording
 from radweave.nn.decoding import DecodingConfig
 from radweave.workstation.inference import PRIOR_UNREPORTED, InferenceModel
 from tests.command_line import radweave
@@ -261,49 +259,9 @@ def test_a_study_s_stacked_score_is_of_a_stack_that_was_fitted_without_its_fold(
     assert not np.array_equal(one[held.folds == 1], other[held.folds == 1])
 
 
-def test_a_member_stores_only_its_own_training_studies() -> None:
-    folds = np.array([0, 1, 1, 0, 1])
-    memory = MemberMemory.of(1, np.random.default_rng(0).normal(size=(5, 2)), np.zeros((5, 1)), folds)
-    assert memory is not None
-    assert memory.rows.tolist() == [0, 3]
-    assert MemberMemory.of(1, np.zeros((5, 2)), np.zeros((5, 1)), np.ones(5, dtype=int)) is None
-
-
-def test_weights_of_present_sources_are_mixed() -> None:
-    one, other = np.array([1.0, 0.0, 0.0]), np.array([0.0, 0.5, 0.5])
-    barred, wording = np.array([False, False, True]), Wording()
-    assert wording.mixed({"kernels": one, "recall": other}, barred).tolist() == [0.5, 0.25, 0.25]
-    assert wording.mixed({"recall": other}, barred).tolist() == other.tolist()
-    assert wording.mixed({}, barred).tolist() == [0.5, 0.5, 0.0]
-
-
-TEXTS = ["the lungs are clear .", "there is a large effusion .", "the heart is enlarged ."] * 4
-PATIENTS = np.arange(12) // 2
-OTHERS = PATIENTS[:, None] != PATIENTS[None]
-
-
-def pointing(knows: bool) -> np.ndarray[Any, Any]:
-    """Weights (12, 12) of the reports of other patients: at those with the same words, or at all others."""
-    similar = np.array([[one == other for other in TEXTS] for one in TEXTS])
-    weights = (similar if knows else ~similar) & OTHERS
-    return weights / weights.sum(axis=1, keepdims=True)
-
-
-@pytest.mark.parametrize("knowing", ["kernels", "recall"])
-def test_the_source_that_words_training_reports_better_gets_the_share(knowing: str) -> None:
-    weights = {name: pointing(name == knowing) for name in ("kernels", "recall")}
-    wording = Wording()
-    wording.fit(weights, TEXTS, PATIENTS)
-    share = dict(zip(("kernels", "recall"), wording.shares.tolist(), strict=True))
-    assert share[knowing] > 1 / 3, "from there on the right words win: the others' weight is spread over two texts"
-    assert wording.shares.sum() == pytest.approx(1.0)
-    assert set(wording.state_dict()) == {"shares"}, "a run keeps what was fitted"
-
-
-def test_shares_of_the_wording_stay_where_there_is_nothing_to_fit() -> None:
-    alone = Wording()
-    alone.fit({"recall": pointing(True)}, TEXTS, PATIENTS)
-    assert alone.shares.tolist() == [0.5, 0.5]
+def test_reports_weigh_the_same_where_no_source_words() -> None:
+    assert equal_weights(np.array([False, False, True])).tolist() == [0.5, 0.5, 0.0]
+    assert equal_weights(np.array([True])).tolist() == [0.0]
 
 
 @pytest.mark.long
@@ -372,9 +330,6 @@ def test_the_full_member_trains_on_every_fold_and_serves_new_patients_only(model
     barred = np.array([[False, False], [False, True]])
     queried = unbiased_members(barred, torch.tensor([0, 1]), len(model.encoder))
     assert queried.tolist() == [[True, True, True], [False, True, False]]
-    assert model.memory is not None
-    assert model.memory.members[2] is not None
-    assert len(model.memory.members[2].rows) == len(model.memory.rows), "it remembers what it was trained on: all"
 
 
 def test_scans_have_no_descriptors_and_the_preset_for_them_says_so() -> None:
@@ -423,7 +378,7 @@ def test_without_drawn_reports_a_language_model_proposes_its_likeliest(run: Run,
 
 
 def test_drafts_by_utility_need_a_memory_to_draft_from() -> None:
-    gone = [f"model.{name}=none" for name in ("memory", "kernels", "recall")]
+    gone = [f"model.{name}=none" for name in ("memory", "kernels")]
     with pytest.raises(InputError, match=r"model\.memory is none"):
         resolve("weave", "tiny", gone)
     assert resolve("weave", "tiny", [*gone, "decoding.kind=likelihood"]).decoding.kind == "likelihood"

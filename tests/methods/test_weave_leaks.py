@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -83,21 +82,6 @@ def test_dense_heads_take_their_vocabulary_from_their_training_fold(
     assert len(took[2]) == len(PATIENTS), "the full member learns from all"
 
 
-def test_a_memory_never_answers_with_barred_rows(model: WeaveModel, gathered: Gathered) -> None:
-    memory = model.read(gathered.bank)
-    vectors = gathered.bank.tensors["vectors"].double().numpy()[2]
-    queried, barred = np.ones(2, dtype=bool), np.arange(len(PATIENTS)) < 4
-    recollection = memory.recalled(vectors, queried.astype(float), barred)
-    assert recollection is not None
-    assert not recollection[:4].any()
-    nearest = memory.nearest(vectors, queried, barred)
-    assert nearest is not None
-    assert nearest >= 4
-    assert memory.nearest(vectors, queried, barred & False) == 2, "itself, where it is not barred"
-    silent = replace(memory, members=(None,) * len(memory.members))
-    assert silent.nearest(vectors, queried, barred) is None, "no member remembers any"
-
-
 def test_no_finding_is_never_asserted_and_a_threshold_is_met_from_it_on() -> None:
     fake: Any = SimpleNamespace(classes=("Edema", NO_FINDING, "Fracture"))
     stack = Stack({"dense": "log_odds"}, ["dense"], 3)
@@ -114,7 +98,7 @@ def test_a_new_study_queries_the_bank_without_its_patient(model: WeaveModel, gat
     model.memory = None
 
 
-def test_an_exemplar_is_never_of_the_study_s_own_patient(model: WeaveModel, gathered: Gathered) -> None:
+def test_rows_of_a_study_s_own_patient_are_barred(model: WeaveModel, gathered: Gathered) -> None:
     model.set_memories({STUDIES: gathered.bank})
     studies = [view().examples[row] for row in (0, 2)]
     barred = Forward(model, collate(studies, pad_id=0)).barred
@@ -128,7 +112,7 @@ def of_fold(model: WeaveModel, fold: int, number: int) -> list[str]:
     return [name for name in names if model.folds.of([name]).tolist() == [fold]][:number]
 
 
-def test_a_member_that_remembers_next_to_nothing_words_nothing(model: WeaveModel) -> None:
+def test_a_fold_of_all_patients_but_one_is_scored_and_worded(model: WeaveModel) -> None:
     (alone,), (other,) = (of_fold(model, fold, 1) for fold in (0, 1))
     states = [(1, 2), (2, 1), (1, 1), (2, 2)]
     for patients in ([alone, other, other, other], [other, other, other, alone]):
@@ -187,17 +171,3 @@ def test_findings_come_from_the_full_stack_if_studies_are_stored_else_from_the_b
     model.memory = None
     model.load_state_dict(retained, strict=False)
     assert result == [True, True, False, False, False, False]
-
-
-def test_a_single_member_recalls_only_its_own_studies(model: WeaveModel, gathered: Gathered) -> None:
-    memory = model.read(gathered.bank)
-    far = gathered.bank.tensors["vectors"].double().numpy()[0] + 1000.0
-    for number, member in enumerate(memory.members):
-        assert member is not None
-        queried = np.arange(len(memory.members)) == number
-        known = np.isin(np.arange(len(PATIENTS)), member.rows)
-        assert memory.nearest(far, queried, np.zeros_like(known)) in member.rows
-        assert memory.nearest(far, queried, known) is None
-    both = np.arange(len(memory.members)) < 2
-    first, second = (set(member.rows.tolist()) for member in memory.members[:2] if member is not None)
-    assert memory.nearest(far, both, np.zeros(len(PATIENTS), dtype=bool)) in first ^ second, "unknown is near: at 1"

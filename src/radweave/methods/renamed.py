@@ -26,7 +26,16 @@ KEYS: Final[Mapping[str, str]] = {
 PARTS: Final[Mapping[str, str]] = {"looks": "descriptors", "kernels.looks": "kernels.descriptors"}
 """Former name of a part in saved weights -> its present name."""
 REMOVED: Final[Mapping[str, Sequence[str]]] = {
-    "weave": ("model.difference", "model.cases", "model.change", "model.writer", "model.wording"),
+    "weave": (
+        "model.difference",
+        "model.cases",
+        "model.change",
+        "model.writer",
+        "model.wording",
+        "model.recall",
+        "model.recalled_prompt",
+        "model.recalled_tokens",
+    ),
 }
 """Method -> keys of parts that it had. A run that has one is of another model."""
 STAGE_SEEDS: Final[Mapping[str, str]] = {"encoder": "eyes"}

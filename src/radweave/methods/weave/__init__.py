@@ -22,7 +22,7 @@ from radweave.methods.stage import StageConfig, full
 from radweave.methods.tables import Row, Table, parts_table
 from radweave.methods.weave.config import WeaveExperiment, WeaveModelConfig, WeaveStages
 from radweave.methods.weave.heads import TokenSourceConfig
-from radweave.methods.weave.recall import NoKernelsConfig
+from radweave.methods.weave.memory import NoKernelsConfig
 from radweave.nn.connector import LinearConnectorConfig
 from radweave.nn.decoding import DecodingConfig, ExpectedUtilityConfig
 from radweave.nn.language_model import SMALL_LLAMA, TINY_LLAMA, LoraConfig, PretrainedLanguageModelConfig
@@ -74,7 +74,6 @@ def tiny() -> WeaveExperiment:
             connector=LinearConnectorConfig(input_norm="batch"),
             language_model=TINY_LLAMA,
             prompt="{image}{findings}",
-            recalled_prompt="{recalled}\n",
         ),
         stages=WeaveStages(
             encoder=members_stage(ENCODER_STAGE),
@@ -123,7 +122,6 @@ def paper() -> WeaveExperiment:
             language_model=PretrainedLanguageModelConfig(path=llama, dtype="bfloat16", lora=LoraConfig()),
             findings_text=DiagnosisTextConfig(intro="Findings of a classifier:", none=" none."),
             prompt=PROMPT,
-            recalled_prompt="The report of a similar chest X-ray reads: {recalled}\n",
             prompt_format="chat",
         ),
         stages=WeaveStages(
@@ -157,7 +155,6 @@ ABLATIONS: dict[str, list[str]] = {
     "w/o drafting": ["decoding.kind=likelihood"],
     "one threshold": ["decoding.expected_utility.thresholds=pooled"],
     "contradictions left": ["decoding.expected_utility.consistent=false"],
-    "w/o recall": ["model.recall=none"],
     "w/o language model": ["decoding.expected_utility.written=false"],
     "told no prior": ["decoding.expected_utility.prior=none"],
     "told the prior's report": ["decoding.expected_utility.prior=report"],

@@ -15,17 +15,10 @@ from radweave.methods.experiment import BuildContext, EncoderFirstStages, Experi
 from radweave.methods.stage import StageConfig
 from radweave.methods.weave.heads import DenseSourceConfig, TokenSetting, TokenSourceConfig
 from radweave.methods.weave.members import Folds, Members
+from radweave.methods.weave.memory import KernelsConfig, KernelsSetting, NoKernelsConfig
 from radweave.methods.weave.model import KINDS, LEARNED, SOURCES, WeaveModel
-from radweave.methods.weave.recall import (
-    KernelsConfig,
-    KernelsSetting,
-    NoKernelsConfig,
-    NoRecallConfig,
-    RecallConfig,
-    RecallSetting,
-)
 from radweave.methods.weave.stack import Stack, StackConfig, StackSetting
-from radweave.methods.weave.writing import Prompts, Wording
+from radweave.methods.weave.writing import Prompts
 from radweave.nn.connector import ConnectorConfig
 from radweave.nn.language_model import LanguageModelConfig
 from radweave.nn.prompt import PromptFormat
@@ -53,8 +46,7 @@ class WeaveModelConfig(ModelConfig):
     """Parts of the model. ``members`` is K, how many encoders there are, each trained without one fold of the patients.
     ``full_member`` adds one that is trained on all of them, and is asked of new patients beside the others.
 
-    ``prompt`` has the slots ``{image}`` and ``{findings}``; ``recalled_prompt`` has ``{recalled}`` and stands before
-    it, for each study that has a nearest report, of which the language model reads ``recalled_tokens``.
+    ``prompt`` has the slots ``{image}`` and ``{findings}``.
     """
 
     vision_encoder: VisionEncoderConfig
@@ -63,25 +55,20 @@ class WeaveModelConfig(ModelConfig):
     dense: DenseSourceConfig = DenseSourceConfig()
     tokens: TokenSetting = TokenSourceConfig()
     kernels: KernelsSetting = KernelsConfig()
-    recall: RecallSetting = RecallConfig()
     memory: Annotated[NoMemoryConfig | MemoryConfig, Field(discriminator="kind")] = MemoryConfig()
     stack: StackSetting = StackConfig()
     connector: ConnectorConfig
     language_model: LanguageModelConfig
     findings_text: DiagnosisTextConfig = DiagnosisTextConfig()
     prompt: Prompt
-    recalled_prompt: Prompt
-    recalled_tokens: Count = 96
     prompt_format: PromptFormat = "plain"
 
     @model_validator(mode="after")
     def _something_is_said(self) -> WeaveModelConfig:
         if not self.sources:
             raise ValueError("no source is left: there is no evidence to weigh")
-        if "memory" in self.absent:
-            for name in ("kernels", "recall"):
-                if name not in self.absent:
-                    raise ValueError(f"{name} remembers training studies, and memory is none")
+        if "memory" in self.absent and "kernels" not in self.absent:
+            raise ValueError("kernels remembers training studies, and memory is none")
         return self
 
     @property
@@ -101,9 +88,9 @@ class WeaveModelConfig(ModelConfig):
             return Without(self)
         if not set(self.sources) & set(LEARNED):
             raise InputError("without training studies nothing is known of a study", field="--no-bank")
-        gone = {"memory": NoMemoryConfig(), "kernels": NoKernelsConfig(), "recall": NoRecallConfig()}
+        gone = {"memory": NoMemoryConfig(), "kernels": NoKernelsConfig()}
         lost = (
-            "no training study is remembered: kernels and recalled reports say nothing",
+            "no training study is remembered: kernels say nothing",
             "probabilities are those of the sources that learned, weighed by themselves; no prior is compared with",
         )
         return Without(self.model_copy(update=gone), lost, heads_hold=False)
@@ -126,23 +113,19 @@ class WeaveModelConfig(ModelConfig):
         prompts = Prompts(
             context.tokenizer,
             self.prompt,
-            self.recalled_prompt,
             self.prompt_format,
             self.findings_text.build(partial(encode, context.tokenizer), classes),
-            self.recalled_tokens,
         )
         return WeaveModel(
             vision_encoder=members,
             dense=part("dense", lambda: self.dense.build(members, len(context.tokenizer), len(classes))),
             tokens=part("tokens", lambda: self.tokens.build(members, len(classes))),
             kernels=self.kernels.build(),
-            recall=self.recall.build(),
             folds=Folds(self.members, context.seed),
             stack=Stack(KINDS, self.sources, len(classes)),
             bare=Stack(KINDS, [name for name in self.sources if name in LEARNED], len(classes)),
             connector=part("connector", lambda: self.connector.build(members.dim, language_model.width)),
             language_model=language_model,
-            wording=Wording(),
             prompts=prompts,
             decode=partial(decode, context.tokenizer),
             weighing=self.stack,
@@ -154,7 +137,7 @@ class WeaveModelConfig(ModelConfig):
 class WeaveStages(EncoderFirstStages):
     """The members with their dense heads; the other heads on their tokens; then the language model.
 
-    The members are frozen after the first: what sources remember are their vectors.
+    The members are frozen after the first: each source scores studies by them as they are then.
     """
 
     encoder: StageConfig

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from radweave.core.batch import Batch, Generation
 from radweave.core.errors import InputError
-from radweave.core.evidence import DraftEvidence, RecalledEvidence
+from radweave.core.evidence import DraftEvidence
 from radweave.drafting.smoothers import Evidence, Floats, Mask
 from radweave.labels import NO_FINDING
 from radweave.methods.model import (
@@ -34,10 +34,10 @@ from radweave.methods.model import (
 from radweave.methods.neighbours import fit_neighbours, neighbour_columns
 from radweave.methods.weave.heads import DenseSource, TokenSource
 from radweave.methods.weave.members import Folds, Members, mean_of_members, unbiased_members, votes_of
-from radweave.methods.weave.recall import KernelSource, Memory, RecallSource
+from radweave.methods.weave.memory import KernelSource, Memory
 from radweave.methods.weave.stack import EqualWeightsConfig, FittedStack, Kind, OutOfFold, Stack, StackConfig
-from radweave.methods.weave.writing import HINTS, Prompts, Wording
-from radweave.nn.connector import Connector, ViewTokens, connect_views, encode_views, mean_and_largest
+from radweave.methods.weave.writing import HINTS, Prompts
+from radweave.nn.connector import Connector, ViewTokens, connect_views, encode_views
 from radweave.nn.decoding import DecodingConfig, Prefixes
 from radweave.nn.heads import POSITIVE
 from radweave.nn.language_model import CausalLanguageModel, study_nats
@@ -78,15 +78,6 @@ def learned_scores(model: WeaveModel, views: ViewTokens, members: Tensor) -> Flo
 
 
 @torch.no_grad()
-def vectors_of(model: WeaveModel, views: ViewTokens) -> Floats:
-    """The vectors (B, K, D) by which studies are remembered: mean and largest token of each member."""
-    encoder = model.encoder
-    member_views = [encoder.of(number, views) for number in range(len(encoder))]
-    vectors = torch.stack([mean_and_largest(one.tokens, one.view_mask) for one in member_views], dim=1)
-    return np.asarray(vectors.double().cpu().numpy())
-
-
-@torch.no_grad()
 def score_sources(model: WeaveModel, memory: Memory, batch: Batch) -> Iterator[SourceScores]:
     """Evidence of all sources for each study, one after the other: alone and in any batch the same."""
     own = memory.owners.of_queries(batch.study_ids, batch.patient_ids)
@@ -95,19 +86,16 @@ def score_sources(model: WeaveModel, memory: Memory, batch: Batch) -> Iterator[S
     for row in range(len(batch)):
         alone, members = batch.only([row]), members_of[row : row + 1]
         views = encode_views(model.encoder, alone)
-        shares = _recalled(model, memory, vectors_of(model, views)[0], members[0].numpy(), barred[row])
-        scores = learned_scores(model, views, members)[0]
+        scores, weights = learned_scores(model, views, members)[0], equal_weights(barred[row])
         for kernels in model.kernels.evidence_for(memory, alone, barred[row : row + 1]):
-            shares["kernels"] = kernels.weights
-            scores = np.concatenate([scores, kernels.scores[None]])
-        yield SourceScores(scores, model.wording.mixed(shares, barred[row]))
+            scores, weights = np.concatenate([scores, kernels.scores[None]]), kernels.weights
+        yield SourceScores(scores, weights)
 
 
-def _recalled(model: WeaveModel, memory: Memory, vectors: Floats, members: Mask, barred: Mask) -> dict[str, Floats]:
-    """Weights of the reports by the members' vectors (K, D) of a study; none where no member remembers enough."""
-    votes = votes_of(torch.from_numpy(members)[None], model.folds.number)[0].numpy()
-    weights = memory.recalled(vectors, votes, barred) if model.recall.remembers else None
-    return {} if weights is None else {"recall": weights}
+def equal_weights(barred: Mask) -> Floats:
+    """Weights (J,) of the reports where no source words: equal ones, 0 for the barred."""
+    allowed = np.where(barred, 0.0, 1.0)
+    return np.asarray(allowed / max(float(allowed.sum()), 1.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,26 +113,19 @@ def gather(model: WeaveModel, training: TrainingView) -> Gathered:
     folds = model.folds.of(example.patient_id for example in training.examples)
     labels = (training.class_states == POSITIVE).double().numpy()
     members = own_members(folds, len(model.encoder))
-    scores, vectors, rows = score_training(model, training, members)
+    scores, rows = score_training(model, training, members)
     tensors: dict[str, Tensor] = {"folds": folds[:, None], "labels": torch.from_numpy(labels.astype(np.uint8))}
-    each_source: list[dict[str, Floats]] = [{} for _ in rows]
+    weights = None
     if model.kernels.descriptors is not None:
         fitted = fit_neighbours(model.kernels.descriptors, training)
         tensors |= fitted.tensors
         scores = np.concatenate([scores, np.stack([one.scores for one in fitted.left_out])[:, None]], axis=1)
-        each_source = [{"kernels": one.weights} for one in fitted.left_out]
-    if model.recall.remembers:
-        tensors["vectors"] = torch.from_numpy(vectors).float()
+        weights = [one.weights for one in fitted.left_out]
     bank = Bank(tensors, tuple(rows))
     memory = model.read(bank)
-    patients = memory.owners.patient_of_row.numpy()
-    for row, shares in enumerate(each_source):
-        shares |= _recalled(model, memory, vectors[row], members[row].numpy(), patients == patients[row])
-    # A member whose fold holds all patients but one remembers too few for that one to be worded by.
-    in_all = [name for name in each_source[0] if all(name in shares for shares in each_source)]
-    worded = {name: np.stack([shares[name] for shares in each_source]) for name in in_all}
-    model.wording.fit(worded, [str(row["text"]) for row in rows], patients)
-    weights = [model.wording.mixed(shares, patients == own) for shares, own in zip(each_source, patients, strict=True)]
+    if weights is None:
+        patients = memory.owners.patient_of_row.numpy()
+        weights = [equal_weights(patients == own) for own in patients]
     names = [str(row["patient"]) for row in rows]
     withheld = withheld_of(members.numpy())
     return Gathered(bank, OutOfFold(scores, labels, memory.folds, withheld, names, training.split), weights)
@@ -161,18 +142,15 @@ def withheld_of(members: Mask) -> NDArray[np.int64]:
     return np.asarray(members.argmax(axis=1))
 
 
-def score_training(
-    model: WeaveModel, training: TrainingView, members: Tensor
-) -> tuple[Floats, Floats, list[dict[str, Any]]]:
-    """Scores (J, S, C) of the sources that learned, by the members that are asked (J, K); vectors (J, K, V); rows."""
-    learned, vectors, rows = list[Floats](), list[Floats](), list[dict[str, Any]]()
+def score_training(model: WeaveModel, training: TrainingView, members: Tensor) -> tuple[Floats, list[dict[str, Any]]]:
+    """Scores (J, S, C) of the sources that learned, by the members that are asked (J, K); rows of the bank."""
+    learned, rows = list[Floats](), list[dict[str, Any]]()
     device = device_of(model.encoder)
     for batch in training.batches():
         views = encode_views(model.encoder, batch.to(device))
         learned.append(learned_scores(model, views, members[len(rows) : len(rows) + len(batch)]))
-        vectors.append(vectors_of(model, views))
         rows += report_rows(batch)
-    return np.concatenate(learned), np.concatenate(vectors), rows
+    return np.concatenate(learned), rows
 
 
 def shown_sources(
@@ -252,15 +230,6 @@ class Forward(ForwardPass["WeaveModel"]):
         stack = model.bare if model.memory is None else model.stack
         return model.asserted(np.stack([one.scores for one in self.evidence]), stack)
 
-    @cached_property
-    def nearest(self) -> list[int | None]:
-        """The row of the training study that is nearest to each study; none of its own patient."""
-        memory, model = self.model.memory, self.model
-        if memory is None or not model.recall.remembers:
-            return [None] * len(self.batch)
-        vectors, members = vectors_of(model, self.views), self.members.numpy()
-        return [memory.nearest(vectors[row], members[row], self.barred[row]) for row in range(len(self.batch))]
-
     def dense(self) -> Tensor:
         return self.model.dense.cross_fitted_loss(self.batch, self.folds, self.model.encoder)
 
@@ -269,10 +238,9 @@ class Forward(ForwardPass["WeaveModel"]):
 
     def prefix(self, findings: Tensor) -> Slot:
         """The prompt with these findings (B, C) in words."""
-        model, prompts, memory = self.model, self.model.prompts, self.model.memory
+        model, prompts = self.model, self.model.prompts
         image = connect_views(model.connector, self.views)
-        texts = [None if row is None or memory is None else str(memory.rows[row]["text"]) for row in self.nearest]
-        slots = prompts.slots(model.language_model, image, findings.to(self.views.tokens.device), texts)
+        slots = prompts.slots(model.language_model, image, findings.to(self.views.tokens.device))
         return self.spliced(prompts.template, {name: self.decoder_input(name, slot) for name, slot in slots.items()})
 
     def report(self) -> Tensor:
@@ -291,16 +259,11 @@ class Forward(ForwardPass["WeaveModel"]):
 INPUTS = {
     "image": DecoderInput("projected patch tokens of all members"),
     "findings": DecoderInput("findings that the stack asserts, in words"),
-    "recalled": DecoderInput(
-        "report of the nearest training study",
-        covered_by=("image", "findings"),
-        because="it is found by the image, and its findings are asserted too",
-    ),
 }
 TERMS: Mapping[str, Term[Forward]] = {
     "dense": Term(("vision_encoder", "dense"), Forward.dense),
     "tokens": Term(("vision_encoder", "tokens"), Forward.tokens),
-    "report": Term(("vision_encoder", "connector", "language_model", "recall", "bare", *LEARNED), Forward.report),
+    "report": Term(("vision_encoder", "connector", "language_model", "bare", *LEARNED), Forward.report),
 }
 
 
@@ -320,13 +283,11 @@ class WeaveModel(ReportModel):
     dense: DenseSource
     tokens: TokenSource
     kernels: KernelSource
-    recall: RecallSource
     folds: Folds
     stack: Stack
     bare: Stack
     connector: Connector
     language_model: CausalLanguageModel
-    wording: Wording
     prompts: Prompts
     decode: Callable[[Sequence[int]], str]
     weighing: EqualWeightsConfig | StackConfig
@@ -343,12 +304,8 @@ class WeaveModel(ReportModel):
         return self.vision_encoder
 
     def prompt_tokens(self, study: StudySize) -> int:
-        """The prompt with the tokens of all views, every finding in words, and a recalled report of full length."""
-        slots = {
-            "image": study.views * study.tokens,
-            "findings": self.prompts.findings.longest,
-            "recalled": self.prompts.around.length(self.prompts.max_tokens),
-        }
+        """The prompt with the tokens of all views and every finding in words."""
+        slots = {"image": study.views * study.tokens, "findings": self.prompts.findings.longest}
         return self.prompts.template.length(slots, study.context)
 
     @property
@@ -372,7 +329,7 @@ class WeaveModel(ReportModel):
     def generate(self, batch: Batch, decoding: DecodingConfig) -> Generation:
         """The language model's own report, told what the stack asserts.
 
-        Evidence: the probability of each class, what each source says of it and its weight, and the nearest report.
+        Evidence: the probability of each class, what each source says of it and its weight.
         """
         return generation(self, batch, decoding)
 
@@ -380,8 +337,7 @@ class WeaveModel(ReportModel):
         """Prefixes of the reports of a batch, with the asserted findings."""
         forward = Forward(self, batch)
         shown: list[DraftEvidence] = [
-            {"class_probabilities": self._probable(one.scores), "recalled": self._recalled(near), **one.shown}
-            for one, near in zip(forward.evidence, forward.nearest, strict=True)
+            {"class_probabilities": self._probable(one.scores), **one.shown} for one in forward.evidence
         ]
         prefix = Prefixes(*forward.prefix(forward.asserted))
         return ToWrite(prefix, lambda ids, log_probs: written(ids, log_probs, shown))
@@ -446,8 +402,6 @@ class WeaveModel(ReportModel):
         tensors = {"folds": Column("whole", (1,)), "labels": Column("flag", (len(self.classes),))}
         if self.kernels.is_source:
             tensors |= neighbour_columns(len(self.classes))
-        if self.recall.remembers:
-            tensors["vectors"] = Column("float", (len(self.encoder), 2 * self.encoder.width))
         return {STUDIES: BankLayout(tensors, texts=True)}
 
     def set_memories(self, banks: Mapping[str, Bank]) -> None:
@@ -457,7 +411,7 @@ class WeaveModel(ReportModel):
 
     def read(self, bank: Bank) -> Memory:
         """A bank as the sources read it."""
-        return Memory.of(bank, len(self.encoder))
+        return Memory.of(bank)
 
     @torch.no_grad()
     def propose(self, batch: Batch, evidence: Sequence[Evidence], decoding: DecodingConfig) -> list[list[str]]:
@@ -480,9 +434,3 @@ class WeaveModel(ReportModel):
     def shown(self, sources: Sequence[str], fitted: FittedStack, scores: Floats) -> DraftEvidence:
         """Probability of each class by each source, and the weight of the source."""
         return {"sources": shown_sources(sources, self.classes, fitted.log_odds(scores), fitted.weights)}
-
-    def _recalled(self, row: int | None) -> list[RecalledEvidence]:
-        if row is None or self.memory is None:
-            return []
-        report = self.memory.rows[row]
-        return [{"kind": "report", "study_id": report["study_id"], "text": report["text"]}]
