@@ -14,12 +14,14 @@ import torch
 from radweave.core.ontology import CLASSES
 from radweave.data.cache.images import PixelCache
 from radweave.data.dataset import Dataset
+from radweave.data.loader import collate
 from radweave.data.tokenizer import BpeTokenizerConfig
 from radweave.engine import stages
 from radweave.engine.distributed import Ranks
 from radweave.engine.stages import Training, TrainingWatch
 from radweave.methods import load_method, method_names, resolve
 from radweave.methods.experiment import BuildContext
+from tests.made_view import made_view
 from tests.toys import TOY_OVERRIDES, TOY_REPORTS, TOY_SIZES
 
 
@@ -65,21 +67,42 @@ def test_a_field_of_the_model_is_in_the_key_unless_it_is_a_part_that_no_loss_rea
         assert "uncertain" in fields - parts, "a field that is no part was looked at"
 
 
-def test_the_shared_encoder_is_trained_once_for_all_methods(toy_dataset: Dataset, tmp_path: Path) -> None:
-    sizes = {
-        "baseline": TOY_SIZES["baseline"],
-        "diffvp": [option for option in TOY_SIZES["diffvp"] if "data.ct" not in option and "widths" not in option],
-    }
+SHARING = ("baseline", "dast", "am_mrg", "vdgen", "diffrgennet", "diffvp")
+"""Methods that share the stage of the encoder."""
+
+
+def sharing(method: str, dataset: Dataset, folder: Path) -> Training:
+    """A toy of such a method for radiographs, with the encoder that all of them have."""
+    unfit = ("vision_encoder", "data.ct", "widths") if method == "diffvp" else ("vision_encoder",)
+    own = [option for option in TOY_SIZES[method] if not any(part in option for part in unfit)]
     small = [option for option in TOY_SIZES["baseline"] if "vision_encoder" in option]
+    preset = "tiny-xray" if method == "diffvp" else "tiny"
+    return training_of(method, dataset, folder, preset, (*own, *small, "stages.encoder.epochs=1"))
+
+
+def test_the_shared_encoder_is_trained_once_for_all_methods(toy_dataset: Dataset, tmp_path: Path) -> None:
     keys = {}
-    for method in ("baseline", "dast", "am_mrg", "vdgen", "diffrgennet", "diffvp"):
-        own = [option for option in sizes.get(method, TOY_SIZES[method]) if "vision_encoder" not in option]
-        preset = "tiny-xray" if method == "diffvp" else "tiny"
-        training = training_of(method, toy_dataset, tmp_path, preset, (*own, *small, "stages.encoder.epochs=1"))
+    for method in SHARING:
+        training = sharing(method, toy_dataset, tmp_path)
         keys[method] = key_of(training, "encoder")
         assert key_of(other_decoding(training), "encoder") == keys[method]
         assert key_of(other_data(training), "encoder") != keys[method]
     assert len(set(keys.values())) == 1, keys
+
+
+def test_the_shared_stage_is_the_same_whichever_method_trains_it(toy_dataset: Dataset, tmp_path: Path) -> None:
+    """Its loss, and the random numbers that it leaves to the next step."""
+    states = np.random.default_rng(0).integers(1, 3, (4, len(CLASSES["chexpert14"])))
+    view = made_view(("p0", "p1", "p2", "p3"), states.tolist())
+    steps = {}
+    for method in SHARING:
+        model: Any = sharing(method, toy_dataset, tmp_path).model
+        model.word_head.learn_targets((example.token_ids or () for example in view.examples), view.class_states)
+        model.train()
+        torch.manual_seed(7)
+        loss = model.loss(collate(view.examples, pad_id=0), ["words"])["words"]
+        steps[method] = float(loss.detach()), float(torch.rand(1))
+    assert len(set(steps.values())) == 1, steps
 
 
 @pytest.fixture(scope="module")

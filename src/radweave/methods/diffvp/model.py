@@ -415,8 +415,9 @@ class DiffvpModel(ReportModel):
         (``text``, ``text_in_context``), and of the method: ``report`` per token (Eq. 10) and ``auxiliary``, binary
         cross-entropy of a head on the latent tokens (Eq. 11); ``contrast``, the same head on differences of studies.
         """
-        fresh = self.training and self.pool.config.redraw
-        key = step_key() if fresh else STUDY_DRAW
+        # A draw that no term asks for would give a stage that methods share other random numbers.
+        drawn = any("pool" in self.terms[name].reads for name in terms if name in self.terms)
+        key = step_key() if drawn and self.training and self.pool.config.redraw else STUDY_DRAW
         return losses(self.terms, Forward(self, batch, key), terms)
 
     def class_logits(self, batch: Batch) -> Tensor:
