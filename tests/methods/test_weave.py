@@ -591,9 +591,7 @@ def test_kinds_are_known_for_every_source_and_every_ablation_row_silences_one() 
     assert {"w/o stack", "w/o drafting", "w/o language model", "told no prior"} <= set(rows)
 
 
-def test_a_study_of_the_training_split_does_not_recall_itself(
-    run: Run, model: WeaveModel, toy_dataset: Dataset
-) -> None:
+def test_a_report_has_no_weight_for_its_own_study(run: Run, model: WeaveModel, toy_dataset: Dataset) -> None:
     example = examples_of(run, toy_dataset)[0]
     (own,) = model.evidence_for(collate([example], pad_id=0))
     assert own.weights[0] == 0

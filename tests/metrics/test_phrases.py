@@ -131,7 +131,10 @@ def test_findings_stand_beneath_each_text(tmp_path: Path) -> None:
         [("missed", "Pleural Effusion")],
     ]
     run_compare(replace(request, ontology="none", out=tmp_path / "none"))
-    assert "<ul" not in (tmp_path / "none/phrases.html").read_text()
+    none = (tmp_path / "none/phrases.html").read_text()
+    assert "<ul" not in none
+    assert "Beneath each text" in page
+    assert "Beneath each text" not in none
 
 
 def test_phrases_need_a_folder(tmp_path: Path) -> None:

@@ -308,7 +308,9 @@ class SetResults:
 
     @property
     def copies(self) -> dict[str, SystemScores]:
-        """``else_prior`` by printed name: a row that is told the prior is its own untold one where there is none."""
+        """``else_prior`` by printed name. A row that is told the prior drafts like its untold one where there is none:
+        the two copies are one row.
+        """
         return {name: self.else_prior[label] for label, name in self.printed_copies.items()}
 
     @property

@@ -158,7 +158,7 @@ def _is_sentence(words: Sequence[tuple[str, int, int, int]], place: int, length:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Findings that a draft affirms and the reference too, that the reference alone does, and the draft alone."""
+    """Findings of a draft and its reference: affirmed by both, by the reference alone, by the draft alone."""
 
     matched: tuple[str, ...]
     missed: tuple[str, ...]
@@ -166,7 +166,7 @@ class Findings:
 
     @classmethod
     def of(cls, draft: Sequence[str], reference: Sequence[str]) -> Findings:
-        """Of the findings that both affirm, each in its order."""
+        """Compare what both affirm; the order of each is kept."""
         return cls(
             tuple(name for name in reference if name in draft),
             tuple(name for name in reference if name not in draft),
@@ -216,5 +216,5 @@ def phrases_page(systems: Mapping[str, Sequence[Pair]], studies: int, labeler: L
         loader=PackageLoader("radweave", "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     return environment.get_template("phrases.html.j2").render(
-        studies=shown, number=len(first), shortest=SHORTEST, notice=RESEARCH_ONLY
+        studies=shown, number=len(first), shortest=SHORTEST, labelled=labeler is not None, notice=RESEARCH_ONLY
     )

@@ -96,7 +96,7 @@ PRESETS = {"tiny": tiny, "tiny-ct": tiny_ct, "small": small, "paper": paper}
 
 WITH_INDICATION = "told the indication"
 WITHOUT_PHANTOMS = "w/o phantom start"
-"""Of the tiny presets alone, and so in no table."""
+"""An ablation of the tiny presets alone, and so a row of no table."""
 ABLATIONS: dict[str, list[str]] = {
     "full": [],
     "pretrained and frozen language model": [

@@ -137,7 +137,7 @@ class WeaveModelConfig(ModelConfig):
 class WeaveStages(EncoderFirstStages):
     """The members with their dense heads; the other heads on their tokens; then the language model.
 
-    The members are frozen after the first: each source scores studies by them as they are then.
+    The members are frozen after the first: the later stages and the stack are fitted to their scores.
     """
 
     encoder: StageConfig

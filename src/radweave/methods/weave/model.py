@@ -114,7 +114,7 @@ def gather(model: WeaveModel, training: TrainingView) -> Gathered:
     labels = (training.class_states == POSITIVE).double().numpy()
     members = own_members(folds, len(model.encoder))
     scores, rows = score_training(model, training, members)
-    tensors: dict[str, Tensor] = {"folds": folds[:, None], "labels": torch.from_numpy(labels.astype(np.uint8))}
+    tensors: dict[str, Tensor] = {"folds": folds[:, None]}
     weights = None
     if model.kernels.descriptors is not None:
         fitted = fit_neighbours(model.kernels.descriptors, training)
@@ -399,7 +399,7 @@ class WeaveModel(ReportModel):
         """The training studies, unless none are kept."""
         if self.max_studies is None:
             return {}
-        tensors = {"folds": Column("whole", (1,)), "labels": Column("flag", (len(self.classes),))}
+        tensors = {"folds": Column("whole", (1,))}
         if self.kernels.is_source:
             tensors |= neighbour_columns(len(self.classes))
         return {STUDIES: BankLayout(tensors, texts=True)}
