@@ -95,14 +95,11 @@ def test_a_memory_that_is_switched_off_changes_drafts(folder: Path, toy_dataset:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    # VDGen's bank is evidence alone, and weave's decoder reads no training study.
-    "method",
-    ["dast", "diffrgennet"],
-)
+@pytest.mark.parametrize("method", ["dast", "diffrgennet"])
 def test_without_its_memory_a_method_drafts_otherwise(
     method: str, toy_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """VDGen's bank is evidence alone, and weave's decoder reads no training study."""
     options = [*TOY_OVERRIDES, *TOY_SIZES[method], f"decoding.{SAMPLES}", "decoding.max_new_tokens=12"]
     folder = train(method, toy_dataset.path, tmp_path / "run", overrides=options)
     run, again = restore(folder), restore(folder)
