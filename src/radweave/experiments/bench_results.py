@@ -192,10 +192,6 @@ def else_prior_runs(runs: Sequence[Sequence[Pair]]) -> list[list[Pair]]:
     return [_with_texts(pairs, else_prior(pairs)) for pairs in runs]
 
 
-def _without_priors(pairs: Mapping[str, Sequence[Sequence[Pair]]]) -> bool:
-    return all(pair.prior_report is None for runs in pairs.values() for pair in runs[0])
-
-
 def _with_texts(pairs: Sequence[Pair], texts: Sequence[str]) -> list[Pair]:
     return [dataclasses.replace(pair, hyp=text) for pair, text in zip(pairs, texts, strict=True)]
 
@@ -366,7 +362,11 @@ def set_results(suite: SuiteSet, record: Mapping[str, Any]) -> SetResults:
     floors, compatible_floors = (_floors(pairs, full, scoring) for scoring in scorings)
     costs = read_costs(suite, folders)
     terms = read_terms(suite, record, folders) | dict.fromkeys(suite.drafts, FOREIGN)
-    copied = {} if _without_priors(pairs) else {method: else_prior_runs(runs) for method, runs in pairs.items()}
+    copied = {
+        method: else_prior_runs(runs)
+        for method, runs in pairs.items()
+        if any(pair.prior_report is not None for pair in runs[0])
+    }
     else_prior_systems = {method: score_system(runs, scorings[0]) for method, runs in copied.items()}
     best = best_untold(else_prior_systems, terms)
     floors |= {floor: else_prior_systems[row] for floor, row in best.items()}

@@ -392,8 +392,7 @@ def run_compare(request: CompareRequest) -> int:
             write_text(folder / "tables.tex", latex_tables(tables))
             if request.phrases:
                 runs = {name: read_pairs(path, fields=request.fields).pairs for name, path in run_names(request.runs)}
-                ontology = ontology_of(request.ontology, (pair for pairs in runs.values() for pair in pairs))
-                labeler = labeler_for(ontology, request.weights or request.folders.get(ontology))
+                labeler = _labeler_of(request, [pair for pairs in runs.values() for pair in pairs])
                 write_text(folder / "phrases.html", phrases_page(runs, request.phrases, labeler))
     if request.as_json:
         print(json.dumps(record, ensure_ascii=False, allow_nan=False))
@@ -404,10 +403,15 @@ def run_compare(request: CompareRequest) -> int:
     return _say_unmet(named, request, record["unavailable"])
 
 
+def _labeler_of(request: CompareRequest, pairs: Sequence[Pair]) -> Labeler | None:
+    """The labeler that the request names, or that the reports' modality asks for."""
+    ontology = ontology_of(request.ontology, pairs)
+    return labeler_for(ontology, request.weights or request.folders.get(ontology))
+
+
 def _evaluation(pairs: Sequence[Pair], request: CompareRequest, models: Models) -> Evaluation:
     """The scores of one run, without its floors and intervals."""
-    ontology = ontology_of(request.ontology, pairs)
-    labeler = labeler_for(ontology, request.weights or request.folders.get(ontology))
+    labeler = _labeler_of(request, pairs)
     options = replace(request, floors=False, resamples=0)
     return evaluate_pairs(pairs, request.protocol, labeler=labeler, options=options, models=models)
 
