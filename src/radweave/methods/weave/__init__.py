@@ -36,8 +36,6 @@ __all__ = ["ABLATIONS", "PRESETS", "TABLES"]
 HEADS, SOURCES = full("tokens"), {"tokens": 1.0}
 WRITING, REPORT = full("connector", "language_model"), {"report": 1.0}
 MEMBER_PARTS, WORDS = full("vision_encoder", "dense"), {"dense": 1.0}
-DRAWN_AT = 0.7
-"""Temperature at which the language model draws reports."""
 PROMPT = (
     "<Img>{image}</Img> {findings} Generate a comprehensive and detailed diagnosis report for this chest X-ray image."
 )
@@ -60,7 +58,7 @@ def members_stage(plain: StageConfig) -> StageConfig:
 def by_utility(tokens: int, further_findings: int = 0) -> DecodingConfig:
     """Drafts are chosen by expected utility, told the patient's prior study; the language model's own are greedy."""
     chosen = ExpectedUtilityConfig(further_findings=further_findings, prior="both")
-    return DecodingConfig(kind="expected_utility", expected_utility=chosen, max_new_tokens=tokens, temperature=DRAWN_AT)
+    return DecodingConfig(kind="expected_utility", expected_utility=chosen, max_new_tokens=tokens)
 
 
 def tiny() -> WeaveExperiment:
