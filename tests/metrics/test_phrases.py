@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
+from PIL import Image
 
 from radweave.core.errors import InputError
+from radweave.data.dataset import Dataset
+from radweave.data.square import to_square
+from radweave.io.images import read_radiograph
+from radweave.io.volumes import read_volume
 from radweave.metrics.commands import CompareRequest, run_compare
-from radweave.metrics.phrases import matched_phrases, shared_phrases
+from radweave.metrics.phrases import SHOWN_PX, matched_phrases, shared_phrases, study_pictures
 
 REFERENCE = "Heart size is normal. A small left effusion is seen. No pneumothorax."
 
@@ -135,6 +145,60 @@ def test_findings_stand_beneath_each_text(tmp_path: Path) -> None:
     assert "<ul" not in none
     assert "Beneath each text" in page
     assert "Beneath each text" not in none
+
+
+def shown_pictures(page: str) -> list[tuple[str, NDArray[np.uint8]]]:
+    """Title and pixels of each image of a page."""
+    found = re.findall(r'<img src="data:image/png;base64,([^"]+)" alt="([^"]+)"', page)
+    return [(title, np.asarray(Image.open(io.BytesIO(base64.b64decode(data))))) for data, title in found]
+
+
+def test_images_of_the_studies_stand_on_the_page(toy_dataset: Dataset, tmp_path: Path) -> None:
+    """Each view as the square of a model's input; one that cannot be read is named, and a study of elsewhere left."""
+    first, second = list(toy_dataset.studies())[:2]
+    folder = tmp_path / "data"
+    shutil.copytree(toy_dataset.path, folder)
+    toy_dataset = Dataset.open(folder)
+    toy_dataset.image_path(second.images[0].path).write_bytes(b"no image")
+    rows = [{"study_id": name, "hyp": "Clear.", "ref": REFERENCE} for name in (first.study_id, second.study_id, "gone")]
+    runs = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    for path in runs:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    request = CompareRequest(runs=runs, ontology="none", meteor=False, resamples=20, phrases=3, images=folder)
+    run_compare(replace(request, out=tmp_path / "out"))
+    page = (tmp_path / "out/phrases.html").read_text()
+    assert "default-src 'none'; img-src data:;" in page
+    shown = shown_pictures(page)
+    assert [title for title, _ in shown] == [ref.view.value for ref in (*first.images, *second.images[1:])]
+    pixels = read_radiograph(toy_dataset.image_path(first.images[0].path)).pixels
+    np.testing.assert_array_equal(shown[0][1], to_square(pixels, SHOWN_PX))
+    assert page.count("cannot be read") == 1
+    for row in rows:
+        row["study_id"] = "of elsewhere " + row["study_id"]
+    for path in runs:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(InputError, match="none of the compared studies"):
+        run_compare(replace(request, out=tmp_path / "none"))
+    assert not (tmp_path / "none").exists()
+    with pytest.raises(InputError, match="page of phrases"):
+        run_compare(replace(request, phrases=0, out=tmp_path / "none"))
+
+
+def test_a_scan_is_shown_by_its_middle_slices_with_the_head_on_top(toy_ct_dataset: Dataset) -> None:
+    study = next(iter(toy_ct_dataset.studies()))
+    (pictures,) = study_pictures(toy_ct_dataset, [study.study_id]).values()
+    assert [one.title for one in pictures] == ["middle axial slice", "middle coronal slice"]
+    shown = shown_pictures("".join(f'<img src="{one.uri}" alt="{one.title}"' for one in pictures))
+    volume = read_volume(toy_ct_dataset.image_path(study.images[0].path))
+    assert all(pixels.shape == (SHOWN_PX, SHOWN_PX) for _, pixels in shown)
+    coronal = volume.hu[:, volume.hu.shape[1] // 2]
+    z, _, x = volume.spacing_mm
+    height = min(1.0, coronal.shape[0] * z / (coronal.shape[1] * x))
+    rows = np.flatnonzero(shown[1][1].any(1))
+    assert abs((rows[-1] - rows[0] + 1) / SHOWN_PX - height) < 0.1 * height
+    upper, lower = (part.mean() for part in np.array_split(coronal[::-1].astype(float), 2))
+    shown_upper, shown_lower = (part.mean() for part in np.array_split(shown[1][1][rows[0] : rows[-1] + 1], 2))
+    assert (upper > lower) == (shown_upper > shown_lower)
 
 
 def test_phrases_need_a_folder(tmp_path: Path) -> None:

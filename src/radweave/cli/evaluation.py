@@ -141,6 +141,9 @@ def compare(
     phrases: Annotated[
         int, typer.Option(help="Also write phrases.html: so many studies with matched phrases marked.", min=0, max=1000)
     ] = 0,
+    images: Annotated[
+        Path | None, typer.Option(help="Dataset folder; its images of the studies stand in phrases.html.")
+    ] = None,
     as_json: AsJson = False,
     out: Annotated[Path | None, typer.Option(help="Folder for comparison.json, tables.md and tables.tex.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output folder.")] = False,

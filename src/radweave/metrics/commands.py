@@ -364,6 +364,7 @@ class CompareRequest(ScoringRequest):
     judge_limit: int | None = None
     both_orders: bool = False
     phrases: int = 0
+    images: Path | None = None
 
 
 def run_compare(request: CompareRequest) -> int:
@@ -382,6 +383,9 @@ def run_compare(request: CompareRequest) -> int:
         raise InputError("a comparison needs two runs", got=len(request.runs))
     if request.phrases and (request.out is None or request.seeds):
         raise InputError("phrases are a page of single runs in the output folder", field="phrases", expected="--out")
+    if request.images is not None and not request.phrases:
+        raise InputError("images stand on the page of phrases", field="--images", expected="--phrases")
+    images = None if request.images is None else Dataset.open(request.images)
     named, request, models = request.scores, request.with_suite(), request.models()
     record = _over_seeds(request, models) if request.seeds else _over_studies(request, models)
     tables = comparison_tables(record)
@@ -393,7 +397,7 @@ def run_compare(request: CompareRequest) -> int:
             if request.phrases:
                 runs = {name: read_pairs(path, fields=request.fields).pairs for name, path in run_names(request.runs)}
                 labeler = _labeler_of(request, [pair for pairs in runs.values() for pair in pairs])
-                write_text(folder / "phrases.html", phrases_page(runs, request.phrases, labeler))
+                write_text(folder / "phrases.html", phrases_page(runs, request.phrases, labeler, images))
     if request.as_json:
         print(json.dumps(record, ensure_ascii=False, allow_nan=False))
     else:

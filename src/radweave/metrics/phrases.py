@@ -3,24 +3,38 @@
 Source: the figures of DAST (Fig. 3) and AM-MRG (Fig. 6), which colour matched phrases by hand. Here a phrase is
 matched if its words, without case and punctuation, stand in the reference in the same order without a gap. As in
 AM-MRG's Fig. 6, the reference tells what every system matches from what some do. Beneath each text stand its findings,
-as in AM-MRG's Fig. 5, which lists them by hand; here a labeler reads them.
+as in AM-MRG's Fig. 5, which lists them by hand; here a labeler reads them. The study's images may stand beside them, as
+in AM-MRG's Fig. 6.
 """
 
 from __future__ import annotations
 
+import base64
+import io
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from radweave.core.errors import InputError
 from radweave.core.ontology import NO_FINDING
-from radweave.core.study import RESEARCH_ONLY, LabelState
+from radweave.core.study import RESEARCH_ONLY, ImageRef, LabelState
+from radweave.data.ct import CtPreprocessing, preprocess_spaced, to_bytes
+from radweave.data.dataset import Dataset
+from radweave.data.square import to_square
 from radweave.labels.labeler import Labeler
 from radweave.metrics.pairs import Pair
 
 SHORTEST = 3
 """Words of the shortest phrase that counts; a shorter one counts if it is a whole sentence of both."""
+SHOWN_PX = 320
+"""Side of an image on the page."""
+_WINDOW = CtPreprocessing(window_hu=(-1000, 200))
 _WORD = re.compile(r"\w+(?:['-]\w+)*")
 _SENTENCE_END = re.compile(r"[.!?]")
 Mark = TypeVar("Mark")
@@ -182,7 +196,56 @@ def affirmed(text: str, labeler: Labeler) -> tuple[str, ...]:
     )
 
 
-def phrases_page(systems: Mapping[str, Sequence[Pair]], studies: int, labeler: Labeler | None) -> str:
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """An image of a study: its name on the page, and a PNG as a data URI, or nothing where it cannot be read."""
+
+    title: str
+    uri: str
+
+
+def study_pictures(dataset: Dataset, study_ids: Collection[str]) -> dict[str, tuple[Picture, ...]]:
+    """Study -> its radiographs, or of a scan the middle axial and coronal slices; studies that are not there are left
+    out."""
+    return {
+        study.study_id: tuple(picture for ref in study.images for picture in _pictures(dataset, ref))
+        for study in dataset.studies()
+        if study.study_id in study_ids
+    }
+
+
+def _pictures(dataset: Dataset, ref: ImageRef) -> Iterator[Picture]:
+    from radweave.io.images import read_radiograph
+    from radweave.io.volumes import read_volume
+
+    view = ref.view.value
+    try:
+        path = dataset.image_path(ref.path)
+        if ref.modality == "xray":
+            pixels = read_radiograph(path, original_size_wh=ref.original_size_wh, doubts=False).pixels
+            yield Picture(view, _png_uri(pixels))
+        else:
+            hu, (z, y, x) = preprocess_spaced(read_volume(path), _WINDOW)
+            slices = ("axial", hu[len(hu) // 2], y / x), ("coronal", hu[::-1, hu.shape[1] // 2], z / x)
+            for name, plane, height in slices:
+                pixels = to_bytes(plane, _WINDOW).astype(np.float32) / 255
+                yield Picture(f"middle {name} slice", _png_uri(pixels, height))
+    except InputError:
+        yield Picture(f"{view}: cannot be read", "")
+
+
+def _png_uri(pixels: NDArray[np.float32], height: float = 1.0) -> str:
+    """A picture (H, W) in [0, 1] fitted into a square; ``height`` of a pixel by its width."""
+    rows, columns = pixels.shape
+    plane = Image.fromarray(np.ascontiguousarray(pixels)).resize((columns, max(1, round(rows * height))))
+    buffer = io.BytesIO()
+    Image.fromarray(to_square(np.asarray(plane), SHOWN_PX)).save(buffer, format="PNG")
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+def phrases_page(
+    systems: Mapping[str, Sequence[Pair]], studies: int, labeler: Labeler | None, images: Dataset | None = None
+) -> str:
     """An HTML page with at most so many studies, spread evenly: the reference, and each system's draft beneath it.
 
     Phrases are marked in the drafts, and in the reference: those that every system matches, and those of some.
@@ -191,12 +254,19 @@ def phrases_page(systems: Mapping[str, Sequence[Pair]], studies: int, labeler: L
         systems: name -> pairs, with the same references; studies are those of the first system.
         studies: at most so many studies.
         labeler: reads the findings beneath each text; None leaves them out.
+        images: data set whose images of the studies are shown.
+
+    Raises:
+        InputError: if the data set has none of the studies.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     first = next(iter(systems.values()))
     chosen = [first[number * len(first) // min(studies, len(first))] for number in range(min(studies, len(first)))]
     drafts = {name: {pair.study_id: pair.hyp for pair in pairs} for name, pairs in systems.items()}
+    pictures = {} if images is None else study_pictures(images, {pair.study_id for pair in chosen})
+    if images is not None and not pictures:
+        raise InputError("the data set has none of the compared studies", file=images.path, field="--images")
     shown = []
     for pair in chosen:
         matched = {
@@ -209,9 +279,8 @@ def phrases_page(systems: Mapping[str, Sequence[Pair]], studies: int, labeler: L
         stated = () if labeler is None else affirmed(pair.refs[0], labeler)
         if labeler is not None:
             findings = {name: Findings.of(affirmed(drafts[name][pair.study_id], labeler), stated) for name in matched}
-        shown.append(
-            {"id": pair.study_id, "reference": reference, "drafts": matched, "stated": stated, "findings": findings}
-        )
+        texts = {"reference": reference, "drafts": matched, "stated": stated, "findings": findings}
+        shown.append({"id": pair.study_id, "pictures": pictures.get(pair.study_id, ()), **texts})
     environment = Environment(
         loader=PackageLoader("radweave", "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
