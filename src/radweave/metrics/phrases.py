@@ -228,7 +228,7 @@ def _pictures(dataset: Dataset, ref: ImageRef) -> Iterator[Picture]:
             hu, (z, y, x) = preprocess_spaced(read_volume(path), _WINDOW)
             slices = ("axial", hu[len(hu) // 2], y / x), ("coronal", hu[::-1, hu.shape[1] // 2], z / x)
             for name, plane, height in slices:
-                pixels = to_bytes(plane, _WINDOW).astype(np.float32) / 255
+                pixels = np.divide(to_bytes(plane, _WINDOW), 255, dtype=np.float32)
                 yield Picture(f"middle {name} slice", _png_uri(pixels, height))
     except InputError:
         yield Picture(f"{view}: cannot be read", "")
