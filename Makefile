@@ -37,9 +37,9 @@ test: $(READY)
 test-long: $(READY)
 	$(PYTEST) --ignore tests/workstation -m long
 
-# The exchange probe of every method's presets for scans and of its `small`, each trained for minutes: a quarter of an hour.
+# The exchange probe of presets for scans and of every `small` and `paper`, each trained for minutes: an hour of one core.
 test-guards: $(READY)
-	$(PYTEST) -m slow tests/experiments/test_probe.py
+	$(PYTEST) -m slow tests/experiments/test_guards.py
 
 # The web application and the hospital's interfaces, without other programs.
 test-workstation: $(READY)

@@ -101,7 +101,7 @@ def main() -> None:
             line, column = row["cell"]
             x, y = left + column * cell * scale, upper + line * cell * scale
             draw.rectangle((x, y, x + cell * scale, y + cell * scale), outline="yellow", width=2)
-    sheet.save(options.figure)
+    sheet.quantize(64).save(options.figure, optimize=True)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
 """Figure 3a of DiffVP: how the importance S_i = |I_i - I_r,i|^2 lies over the latent tokens, with and without delta.
 
-    python bench/diffvp_importance.py DATASET OUT.json "with delta=RUN" "without=RUN_OF_THE_ROW_E_ALONE"
+    python bench/diffvp_importance.py DATASET OUT.json "with delta=RUN,RUN" "without=RUN_OF_THE_ROW_E_ALONE,RUN" \
+      [--figure importance.png]
 
 Every run is asked for the test split with its own encoder and resampler; a run without delta has no references, so all
 runs get the same ones: normal studies of the training split, drawn by study as ``generate`` draws them. Each study's
 importances are sorted and divided by their sum; the curve is their mean over the studies. 8 of 32 equal tokens hold
-0.25, the paper says 0.45 with delta.
+0.25, the paper says 0.45 with delta. Several runs of one name are seeds: a thin line each, and the name at the first.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -53,20 +55,48 @@ def curve(rows: Tensor) -> list[float]:
     return [round(value, 5) for value in shares.tolist()]
 
 
+def draw(found: dict[str, list[dict[str, Any]]], path: Path) -> None:
+    """The curves, a colour for each name."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.5, 3.2), layout="constrained")
+    axes = figure.add_subplot()
+    longest = max(len(run["curve"]) for runs in found.values() for run in runs)
+    for number, (name, runs) in enumerate(found.items()):
+        for seed, run in enumerate(runs):
+            share = sum(run["top_8"] for run in runs) / len(runs)
+            label = f"{name}: the first {TOP_TOKENS} hold {share:.2f}" if not seed else None
+            places = range(1, len(run["curve"]) + 1)
+            axes.plot(places, run["curve"], color=f"C{number}", linewidth=1, marker=".", markersize=3, label=label)
+    axes.axhline(1 / longest, color="0.6", linestyle=":", linewidth=1, label="equal tokens")
+    axes.axvline(TOP_TOKENS + 0.5, color="0.6", linewidth=0.8)
+    axes.set_xlabel("latent tokens, by importance")
+    axes.set_ylabel("share of $|I - I_r|^2$")
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False, fontsize=8)
+    figure.savefig(path, dpi=110)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dataset", type=Path)
     parser.add_argument("out", type=Path)
-    parser.add_argument("runs", nargs="+", help="NAME=RUN")
+    parser.add_argument("runs", nargs="+", help="NAME=RUN[,RUN...]")
+    parser.add_argument("--figure", type=Path, help="PNG file of the curves")
     options = parser.parse_args()
-    dataset, found = Dataset.open(options.dataset), {}
+    dataset = Dataset.open(options.dataset)
+    found: dict[str, list[dict[str, Any]]] = {}
     for entry in options.runs:
-        name, _, folder = entry.partition("=")
-        rows = importances(restore(Path(folder)), dataset)
-        found[name] = {"studies": len(rows), "top_8": round(float(top_share(rows, TOP_TOKENS).mean()), 4)}
-        print(name, found[name])
-        found[name]["curve"] = curve(rows)
+        name, _, folders = entry.partition("=")
+        found[name] = []
+        for folder in folders.split(","):
+            rows = importances(restore(Path(folder)), dataset)
+            share = round(float(top_share(rows, TOP_TOKENS).mean()), 4)
+            print(f"{name}: {len(rows)} studies, the first {TOP_TOKENS} hold {share}", flush=True)
+            found[name].append({"studies": len(rows), "top_8": share, "curve": curve(rows)})
     options.out.write_text(json.dumps({"dataset": dataset.fingerprint(), "runs": found}, indent=2) + "\n")
+    if options.figure is not None:
+        draw(found, options.figure)
 
 
 if __name__ == "__main__":

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,27 +23,20 @@ from radweave.experiments import probe as module
 from radweave.experiments.probe import (
     EXCHANGES,
     FLOOR,
-    MOVED,
     Alone,
     Cost,
-    Drafts,
     Exchange,
-    InputResult,
-    LossResult,
-    Probe,
     Spread,
     exchanged,
     probe,
     write_page,
 )
-from radweave.methods import method_names, resolve
 from radweave.methods.model import DecoderInput, ForwardPass, Term
-from radweave.methods.registry import load_method
 from radweave.metrics.evaluate import corpus_scores
 from radweave.metrics.statistics import mean_statistic
 from radweave.nn.prompt import Slot
-from radweave.phantom.study import PhantomOptions, write_phantom_dataset
 from tests.command_line import radweave
+from tests.experiments.probe_results import LOUD, MUTE, input_result, loss_result, probe_of
 from tests.toys import TOY_OVERRIDES, TOY_SIZES
 
 # ----------------------------------------------------------------------------------------------- exchanges
@@ -177,29 +169,6 @@ def test_one_patient_has_no_interval() -> None:
 # ----------------------------------------------------------------------------------------------- what is silent
 
 
-def input_result(
-    name: str = "image",
-    *,
-    cost: Cost,
-    alone: Cost | None = None,
-    silent: str = "",
-    part: str = "tokens",
-    covered_by: tuple[str, ...] = (),
-    because: str = "",
-) -> InputResult:
-    costs: dict[Exchange, Cost] = dict.fromkeys(EXCHANGES, cost)
-    drafts = Drafts(Cost(0.5, 0.4, 0.6), 0.2, Cost(-0.1, -0.2, 0.0), 0.3, Cost(-0.4, -0.5, 0.1))
-    return InputResult(name, part, silent, 0.5, costs, alone or cost, drafts, covered_by, because)
-
-
-def loss_result(name: str, *, gradient: float, moved: float, decoder: bool = False, silent: str = "") -> LossResult:
-    return LossResult("report", name, silent, gradient, moved, -0.01, decoder)
-
-
-def probe_of(inputs: tuple[InputResult, ...], losses: tuple[LossResult, ...]) -> Probe:
-    return Probe("made_up", "test", 20, 1.5, 0.3, 0.4, inputs, losses, 1.0, "weights", "data")
-
-
 @pytest.mark.parametrize(
     ("cost", "carries"),
     [
@@ -221,9 +190,6 @@ def test_a_loss_acts_if_it_is_heard_and_moves_the_input_or_the_decoder(
     gradient: float, moved: float, decoder: bool, acts: bool
 ) -> None:
     assert loss_result("x", gradient=gradient, moved=moved, decoder=decoder).acts == acts
-
-
-LOUD, MUTE = Cost(0.2, 0.1, 0.3), Cost(0.0, -0.1, 0.1)
 
 
 def test_the_silent_parts_are_those_that_declare_no_reason() -> None:
@@ -513,338 +479,3 @@ def test_the_command_prints_tables_and_writes_a_page(toy_run: Path, toy_dataset:
     assert again.returncode == 2
     unknown = radweave("probe", toy_run, toy_dataset.path, "--split", "holdout")
     assert unknown.returncode == 2
-
-
-# ----------------------------------------------------------------------------------------------- every method
-
-
-EPOCHS = {"encoder": 4, "report": 8}
-"""Passes of a stage; four of those not named, or fewer where the preset has fewer. Under a minute of training each."""
-PRESETS = {"diffvp": "tiny-xray"}
-FLOORS: dict[str, dict[str, float]] = {
-    "baseline": {"image": 0.05},
-    "am_mrg": {"image": 0.007, "queries": 0.005, "reports": 0.007},
-    "dast": {"image": 0.008, "fusion": 0.008},
-    "diffrgennet": {"image": 0.012},
-    "diffvp": {"image": 0.012},
-    "generator": {},
-    "vdgen": {"image": 0.03},
-    "weave": {"image": 0.02},
-}
-"""Nats per token that another study's input must cost: about half of what it did. ``kernels`` has no decoder."""
-FLOOR_ALONE = 0.005
-"""Nats per token that another study's input must cost where all others are withheld. The mean alone is held to it:
-after so short a training its interval is wide. diffrgennet's cost 0.011 to 0.069."""
-
-
-LOUD_FROM = 0.02
-"""Nats per token from which an exempt input has to leave the list; a floor would be met by chance."""
-
-
-class Exempt(NamedTuple):
-    """An input without a floor beside the others: the reason, its floor where they are withheld, what it may cost."""
-
-    reason: str
-    alone: float = FLOOR_ALONE
-    loud: float = LOUD_FROM
-
-
-SHORT: dict[str, dict[str, Exempt]] = {
-    "diffrgennet": {
-        "similar": Exempt("0.006 with an interval around 0, 0.015 after a whole training"),
-        "diseases": Exempt("0.005 with an interval around 0, 0.022 after a whole training"),
-    },
-    "diffvp": {"diagnosis": Exempt("0.010 with an interval around 0, 0.036 after a whole training")},
-    "generator": {
-        "image": Exempt("an encoder from nothing; 0.006 to 0.034 over seeds, passes and machines", loud=0.06),
-    },
-    "weave": {"findings": Exempt("0.007 with an interval around 0")},
-}
-"""Inputs that cost next to nothing after so short a training; docs/probe.md has whole ones. Those that are declared as
-covered are exempt too: there am_mrg's regions cost 0.010 with an interval from 0.0005, dast's exemplar 0.007 from
-0.0005, the difference of diffrgennet 0.004 around 0, that of diffvp 0.012 from 0.002."""
-FLOORS_ON_SCANS: dict[str, dict[str, float]] = {
-    "diffvp": {"image": 0.005},
-    "baseline": {"image": 0.05},
-    "am_mrg": {"image": 0.02},
-    "dast": {"image": 0.017},
-    "vdgen": {"image": 0.028},
-    "weave": {"image": 0.015},
-}
-SHORT_ON_SCANS: dict[str, dict[str, Exempt]] = {
-    "diffvp": {"diagnosis": Exempt("0.004 with an interval around 0, 0.013 alone", alone=0.006)},
-    "am_mrg": {
-        "queries": Exempt("0.000 with an interval around 0"),
-        "reports": Exempt("0.005 with an interval from 0.0002"),
-    },
-    "dast": {"fusion": Exempt("0.007 with an interval from 0.003")},
-    "weave": {
-        "findings": Exempt("0.001 with an interval around 0, and nothing alone: next to none are found", alone=-1),
-    },
-}
-"""Of the presets for scans. Stages of diffvp run as long as the preset says; its difference costs 0.015 alone.
-The exemplar of dast costs 0.003 around 0."""
-EPOCHS_OF_SMALL = EPOCHS | {"language": 12, "diagnosis": 8, "latents": 6}
-FLOORS_OF_SMALL: dict[str, dict[str, float]] = {
-    "baseline": {"image": 0.02},
-    "am_mrg": {"queries": 0.007, "reports": 0.007},
-    "dast": {"image": 0.004, "fusion": 0.005},
-    "diffrgennet": {"image": 0.015},
-    "diffvp": {"image": 0.004, "diagnosis": 0.004},
-    "generator": {},
-    "vdgen": {"image": 0.007},
-    "weave": {"image": 0.015, "findings": 0.005},
-}
-SHORT_OF_SMALL: dict[str, dict[str, Exempt]] = {
-    "am_mrg": {
-        "image": Exempt("0.004 around 0, and nothing alone: of 15 passes that train the encoder it had 4", alone=-1)
-    },
-    "diffrgennet": {
-        "similar": Exempt("0.006 with an interval around 0"),
-        "diseases": Exempt("0.006 with an interval around 0"),
-    },
-    "diffvp": {"difference": Exempt("0.001 and -0.003 alone, both around 0", alone=-1)},
-    "generator": {"image": Exempt("an encoder from nothing; 0.006 with an interval around 0", alone=0.002, loud=0.06)},
-}
-"""Of ``small``. As printed, without norm over studies and always after all inputs, am_mrg's queries, regions and
-reports cost 0.0001 and less there, alone too."""
-
-
-def declared_inputs(method: str) -> Mapping[str, DecoderInput]:
-    """Declared inputs of a method, absent ones included."""
-    inputs: Mapping[str, DecoderInput] = import_module(f"radweave.methods.{method}.model").INPUTS
-    return inputs
-
-
-def exempt(method: str, short: Mapping[str, Exempt]) -> dict[str, Exempt]:
-    """Inputs that are short of training, and those that the method declares as covered."""
-    declared = declared_inputs(method).items()
-    return {**{name: Exempt(one.because) for name, one in declared if one.covered_by}, **short}
-
-
-@pytest.fixture(scope="module")
-def phantoms(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    """Phantom radiographs that all short trainings share, with their cache."""
-    options = PhantomOptions(prevalence="balanced", image_size=160)
-    out = tmp_path_factory.mktemp("phantoms") / "data"
-    return write_phantom_dataset(out, modality="xray", num_studies=240, seed=0, options=options)
-
-
-def departures(result: Probe, floors: Mapping[str, float], silent: Mapping[str, Exempt]) -> list[str]:
-    """Inputs below their floor, silent ones that act or are dead, inputs of neither list or without a result, quiet
-    losses."""
-    found = {one.name: one.costs["another"] for one in result.inputs}
-    listed = {**floors, **silent}
-    wrong = [f"{name}: in no list" for name in found if name not in listed]
-    wrong += [f"{name}: listed, and no input" for name in listed if name not in found]
-    for name, floor in floors.items():
-        cost = found.get(name)
-        if cost is not None and (cost.mean < floor or (cost.low or 0.0) <= 0):
-            wrong.append(f"{name}: {cost}, its floor is {floor}")
-    for name in silent:
-        cost = found.get(name)
-        if cost is not None and cost.mean >= silent[name].loud and (cost.low or 0.0) > 0:
-            wrong.append(f"{name}: {cost}, and listed as silent")
-    for one in result.inputs:
-        if one.name in silent and one.alone.mean < silent[one.name].alone:
-            wrong.append(f"{one.name}: {one.alone} alone, its floor there is {silent[one.name].alone}")
-    return wrong + [f"loss {one.stage}.{one.name}" for one in result.losses if not one.silent and not one.acts]
-
-
-def test_departures_are_found_in_both_directions() -> None:
-    quiet = loss_result("contrast", gradient=0.5, moved=0.0)
-    result = probe_of((input_result("image", cost=LOUD), input_result("memory", cost=MUTE, alone=LOUD)), (quiet,))
-    known = Exempt("known")
-    assert departures(result, {"image": 0.1}, {"memory": known}) == ["loss report.contrast"]
-    result = replace(result, losses=())
-    assert departures(result, {"image": 0.3}, {"memory": known}) == [f"image: {LOUD}, its floor is 0.3"]
-    assert departures(result, {"image": 0.1, "memory": -1.0}, {}) == [f"memory: {MUTE}, its floor is -1.0"]
-    assert departures(result, {}, {"image": known, "memory": known}) == [f"image: {LOUD}, and listed as silent"]
-    assert departures(result, {"image": 0.1}, {}) == ["memory: in no list"]
-    assert departures(result, {"image": 0.1, "text": 0.1}, {"memory": known}) == ["text: listed, and no input"]
-
-
-@pytest.mark.parametrize(
-    ("alone", "floor", "is_dead"),
-    [
-        (FLOOR_ALONE, FLOOR_ALONE, False),
-        (0.9 * FLOOR_ALONE, FLOOR_ALONE, True),
-        (0.0, FLOOR_ALONE, True),
-        (0.0, 0.0, False),
-    ],
-)
-def test_an_exempt_input_has_to_act_alone(alone: float, floor: float, is_dead: bool) -> None:
-    """By the mean, whatever its interval, unless the exemption has another floor."""
-    cost = Cost(alone, -0.1, 0.1)
-    result = probe_of((input_result("image", cost=LOUD, alone=MUTE), input_result("memory", cost=MUTE, alone=cost)), ())
-    wrong = departures(result, {"image": 0.1}, {"memory": Exempt("known", floor)})
-    assert wrong == ([f"memory: {cost} alone, its floor there is {floor}"] if is_dead else [])
-
-
-def test_every_method_but_the_one_without_a_decoder_has_floors() -> None:
-    assert {*FLOORS, "kernels"} == set(method_names())
-    assert FLOORS_OF_SMALL.keys() == FLOORS.keys()
-    of_scans = {method for method in FLOORS if "tiny-ct" in load_method(method).PRESETS}
-    assert FLOORS_ON_SCANS.keys() == {*of_scans, "diffvp"}
-
-
-@pytest.mark.parametrize("method", FLOORS)
-def test_an_input_is_covered_by_other_inputs_for_a_reason_and_has_no_floor(method: str) -> None:
-    declared = declared_inputs(method)
-    for name, one in declared.items():
-        assert bool(one.covered_by) == bool(one.because), name
-        assert set(one.covered_by) <= declared.keys() - {name}
-        assert not (one.covered_by and name in {**FLOORS[method], **SHORT.get(method, {})}), name
-
-
-def test_the_guard_exempts_what_a_method_declares_as_covered() -> None:
-    """By the numbers of every other exempt input."""
-    assert exempt("dast", {}) == {"exemplar": Exempt(declared_inputs("dast")["exemplar"].because, 0.005, 0.02)}
-    assert {method: sorted(exempt(method, {})) for method in FLOORS if exempt(method, {})} == {
-        "am_mrg": ["regions"],
-        "dast": ["exemplar"],
-        "diffrgennet": ["difference"],
-        "diffvp": ["difference"],
-    }
-
-
-def shortened(method: str, preset: str, epochs: Mapping[str, int] = EPOCHS) -> list[str]:
-    """Overrides that leave these passes to the stages of a preset."""
-    stages = resolve(method, preset, ()).named_stages()
-    return [f"stages.{name}.epochs={min(stage.epochs, epochs.get(name, 4))}" for name, stage in stages.items()]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("method", FLOORS)
-def test_every_part_of_every_methods_tiny_preset_acts(method: str, phantoms: Dataset, tmp_path: Path) -> None:
-    preset = PRESETS.get(method, "tiny")
-    folder = train(method, phantoms.path, tmp_path / "run", preset=preset, overrides=shortened(method, preset))
-    result = probe(restore(folder), phantoms.path, drafts=False)
-    assert not departures(result, FLOORS[method], exempt(method, SHORT.get(method, {}))), result.table()
-    shares = {one.name: one.gradient for one in result.losses if one.stage == "report"}
-    # Under equal weights DID's gradient is four to seven times the report's.
-    assert shares.get("did", 0.0) < 2 * shares["report"], result.table()
-
-
-@pytest.fixture(scope="module")
-def scans(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    """Phantom scans that all short trainings share, with their cache."""
-    options = PhantomOptions(prevalence="balanced", turnover="real", volume_size=64, slices=32, masks=True)
-    out = tmp_path_factory.mktemp("scans") / "data"
-    return write_phantom_dataset(out, modality="ct", num_studies=240, seed=0, options=options)
-
-
-@pytest.mark.parametrize(
-    "method",
-    [
-        pytest.param(name, marks=getattr(pytest.mark, "long" if name == "diffvp" else "slow"))
-        for name in FLOORS_ON_SCANS
-    ],
-)
-def test_every_part_of_a_preset_for_scans_acts(method: str, scans: Dataset, tmp_path: Path) -> None:
-    preset = "tiny" if method == "diffvp" else "tiny-ct"
-    overrides = [] if method == "diffvp" else shortened(method, preset)
-    folder = train(method, scans.path, tmp_path / "run", preset=preset, overrides=overrides)
-    result = probe(restore(folder), scans.path, drafts=False)
-    silent = exempt(method, SHORT_ON_SCANS.get(method, {}))
-    if method == "am_mrg":
-        del silent["regions"]  # scans have none
-    assert not departures(result, FLOORS_ON_SCANS[method], silent), result.table()
-    shares = {one.name: one.gradient for one in result.losses if one.stage == "report"}
-    assert shares.get("did", 0.0) < 2 * shares["report"], result.table()
-
-
-# ----------------------------------------------------------------------------------------------- published presets
-
-
-PUBLISHED = [
-    (method, preset)
-    for method in FLOORS
-    for preset in load_method(method).PRESETS
-    if preset in ("small", "paper", "paper-swin")
-]
-"""``paper-iu`` of dast is its ``paper`` with another text to learn."""
-UNMOVED: dict[str, dict[str, str]] = {
-    "weave": {
-        "sources.tokens": "findings are told as words, and none is found after two passes",
-    },
-}
-"""Losses that move nothing here. In the guard above every one of them acts."""
-
-
-def shrunken(method: str, preset: str) -> list[str]:
-    """Overrides that give a preset the encoders, language model and tokenizer of the toys, and two passes a stage."""
-    toy = resolve(method, "tiny", [*TOY_OVERRIDES, *TOY_SIZES[method]]).model_dump(mode="json")
-    overrides = ["decoding.min_new_tokens=0", "decoding.max_new_tokens=20", *sized(method, preset, toy)]
-    for name, stage in resolve(method, preset, ()).named_stages().items():
-        if stage.epochs:
-            short = ("epochs=2", "batch_size=4", "optimizer.warmup_steps=1")
-            overrides += [f"stages.{name}.{option}" for option in short]
-    return overrides
-
-
-def sized(method: str, preset: str, toy: Mapping[str, Any]) -> list[str]:
-    """Overrides that give a preset the encoders, language model and tokenizer of another configuration."""
-    whole = resolve(method, preset, ()).model_dump(mode="json")
-    overrides = [f"data.{name}={json.dumps(toy['data'][name])}" for name in ("tokenizer", "image_size", "max_tokens")]
-    overrides += ["model.prompt_format=plain"] if "prompt_format" in whole["model"] else []
-    if method == "generator":
-        overrides += ["model.path=null", "model.dtype=float32", f"model.scratch={json.dumps(toy['model']['scratch'])}"]
-    if toy["data"]["ct"]["size"]:
-        overrides.append(f"data.ct.size={json.dumps(toy['data']['ct']['size'])}")
-    for part in sorted({"vision_encoder", "text_encoder", "language_model"} & set(whole["model"])):
-        adapters = {"lora": whole["model"][part]["lora"]} if "lora" in whole["model"][part] else {}
-        overrides.append(f"model.{part}={json.dumps({**toy['model'][part], **adapters})}")
-    if method == "diffvp":
-        # Of so few phantom scans none may be normal, and an E that was hardly trained names nothing.
-        encoder = json.dumps(toy["model"]["vision_encoder"])
-        overrides += [
-            "model.pool.contamination=1.0",
-            "model.diagnosis.prior=0.001",
-            f"model.diagnosis.encoder={encoder}",
-        ]
-    return overrides
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("method", "preset"), PUBLISHED)
-def test_published_presets_have_the_same_inputs_and_losses_that_move_them(
-    method: str, preset: str, toy_dataset: Dataset, toy_ct_dataset: Dataset, tmp_path: Path
-) -> None:
-    data = (toy_ct_dataset if method == "diffvp" else toy_dataset).path
-    folder = train(method, data, tmp_path / "run", preset=preset, overrides=shrunken(method, preset))
-    result = probe(restore(folder), data, drafts=False)
-    assert {one.name for one in result.inputs} == {*FLOORS[method], *exempt(method, SHORT.get(method, {}))}
-    assert all(one.spread is not None for one in result.inputs)
-    stages = resolve(method, preset, ()).named_stages()
-    declared = {
-        f"{name}.{loss}"
-        for name, stage in stages.items()
-        for loss, weight in stage.losses.items()
-        if stage.epochs and stage.trained and weight
-    }
-    assert {f"{one.stage}.{one.name}" for one in result.losses} == declared
-    unmoved = {f"{one.stage}.{one.name}" for one in result.losses if one.moved < MOVED and not one.decoder}
-    assert unmoved == set(UNMOVED.get(method, {})), result.table()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", FLOORS_OF_SMALL)
-def test_every_part_of_a_methods_small_preset_acts(method: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    """Options and losses of ``small``, with the encoder, the language model and the rates of ``tiny``.
-
-    A stage of images that ``tiny`` passes over gets the rate of its stage ``encoder``: at 2e-3 four passes made an
-    encoder that knows phantoms forget them (share of its tokens' power between scans .56 before, .05 after).
-    """
-    tiny = resolve(method, "tiny", ()).model_dump(mode="json")
-    overrides = [*sized(method, "small", tiny), *shortened(method, "small", EPOCHS_OF_SMALL)]
-    for name in resolve(method, "small", ()).named_stages():
-        stage = tiny["stages"].get(name, tiny["stages"]["report"])
-        stage = stage if stage["epochs"] else tiny["stages"]["encoder"]
-        overrides.append(f"stages.{name}.batch_size={stage['batch_size']}")
-        overrides += [f"stages.{name}.optimizer.{key}={json.dumps(value)}" for key, value in stage["optimizer"].items()]
-    data: Dataset = request.getfixturevalue("scans" if method == "diffvp" else "phantoms")
-    folder = train(method, data.path, tmp_path / "run", preset="small", overrides=overrides)
-    result = probe(restore(folder), data.path, drafts=False)
-    silent = exempt(method, SHORT_OF_SMALL.get(method, {}))
-    assert not departures(result, FLOORS_OF_SMALL[method], silent), result.table()

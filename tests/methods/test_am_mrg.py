@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from radweave.core.batch import VisionFeatures
 from radweave.core.errors import InputError
+from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
 from radweave.data.loader import Example, collate
+from radweave.engine.prepare import prepare
 from radweave.engine.restore import Run, restore
 from radweave.engine.train import train
 from radweave.inference.predictor import Predictor
@@ -37,6 +40,7 @@ from radweave.methods.am_mrg.report_bank import ReportDrawConfig, build_report_b
 from radweave.methods.model import TrainingView
 from radweave.methods.stage import apply_finetune
 from radweave.nn import hopfield
+from radweave.nn.cam import cell_means
 from radweave.nn.connector import ViewTokens
 from radweave.nn.hopfield import AttentionRuleConfig, Patterns
 from radweave.nn.memory.bank import Bank, load_bank, patient_code
@@ -319,6 +323,27 @@ def test_the_figure_of_regions_shows_the_strongest_of_each_study() -> None:
     shown = [(name, [(row["study_id"], row["activation"]) for row in best[name]]) for name in best]
     assert shown == [("Effusion", [("b", 1.0), ("c", 0.8)]), ("Fracture", [("b", 1.0), ("c", 1.0)])]
     assert [len(regions) for regions in program.strongest(rows, regions=4, classes=8).values()] == [3, 3, 1]
+
+
+def test_the_figure_shows_the_maps_that_regions_were_mined_from(run: Run, toy_dataset: Dataset) -> None:
+    """The mean of a region's cell on the map is the activation that the bank has of it."""
+    program = bench_program("am_mrg_regions")
+    data = run.experiment.data
+    cache = build_cache(toy_dataset, size=data.image_size)
+    prepared = prepare(toy_dataset, "train", run.experiment, run.tokenizer, cache, need_text=True)
+    examples = {example.study_id: example for example in prepared.examples}
+    rows = load_bank(run.folder / "memories" / am_mrg.REGIONS).rows[:8]
+    assert rows
+    cell = run.model.sources.regions.cell
+    for row in rows:
+        disease = list(run.card.classes).index(row["disease"])
+        heat = program.activation_map(run.model, examples[row["study_id"]], disease, row["view"])
+        line, column = row["cell"]
+        mean = cell_means(torch.from_numpy(heat)[None], data.image_size, cell)[0, line, column]
+        assert float(mean) == pytest.approx(row["activation"], abs=2e-4)
+        picture = program.coloured(Image.new("RGB", (64, 64)), heat)
+        assert picture.size == (64, 64)
+        assert picture.getextrema() != ((0, 0), (0, 0), (0, 0)), "the strongest place has a colour"
 
 
 def test_reports_are_drawn_in_proportion_to_the_classes() -> None:

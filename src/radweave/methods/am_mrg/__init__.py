@@ -95,7 +95,7 @@ def small() -> AmMrgExperiment:
         data=SMALL_XRAY,
         model=AmMrgModelConfig(
             vision_encoder=ViTConfig(hidden_size=384, num_layers=12, num_heads=6),
-            query_former=QueryFormerConfig(dim=384, num_layers=3, num_heads=6),
+            query_former=QueryFormerConfig(dim=384, num_layers=3, num_heads=6, dropout=0.0),
             word_head=LinearWordHeadConfig(),
             text_encoder=LsaTextEncoderConfig(width=256, num_buckets=16384),
             visual_memory=VisualMemoryConfig(num_heads=4, head_dim=64, norm="studies"),
