@@ -129,7 +129,7 @@ GUARDS: dict[Kind, dict[str, dict[str, Floors]]] = {
             "image": Floors(0.0029, 0.0056),
             "diagnosis": Floors(0.0054, 0.012),
         },
-        "generator": {"image": Floors(0.04, 0.04, FEW, seen=True)},
+        "generator": {"image": Floors(0.019, 0.019, FEW, seen=True)},
         "vdgen": {"image": Floors(0.004, 0.004)},
         "weave": {"image": Floors(0.027, 0.035), "findings": Floors(0.005, 0.015)},
     },
