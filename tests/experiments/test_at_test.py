@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from PIL import Image
 from torch import nn
 
 from radweave.core.errors import InputError
@@ -173,6 +174,10 @@ def test_importance_without_delta_uses_the_same_references(
     curve = figure.curve(rows)
     assert sum(curve) == pytest.approx(1, abs=1e-3)
     assert curve == sorted(curve, reverse=True)
+    named = {"with": [{"top_8": 1.0, "curve": curve}] * 2, "without": [{"top_8": 1.0, "curve": curve}]}
+    figure.draw(named, tmp_path / "importance.png")
+    with Image.open(tmp_path / "importance.png") as picture:
+        assert len(picture.convert("RGB").getcolors(1 << 20) or ()) > 3
     own = [row for _, row in read_jsonl(out / "runs/ours/seed-0/predictions.jsonl")]
     assert rows.flatten().tolist() == pytest.approx(
         [value for row in own for value in row["evidence"]["token_importance"]], rel=1e-3

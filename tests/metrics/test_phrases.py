@@ -142,6 +142,7 @@ def test_findings_stand_beneath_each_text(tmp_path: Path) -> None:
     ]
     run_compare(replace(request, ontology="none", out=tmp_path / "none"))
     none = (tmp_path / "none/phrases.html").read_text()
+    assert "images of studies" not in none
     assert "<ul" not in none
     assert "Beneath each text" in page
     assert "Beneath each text" not in none
@@ -173,6 +174,8 @@ def test_images_of_the_studies_stand_on_the_page(toy_dataset: Dataset, tmp_path:
     pixels = read_radiograph(toy_dataset.image_path(first.images[0].path)).pixels
     np.testing.assert_array_equal(shown[0][1], to_square(pixels, SHOWN_PX))
     assert page.count("cannot be read") == 1
+    assert page.count("The data set has no image of this study.") == 1
+    assert "This page holds images of studies" in page
     for row in rows:
         row["study_id"] = "of elsewhere " + row["study_id"]
     for path in runs:

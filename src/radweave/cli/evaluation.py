@@ -142,7 +142,8 @@ def compare(
         int, typer.Option(help="Also write phrases.html: so many studies with matched phrases marked.", min=0, max=1000)
     ] = 0,
     images: Annotated[
-        Path | None, typer.Option(help="Dataset folder; its images of the studies stand in phrases.html.")
+        Path | None,
+        typer.Option(help="Dataset folder; its images of the studies, which are patients', stand in phrases.html."),
     ] = None,
     as_json: AsJson = False,
     out: Annotated[Path | None, typer.Option(help="Folder for comparison.json, tables.md and tables.tex.")] = None,

@@ -385,7 +385,7 @@ def run_compare(request: CompareRequest) -> int:
         raise InputError("phrases are a page of single runs in the output folder", field="phrases", expected="--out")
     if request.images is not None and not request.phrases:
         raise InputError("images stand on the page of phrases", field="--images", expected="--phrases")
-    images = None if request.images is None else Dataset.open(request.images)
+    images = None if request.images is None else _images_of(request.images, request)
     named, request, models = request.scores, request.with_suite(), request.models()
     record = _over_seeds(request, models) if request.seeds else _over_studies(request, models)
     tables = comparison_tables(record)
@@ -405,6 +405,15 @@ def run_compare(request: CompareRequest) -> int:
         if not request.show_all:
             print(MORE)
     return _say_unmet(named, request, record["unavailable"])
+
+
+def _images_of(path: Path, request: CompareRequest) -> Dataset:
+    """The data set at ``path``, refused before anything is scored if it has none of the compared studies."""
+    dataset = Dataset.open(path)
+    compared = {pair.study_id for pair in read_pairs(request.runs[0], fields=request.fields).pairs}
+    if not any(study.study_id in compared for study in dataset.studies()):
+        raise InputError("the data set has none of the compared studies", file=path, field="--images")
+    return dataset
 
 
 def _labeler_of(request: CompareRequest, pairs: Sequence[Pair]) -> Labeler | None:

@@ -35,6 +35,7 @@ SHORTEST = 3
 SHOWN_PX = 320
 """Side of an image on the page."""
 _WINDOW = CtPreprocessing(window_hu=(-1000, 200))
+"""Of scans: from air to soft tissue."""
 _WORD = re.compile(r"\w+(?:['-]\w+)*")
 _SENTENCE_END = re.compile(r"[.!?]")
 Mark = TypeVar("Mark")
@@ -255,9 +256,6 @@ def phrases_page(
         studies: at most so many studies.
         labeler: reads the findings beneath each text; None leaves them out.
         images: data set whose images of the studies are shown.
-
-    Raises:
-        InputError: if the data set has none of the studies.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -265,8 +263,6 @@ def phrases_page(
     chosen = [first[number * len(first) // min(studies, len(first))] for number in range(min(studies, len(first)))]
     drafts = {name: {pair.study_id: pair.hyp for pair in pairs} for name, pairs in systems.items()}
     pictures = {} if images is None else study_pictures(images, {pair.study_id for pair in chosen})
-    if images is not None and not pictures:
-        raise InputError("the data set has none of the compared studies", file=images.path, field="--images")
     shown = []
     for pair in chosen:
         matched = {
@@ -285,5 +281,6 @@ def phrases_page(
         loader=PackageLoader("radweave", "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     return environment.get_template("phrases.html.j2").render(
-        studies=shown, number=len(first), shortest=SHORTEST, labelled=labeler is not None, notice=RESEARCH_ONLY
-    )
+        studies=shown, number=len(first), shortest=SHORTEST, labelled=labeler is not None,
+        with_images=images is not None, notice=RESEARCH_ONLY,
+    )  # fmt: skip
