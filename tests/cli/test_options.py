@@ -50,13 +50,13 @@ REQUESTS: dict[str, tuple[str, str, Any]] = {
         "radweave.metrics.commands.run_compare",
         "a b --protocol ws --ontology ct18 --weights w --weights radgraph=g --floors --seeds --no-meteor "
         "--score CRG --cache c --resamples 7 --seed 3 --judge http://x --judge-model m --allow-remote --judge-limit 5 "
-        "--both-orders --phrases 3 "
+        "--both-orders --phrases 3 --images d "
         "--json --out o --overwrite --study i --hyp h --ref r --suite rexrank --all",
         CompareRequest(
             runs=(P("a"), P("b")), protocol="ws", ontology="ct18", weights=P("w"), folders={"radgraph": P("g")},
             fields=Fields("i", "h", "r"), suite="rexrank", show_all=True, floors=True, scores=("CRG",), cache=P("c"),
             seeds=True, meteor=False, resamples=7, seed=3, judge="http://x", judge_model="m", allow_remote=True,
-            judge_limit=5, both_orders=True, phrases=3, as_json=True, out=P("o"), overwrite=True,
+            judge_limit=5, both_orders=True, phrases=3, images=P("d"), as_json=True, out=P("o"), overwrite=True,
         ),
     ),
     "submission": (

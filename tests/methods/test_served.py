@@ -191,7 +191,8 @@ def test_an_endpoint_that_refuses_or_is_gone_ends_the_job(toy_dataset: Dataset, 
         run = served_run(toy_dataset, tmp_path / "run", server.url, *short)
         with pytest.raises(UnusableModelError, match="no answer for 3 studies in a row"):
             drafted(run, toy_dataset, tmp_path / "out.jsonl")
-        assert len(server.requests) == 3
+        # Its worker may have opened the next question before the third failure was read.
+        assert 3 <= len(server.requests) <= 4
     assert not (tmp_path / "out.jsonl").exists()
     with serving(lambda *_: (404, {}, b"no model toy")) as strict:
         run = served_run(toy_dataset, tmp_path / "strict", strict.url)
