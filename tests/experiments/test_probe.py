@@ -343,6 +343,53 @@ def test_costs_are_those_of_the_exchanged_input(toy_run: Path, toy_dataset: Data
     assert not result.inputs[0].covered
 
 
+def test_a_source_is_exchanged_before_it_reads_the_image(toy_dataset: Dataset, tmp_path: Path) -> None:
+    overrides = [*TOY_OVERRIDES, *TOY_SIZES["diffrgennet"], "stages.report.epochs=1"]
+    run = restore(train("diffrgennet", toy_dataset.path, tmp_path / "run", overrides=overrides))
+    model = run.model
+    batches: list[Any] = []
+    real = module.encoded_batches
+
+    def kept(*given: Any) -> Iterator[Any]:
+        batches.extend(real(*given))
+        yield from batches
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "encoded_batches", kept)
+        result = probe(run, toy_dataset.path)
+    assert [one.title for one in result.sources] == ["cases -> similar", "changes -> difference"]
+    changes = result.sources[1]
+    assert changes.drafts is not None
+    assert changes.spread is not None
+    assert f"| {changes.title} | " in result.table()
+
+    def nats(change: Any = None, reader: Any = None) -> Any:
+        def source(name: str, slot: Slot) -> Slot:
+            return change(*slot) if change is not None and name == "changes" else slot
+
+        with torch.no_grad(), model.reading_by(reader, source):
+            return torch.cat([model.report_nats(batch) for batch in batches])
+
+    def rolled(tokens: Tensor, mask: Tensor) -> Slot:
+        return tokens.roll(1, 0), mask.roll(1, 0)
+
+    only = Alone("difference")
+    by_hand = {
+        "another": nats(rolled) - nats(),
+        "none": nats(lambda tokens, mask: (0 * tokens, mask)) - nats(),
+        "alone": nats(rolled, only) - nats(None, only),
+    }
+    assert changes.costs["another"].mean == pytest.approx(float(by_hand["another"].mean()), abs=1e-6)
+    assert changes.costs["none"].mean == pytest.approx(float(by_hand["none"].mean()), abs=1e-6)
+    assert changes.alone.mean == pytest.approx(float(by_hand["alone"].mean()), abs=1e-6)
+    assert changes.alone.mean, "an untrained one is read too"
+    text = write_page(result, tmp_path / "page").read_text()
+    assert "changes -&gt; difference" in text
+    assert "A row with an arrow is the source of an input" in text
+    silent = replace(result, sources=(replace(changes, alone=MUTE, costs=dict.fromkeys(EXCHANGES, MUTE)),))
+    assert "source changes -> difference" in silent.silent
+
+
 def test_an_input_that_is_multiplied_by_nothing_is_found(
     toy_run: Path, toy_dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:

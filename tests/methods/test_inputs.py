@@ -49,6 +49,42 @@ def test_absent_inputs_are_those_without_a_token(method: str, overrides: tuple[s
     assert {name for name, tokens in read.items() if not tokens} == set(model.absent_inputs) == expected
 
 
+@pytest.mark.parametrize("method", ["dast", "diffrgennet"])
+def test_every_source_is_read_once_and_changes_its_input_alone(method: str) -> None:
+    """With zeros in place of a source its input differs; images and texts of the study stay as they are."""
+    context = toy_context(method)
+    model = resolve(method, "tiny", [*TOY_OVERRIDES, *TOY_SIZES[method]]).model.build(context)
+    examples = [example(context, number) for number in range(6)]
+    batch = batch_of(context, *examples)
+    with_memory(model, context, examples).eval()
+
+    def slots_read(zeroed: str) -> tuple[dict[str, Slot], list[str]]:
+        read: dict[str, Slot] = {}
+        sources: list[str] = []
+
+        def record(name: str, slot: Slot) -> Slot:
+            read[name] = slot
+            return slot
+
+        def source(name: str, slot: Slot) -> Slot:
+            sources.append(name)
+            return (torch.zeros_like(slot[0]), slot[1]) if name == zeroed else slot
+
+        with torch.no_grad(), model.reading_by(record, source):
+            model.report_nats(batch)
+        return read, sources
+
+    own, sources = slots_read("")
+    assert sorted(sources) == sorted(model.input_sources)
+    assert model.reader is model.source_reader is None
+    for name, declared in model.input_sources.items():
+        other, _ = slots_read(name)
+        assert not torch.allclose(own[declared.of][0], other[declared.of][0])
+        untouched = set(own) - {declared.of, "diseases"}  # heads of diseases read the similar cases too
+        assert untouched
+        assert all(torch.equal(own[one][0], other[one][0]) for one in untouched)
+
+
 def test_diffvp_without_difference_and_diagnosis_reads_the_image_alone() -> None:
     overrides = [*TOY_OVERRIDES, *TOY_SIZES["diffvp"], "model.difference=none", "model.diagnosis=none"]
     model = resolve("diffvp", "tiny", overrides).model.build(replace(toy_context("diffvp"), volume_size=(8, 16, 16)))

@@ -3,8 +3,9 @@
 A part that can be exchanged between studies at no cost carries nothing of the study. For every declared input of the
 decoder (``ReportModel.inputs``) the reference reports are scored after the study's own, after another study's, without
 it, after the batch's mean, and after this input alone; drafts are written after the study's own and after another
-study's. For every loss of every stage one step is made on it alone, and the change of what the decoder reads is
-measured.
+study's. An input that has read the image may owe the image what its exchange costs: the features that it is made of
+(``ReportModel.input_sources``) are exchanged before they read the image. For every loss of every stage one step is made on it
+alone, and the change of what the decoder reads is measured.
 
     result = probe(restore(Path("runs/dast")), Path("data/iu"))
     print(result.table())
@@ -42,6 +43,7 @@ from radweave.labels import LABELER_OF, get_labeler
 from radweave.methods.model import (
     DecoderInput,
     InputReader,
+    InputSource,
     ReportModel,
     Term,
     Writes,
@@ -72,7 +74,7 @@ STEP = 0.01
 BATCH = 16
 STEP_STUDIES = 32
 """Studies on which a step on a loss is made and measured."""
-IMPLEMENTATION = 2
+IMPLEMENTATION = 3
 """Number of the way of probing; probes of another one are made again."""
 
 
@@ -98,13 +100,16 @@ def exchanged(slot: Slot, how: Exchange) -> Slot:
 
 @dataclass(frozen=True, slots=True)
 class Exchanging:
-    """Reader that exchanges one input."""
+    """Reader that exchanges one input, or one source: in place of none of it stand zeros, which read the image too."""
 
     name: str
     how: Exchange
+    source: bool = False
 
     def __call__(self, name: str, slot: Slot) -> Slot:
-        return exchanged(slot, self.how) if name == self.name else slot
+        if name != self.name:
+            return slot
+        return (torch.zeros_like(slot[0]), slot[1]) if self.source and self.how == "none" else exchanged(slot, self.how)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +217,8 @@ class Drafts:
 
 @dataclass(frozen=True, slots=True)
 class InputResult:
-    """An input of the decoder. ``costs`` are nats per token, exchanged less own; drafts are after another study's.
+    """An input of the decoder, or the source of the input ``of``. ``costs`` are nats per token, exchanged less own;
+    drafts are after another study's.
 
     ``alone`` is the cost of another study's where all other inputs are withheld: what the decoder reads in the input,
     though others may say it too. ``covered_by`` and ``because`` are what the method declares of that.
@@ -227,6 +233,12 @@ class InputResult:
     drafts: Drafts | None
     covered_by: tuple[str, ...] = ()
     because: str = ""
+    of: str = ""
+
+    @property
+    def title(self) -> str:
+        """Name in a table: ``changes -> difference`` of a source."""
+        return f"{self.name} -> {self.of}" if self.of else self.name
 
     @property
     def carries(self) -> bool:
@@ -299,11 +311,21 @@ class Probe:
     seconds: float
     weights: str
     data: str
+    sources: tuple[InputResult, ...] = ()
+
+    @property
+    def exchanged(self) -> tuple[InputResult, ...]:
+        """Inputs, then sources."""
+        return self.inputs + self.sources
 
     @property
     def silent(self) -> list[str]:
         """Parts that do not act, alone or beside the others, and do not declare why."""
-        quiet = [f"input {one.name}" for one in self.inputs if not (one.silent or one.carries or one.covered)]
+        quiet = [
+            f"{'source' if one.of else 'input'} {one.title}"
+            for one in self.exchanged
+            if not (one.silent or one.carries or one.covered)
+        ]
         return quiet + [f"loss {one.stage}.{one.name}" for one in self.losses if not one.silent and not one.acts]
 
     def to_json(self) -> dict[str, Any]:
@@ -318,22 +340,22 @@ class Probe:
             return [value(one) for one in item] if isinstance(item, tuple) else item
 
         own = {"floor": FLOOR, "moved": MOVED, "heard": HEARD, "step": STEP, "silent": self.silent}
-        own["covered"] = [f"input {one.name}" for one in self.inputs if one.covered]
+        own["covered"] = [f"{'source' if one.of else 'input'} {one.title}" for one in self.exchanged if one.covered]
         return {**value(self), **own, "implementation": IMPLEMENTATION, "note": RESEARCH_ONLY}
 
     def table(self) -> str:
-        """Two tables in Markdown: a row per input, and a row per loss."""
+        """Two tables in Markdown: a row per input and source, and a row per loss."""
         lines = [
             "| input | spread | another study's, nats/token [95 %] | alone | carries | none | mean "
             "| drafts changed [95 %] | F1 after | CIDEr after |",
             "|---|---|---|---|---|---|---|---|---|---|",
         ]
-        for one in self.inputs:
+        for one in self.exchanged:
             spread = "" if one.spread is None else f"{one.spread:.3f}"
             drafts = " |  | " if one.drafts is None else " | ".join(one.drafts.cells())
             another, none, mean = (one.costs[how] for how in EXCHANGES)
             costs = f"{another} | {one.alone.mean:+.4f} | {one.verdict} | {none.mean:+.4f} | {mean.mean:+.4f}"
-            lines.append(f"| {one.name} | {spread} | {costs} | {drafts} |")
+            lines.append(f"| {one.title} | {spread} | {costs} | {drafts} |")
         lines += [
             "",
             "| stage | loss | share of the gradient | decoder's input moves by | report, nats/token | acts |",
@@ -353,7 +375,7 @@ def write_page(result: Probe, out: Path, *, overwrite: bool = False) -> Path:
     environment = Environment(
         loader=PackageLoader("radweave", "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    widest = max([FLOOR, *(abs(cost.high or cost.mean) for one in result.inputs for cost in one.costs.values())])
+    widest = max([FLOOR, *(abs(cost.high or cost.mean) for one in result.exchanged for cost in one.costs.values())])
     values = {"probe": result, "notice": RESEARCH_ONLY, "widest": widest, "exchanges": EXCHANGES, "floor": FLOOR}
     page = environment.get_template("probe.html.j2").render(values, moved=MOVED, heard=HEARD, step=STEP)
     with write_folder(out, overwrite=overwrite) as partial:
@@ -403,7 +425,7 @@ def probe(
     if len(examples) < 2:
         raise InputError("fewer than two studies have a report", file=data, field=f"split {split}", got=len(examples))
     started = time.perf_counter()
-    total = 2 + (len(EXCHANGES) + 1 + drafts) * len(_present(run.model))
+    total = 2 + (len(EXCHANGES) + 1 + drafts) * (len(_present(run.model)) + len(_sources(run.model)))
     done = 0
 
     def step() -> None:
@@ -414,14 +436,14 @@ def probe(
 
     with torch.inference_mode():
         batches = list(encoded_batches(run.model, examples, int(run.tokenizer.pad_token_id)))
-        inputs, nats, own = _inputs(run, batches, examples, drafts=drafts, step=step)
+        inputs, sources, nats, own = _inputs(run, batches, examples, drafts=drafts, step=step)
     losses = _losses(run, examples)
     step()
     return Probe(
         method=run.card.method, split=split, studies=len(examples), nats=float(nats.mean()),
         f1=None if own is None else own.f1, cider=None if own is None else own.cider,
         inputs=tuple(inputs), losses=tuple(losses), seconds=time.perf_counter() - started,
-        weights=run.card.files["weights.safetensors"], data=dataset.fingerprint(),
+        weights=run.card.files["weights.safetensors"], data=dataset.fingerprint(), sources=tuple(sources),
     )  # fmt: skip
 
 
@@ -441,49 +463,75 @@ def _present(model: ReportModel) -> dict[str, DecoderInput]:
     return {name: declared for name, declared in model.inputs.items() if name not in model.absent_inputs}
 
 
+def _sources(model: ReportModel) -> dict[str, InputSource]:
+    """The sources of these inputs."""
+    return {name: declared for name, declared in model.input_sources.items() if declared.of not in model.absent_inputs}
+
+
 def _inputs(
     run: Run, batches: Sequence[Batch], examples: Sequence[Example], *, drafts: bool, step: Callable[[], None]
-) -> tuple[list[InputResult], Floats, _Scored | None]:
-    """Results of every input; nats per token of each study, and its own drafts."""
+) -> tuple[list[InputResult], list[InputResult], Floats, _Scored | None]:
+    """Results of every input and of every source; nats per token of each study, and its own drafts."""
     model = run.model
     clusters = cluster_index([example.patient_id for example in examples])
-    spreads = {name: Spread() for name in _present(model)}
+    inputs, sources = _present(model), _sources(model)
+    spreads, source_spreads = ({name: Spread() for name in known} for known in (inputs, sources))
     own_nats = []
     for batch in batches:
-        with model.reading_by(recording := Recording()):
+        with model.reading_by(read := Recording(), made_of := Recording()):
             own_nats.append(model.report_nats(batch))
-        for name in spreads.keys() & recording.slots.keys():  # no study of a batch may have a prior
-            spreads[name].add(recording.slots[name])
+        for known, recording in ((spreads, read), (source_spreads, made_of)):
+            for name in known.keys() & recording.slots.keys():  # no study of a batch may have a prior
+                known[name].add(recording.slots[name])
     nats = torch.cat(own_nats).double().cpu().numpy()
     scored = _Scored.of(run, examples, _texts(run, batches)) if drafts else None
     step()
-    results = []
-    for name, declared in _present(model).items():
+
+    def exchanges(name: str, of: str = "") -> dict[str, Any]:
+        """Costs, the cost alone and drafts of an input, or of a source of the input ``of``."""
+
+        def readers(how: Exchange) -> tuple[InputReader | None, InputReader | None]:
+            reader = Exchanging(name, how, source=bool(of))
+            return (None, reader) if of else (reader, None)
+
         costs: dict[Exchange, Cost] = {}
         for how in EXCHANGES:
-            costs[how] = Cost.of(mean_statistic(_nats(model, batches, Exchanging(name, how)) - nats), clusters)
+            costs[how] = Cost.of(mean_statistic(_nats(model, batches, *readers(how)) - nats), clusters)
             step()
-        others = _nats(model, batches, Alone(name, another=True)) - _nats(model, batches, Alone(name))
-        alone = Cost.of(mean_statistic(others), clusters)
+        others = (Alone(of), Exchanging(name, "another")) if of else (Alone(name, another=True), None)
+        apart = _nats(model, batches, *others) - _nats(model, batches, Alone(of or name))
         step()
         written = None
         if scored is not None:
-            with model.reading_by(Exchanging(name, "another")):
+            with model.reading_by(*readers("another")):
                 texts = _texts(run, batches)
             written = scored.compared(_Scored.of(run, examples, texts), clusters)
             step()
-        result = InputResult(
-            name=name, part=declared.part, silent=declared.silent, spread=spreads[name].share, costs=costs,
-            alone=alone, drafts=written, because=declared.because,
-            covered_by=tuple(other for other in declared.covered_by if other in spreads),
-        )  # fmt: skip
-        results.append(result)
-    return results, nats, scored
+        return {"costs": costs, "alone": Cost.of(mean_statistic(apart), clusters), "drafts": written}
+
+    results = [
+        InputResult(
+            name=name, part=declared.part, silent=declared.silent, spread=spreads[name].share,
+            because=declared.because, covered_by=tuple(other for other in declared.covered_by if other in inputs),
+            **exchanges(name),
+        )
+        for name, declared in inputs.items()
+    ]  # fmt: skip
+    of_sources = [
+        InputResult(
+            name=name, part=declared.part, silent="", spread=source_spreads[name].share, of=declared.of,
+            **exchanges(name, declared.of),
+        )
+        for name, declared in sources.items()
+    ]  # fmt: skip
+    return results, of_sources, nats, scored
 
 
-def _nats(model: ReportModel, batches: Sequence[Batch], reader: InputReader) -> Floats:
-    """Nats per token of each study's report, its inputs read by ``reader``."""
-    with model.reading_by(reader):
+def _nats(
+    model: ReportModel, batches: Sequence[Batch], reader: InputReader | None, sources: InputReader | None = None
+) -> Floats:
+    """Nats per token of each study's report, its inputs read by ``reader``, and their sources by ``sources``."""
+    with model.reading_by(reader, sources):
         return torch.cat([model.report_nats(batch) for batch in batches]).double().cpu().numpy()
 
 

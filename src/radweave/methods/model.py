@@ -89,8 +89,19 @@ class DecoderInput:
     because: str = field(default="", kw_only=True)
 
 
+@dataclass(frozen=True, slots=True)
+class InputSource:
+    """Features that become the input ``of`` of the decoder, before they read the image.
+
+    An input that has read the image may owe the image what its exchange costs; that of its source is its own.
+    """
+
+    part: str
+    of: str
+
+
 InputReader = Callable[[str, Slot], Slot]
-"""Input of the decoder by name, to what the decoder gets in its place: withheld in training, exchanged by a probe."""
+"""Input of the decoder, or source, by name, to what stands in its place: withheld in training, exchanged by a probe."""
 
 
 class Withheld:
@@ -161,8 +172,12 @@ class ReportModel(nn.Module, ABC):
     """The losses by name, in the order in which they are computed."""
     inputs: Mapping[str, DecoderInput] = {}
     """Inputs of the decoder by name, in the order of the prompt: what every report is written after."""
+    input_sources: Mapping[str, InputSource] = {}
+    """Sources of inputs that read the image, by name."""
     reader: InputReader | None = None
     """Stands between the inputs and the decoder while it is set (``reading_by``)."""
+    source_reader: InputReader | None = None
+    """Stands between the sources and the image that they read."""
 
     def __new__(cls, *args: object, **parts: object) -> Self:
         # A dataclass sets its fields in ``__init__``; torch wants to be ready before the first part is set.
@@ -203,13 +218,14 @@ class ReportModel(nn.Module, ABC):
         raise InputError("the method has no decoder that writes after named inputs", field="method")
 
     @contextmanager
-    def reading_by(self, reader: InputReader | None) -> Iterator[None]:
-        """Let a reader stand between the inputs and the decoder within the block."""
-        before, self.reader = self.reader, reader
+    def reading_by(self, reader: InputReader | None, sources: InputReader | None = None) -> Iterator[None]:
+        """Let a reader stand between the inputs and the decoder within the block, and another behind the sources."""
+        before = self.reader, self.source_reader
+        self.reader, self.source_reader = reader, sources
         try:
             yield
         finally:
-            self.reader = before
+            self.reader, self.source_reader = before
 
     def build_memories(self, stage: str, training: TrainingView) -> dict[str, Bank]:
         """The banks that are made before a stage, by name, from the training split alone; none unless a method says."""
@@ -431,6 +447,11 @@ class ForwardPass(Generic[ModelT]):
         """An input of the decoder as the decoder gets it: every input goes through here once."""
         assert name in self.model.inputs, f"the model does not declare its input {name}"
         return slot if self.model.reader is None else self.model.reader(name, slot)
+
+    def input_source(self, name: str, slot: Slot) -> Slot:
+        """A source of an input as the image is read by it: every source goes through here once."""
+        assert name in self.model.input_sources, f"the model does not declare its source {name}"
+        return slot if self.model.source_reader is None else self.model.source_reader(name, slot)
 
     def spliced(self, template: PromptTemplate, slots: Mapping[str, Slot]) -> Slot:
         """The prompt with these slots, after the context of each study: every method's prompts come from here."""

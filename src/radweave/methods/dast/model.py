@@ -32,6 +32,7 @@ from radweave.methods.model import (
     WORDS_TERM,
     DecoderInput,
     ForwardPass,
+    InputSource,
     ReportModel,
     StudySize,
     Term,
@@ -51,7 +52,7 @@ from radweave.nn.global_batch import symmetric_info_nce
 from radweave.nn.heads import NoWordHeadConfig, UncertainPolicy, WordHeadConfig, WordPart, binary_loss
 from radweave.nn.language_model import CausalLanguageModel, LanguageModelConfig
 from radweave.nn.memory.bank import Bank, BankLayout
-from radweave.nn.prompt import PromptFormat, PromptTemplate, Slot, nothing
+from radweave.nn.prompt import PromptFormat, PromptTemplate, Slot, all_there, nothing
 from radweave.nn.query_transformer import DiseaseReading, DiseaseTokens, DiseaseTokensConfig
 from radweave.nn.text_encoder import TextEncoderConfig, TextPart
 from radweave.nn.text_pretraining import (
@@ -149,7 +150,8 @@ class Forward(ForwardPass["DastModel"]):
 
     @cached_property
     def fused(self) -> Fused:
-        fused: Fused = self.model.fusion(self.reading.tokens, *self.patches)
+        tokens, _ = self.input_source("diseases", all_there(self.reading.tokens))
+        fused: Fused = self.model.fusion(tokens, *self.patches)
         return fused
 
     @cached_property
@@ -240,6 +242,7 @@ INPUTS = {
     "image": DecoderInput("projected patch tokens"),
     "fusion": DecoderInput("disease tokens fused with the image (DVAF)"),
 }
+SOURCES = {"diseases": InputSource("disease tokens T'", "fusion")}
 TERMS: Mapping[str, Term[Forward]] = {
     "words": WORDS_TERM,
     "disease": Term(("vision_encoder", "disease_tokens"), Forward.disease),
@@ -276,6 +279,7 @@ class DastModel(ReportModel):
     uncertain: UncertainPolicy
     terms = TERMS
     inputs = INPUTS
+    input_sources = SOURCES
 
     @property
     def absent_inputs(self) -> frozenset[str]:

@@ -56,6 +56,7 @@ from radweave.methods.model import (
     WORDS_TERM,
     DecoderInput,
     ForwardPass,
+    InputSource,
     ReportModel,
     StudySize,
     Term,
@@ -248,16 +249,18 @@ class Forward(ForwardPass["DiffRGenNetModel"]):
     def study(self) -> StudyFindings:
         model, image, cases = self.model, self.image, self.cases
         place = image.tokens, image.mask, image.views.grid
-        similar = model.aggregation.similar(model.cases.marked(cases.tokens, cases.is_prior), cases.present, *place)
         changes = model.difference.of(*self.compared)
+        marked, present = self.input_source("cases", (model.cases.marked(cases.tokens, cases.is_prior), cases.present))
+        similar, cases = model.aggregation.similar(marked, present, *place), replace(cases, present=present)
         marked = model.cases.marked(changes.tokens, changes.is_prior)
+        marked, present = self.input_source("changes", (marked, changes.present))
         return StudyFindings(
             image=image,
             recalled=self.recalled,
             cases=cases,
             similar=similar,
-            changes=changes,
-            difference=model.aggregation.difference(marked, changes.present, *place),
+            changes=replace(changes, present=present),
+            difference=model.aggregation.difference(marked, present, *place),
             apart=model.difference.apart(self.compared[0], self.compared[1].tokens),
             logits=model.diseases(image.mean, mean_of(similar.tokens, cases.present)),
             priors=priors_by_row(self.batch),
@@ -310,6 +313,10 @@ INPUTS = {
     ),
     "diseases": DecoderInput("states of the disease heads"),
 }
+SOURCES = {
+    "cases": InputSource("report features of similar studies E", "similar"),
+    "changes": InputSource("feature differences of image and cases (Eq. 1)", "difference"),
+}
 TERMS: Mapping[str, Term[Forward]] = {
     "words": WORDS_TERM,
     "matching": Term((*PASSES, "difference", "matching"), Forward.matching),
@@ -347,6 +354,7 @@ class DiffRGenNetModel(ReportModel):
     positions: Positions
     terms = TERMS
     inputs = INPUTS
+    input_sources = SOURCES
 
     @property
     def absent_inputs(self) -> frozenset[str]:
