@@ -109,6 +109,23 @@ def test_draws_and_other_data_are_not_tested_against_trainings(out: Path) -> Non
     assert "2 draws" in text
 
 
+def test_rows_are_probed_under_their_settings(out: Path, toy_ct_dataset: Dataset, tmp_path: Path) -> None:
+    runs = shutil.copytree(out / "runs", tmp_path / "runs")
+    request = AblationRequest(
+        "diffvp", toy_ct_dataset.path, "t", tmp_path / "out", seeds=1, overrides=OVERRIDES,
+        rows=("1", "Ours", "pairings"), runs=runs, probe=True,
+    )  # fmt: skip
+    probes = {row["label"]: row["probe"] for row in run_ablation(request, table=TABLE).record["rows"]}
+    assert {label: record["at_test"] for label, record in probes.items()} == {
+        "1": ["pool.size=1"],
+        "Ours": [],
+        "pairings": ["pairing_seed=0"],
+    }
+    assert probes["1"]["nats"] != probes["Ours"]["nats"], "another reference"
+    assert probes["pairings"]["nats"] == probes["Ours"]["nats"], "the run's own seed"
+    assert not (runs / "pairings" / "draw-1" / "probe").exists()
+
+
 def test_finished_runs_are_not_repeated_unless_settings_change(
     out: Path, toy_ct_dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -245,10 +245,10 @@ def test_a_method_without_a_decoder_is_probed_once_and_says_why_it_has_no_figure
     overrides = (*TOY_SIZES["kernels"], "data.max_tokens=40")
     task = Task("kernels", "kernels", "tiny", overrides, 0, str(toy_dataset.path), str(tmp_path / "run"), probe=True)
     run_task(task)
-    record = known_probe(task, toy_dataset)
+    record = known_probe(task)
     assert record is not None
     assert "no decoder" in record["refused"]
-    assert not lacks_probe(task, toy_dataset)
+    assert not lacks_probe(task)
 
 
 def test_earlier_sets_stay_on_the_first_page(finished: Finished, tmp_path: Path) -> None:
@@ -375,13 +375,13 @@ def test_the_same_runs_are_taken_over(finished: Finished, tmp_path: Path, toy_da
         assert (task.path / REUSED).is_file()
         source = tmp_path / "old" / "baseline" / task.path.name
         assert (task.path / "weights.safetensors").read_bytes() == (source / "weights.safetensors").read_bytes()
-        assert not lacks_probe(task, toy_dataset)
+        assert not lacks_probe(task)
     first = tasks[0].path / "probe" / "probe.json"
-    assert known_probe(tasks[0], toy_dataset) == read_json(first)
-    for name in ("weights", "data", "implementation"):
+    assert known_probe(tasks[0]) == read_json(first)
+    for name in ("weights", "data", "at_test", "implementation"):
         whole = read_json(first)
         write_json(first, {**whole, name: "another"})
-        assert lacks_probe(tasks[0], toy_dataset), f"a probe of another {name} is not the run's"
+        assert lacks_probe(tasks[0]), f"a probe of another {name} is not the run's"
         write_json(first, whole)
     assert take_over(tasks, toy_dataset, [tmp_path / "old"]).taken == 0
     assert result.sets["xray"].costs["baseline"].reused == 0

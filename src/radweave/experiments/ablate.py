@@ -66,7 +66,8 @@ class AblationRequest:
     names; none for all. ``runs`` is where run folders lie; tables of one method and data set may share it. With
     ``own_processes`` every run has a process of its own, also in sequence, so that its peak memory is its own. Without
     ``train`` only the table of what is finished is written. Finished runs under the folders ``reuse`` are taken over
-    by the rows of their configuration. With ``probe`` the first seed of every trained row is probed.
+    by the rows of their configuration. With ``probe`` the first seed is probed of every row that
+    trains, or changes settings at test time.
     """
 
     method: str
@@ -231,12 +232,14 @@ def _at_test(task: Task, row: Row, settings: Sequence[str]) -> Task:
     datasets = [setting.partition("=")[2] for setting in settings if setting.startswith("dataset=")]
     other_settings = tuple(setting for setting in settings if not setting.startswith("dataset="))
     test = str(Path(datasets[-1]).resolve()) if datasets else ""
-    return replace(task, folder=str(folder), run=str(run), at_test=other_settings, test_dataset=test, probe=False)
+    reported = replace(task, folder=str(folder), run=str(run), at_test=other_settings, test_dataset=test)
+    return replace(reported, probe=task.probe and bool(settings or row.draws))
 
 
 def _drawn(task: Task, number: int) -> Task:
     folder = Path(task.folder).parent / f"draw-{number}"
-    return replace(task, seed=number, folder=str(folder), at_test=(*task.at_test, f"pairing_seed={number}"))
+    at_test = (*task.at_test, f"pairing_seed={number}")
+    return replace(task, seed=number, folder=str(folder), at_test=at_test, probe=task.probe and number == 0)
 
 
 def lacks(row: Row, addressed: Sequence[str] = ()) -> str | None:
@@ -517,7 +520,7 @@ def _row(
         "skipped": row.skipped,
         "metrics": metrics,
         "honesty": _honesty(runs),
-        "probe": next((known_probe(task, plan.dataset) for task in row.tasks if task.probe), None),
+        "probe": next((known_probe(task) for task in row.tasks if task.probe), None),
         "train_s": [run["train_s"] for run in runs],
         "resumed": sum(run["resumed"] for run in runs),
         "generate_s": [run["generate_s"] for run in runs],
@@ -844,7 +847,7 @@ class _Campaign:
 
     def lacks(self, task: Task) -> bool:
         """True for a run without scores, or without the probe that it is to have."""
-        return _key(task) not in self.scores or lacks_probe(task, self.plan.dataset)
+        return _key(task) not in self.scores or lacks_probe(task)
 
     def _refuse_other_table(self) -> None:
         path = self.plan.request.out / "table.json"

@@ -4,8 +4,8 @@ A part that can be exchanged between studies at no cost carries nothing of the s
 decoder (``ReportModel.inputs``) the reference reports are scored after the study's own, after another study's, without
 it, after the batch's mean, and after this input alone; drafts are written after the study's own and after another
 study's. An input that has read the image may owe the image what its exchange costs: the features that it is made of
-(``ReportModel.input_sources``) are exchanged before they read the image. For every loss of every stage one step is made on it
-alone, and the change of what the decoder reads is measured.
+(``ReportModel.input_sources``) are exchanged before they read the image. For every loss of every stage one step is made
+on it alone, and the change of what the decoder reads is measured.
 
     result = probe(restore(Path("runs/dast")), Path("data/iu"))
     print(result.table())
@@ -38,7 +38,7 @@ from radweave.data.dataset import Dataset
 from radweave.data.loader import Example, collate
 from radweave.data.tokenizer import decode
 from radweave.engine.prepare import prepare
-from radweave.engine.restore import Run
+from radweave.engine.restore import Run, vary
 from radweave.labels import LABELER_OF, get_labeler
 from radweave.methods.model import (
     DecoderInput,
@@ -312,6 +312,7 @@ class Probe:
     weights: str
     data: str
     sources: tuple[InputResult, ...] = ()
+    at_test: tuple[str, ...] = ()
 
     @property
     def exchanged(self) -> tuple[InputResult, ...]:
@@ -395,16 +396,18 @@ def probe(
     split: Split = "test",
     studies: int = 100,
     drafts: bool = True,
+    at_test: Sequence[str] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> Probe:
     """Probe a run on at most so many studies of a split, drawn by the run's seed.
 
     Args:
-        run: a restored run; it is unchanged afterwards.
+        run: a restored run; it is unchanged afterwards, but for ``at_test``.
         data: the folder of a data set with reports.
         split: the split that is probed.
         studies: at most so many.
         drafts: write drafts as well.
+        at_test: settings of the run that are changed first (``radweave.engine.restore.vary``).
         progress: gets the number of finished steps, and of all.
 
     Raises:
@@ -418,6 +421,8 @@ def probe(
         )  # fmt: skip
     dataset = Dataset.open(data)
     experiment = run.experiment
+    if at_test:
+        vary(run, dataset, at_test)
     cache = build_cache(dataset, size=experiment.data.image_size, ct=experiment.data.ct)
     prepared = prepare(dataset, split, experiment, run.tokenizer, cache, need_text=True)
     order = np.random.default_rng(experiment.seed).permutation(len(prepared.examples))[:studies]
@@ -444,6 +449,7 @@ def probe(
         f1=None if own is None else own.f1, cider=None if own is None else own.cider,
         inputs=tuple(inputs), losses=tuple(losses), seconds=time.perf_counter() - started,
         weights=run.card.files["weights.safetensors"], data=dataset.fingerprint(), sources=tuple(sources),
+        at_test=tuple(at_test),
     )  # fmt: skip
 
 
