@@ -65,6 +65,7 @@ MEAN = "as printed a head on the mean of the latents makes them alike: spread .1
 LITTLE = "costs little beside the others after so short a training"
 FEW = "tells nothing of unseen studies after so short a training"
 PRINTED = "as printed nearly the same for all studies"
+SHORT = "costs nothing after so few passes, even on the studies of the training"
 GUARDS: dict[Kind, dict[str, dict[str, Floors]]] = {
     "tiny": {
         "baseline": {"image": Floors(0.04, 0.04)},
@@ -78,12 +79,15 @@ GUARDS: dict[Kind, dict[str, dict[str, Floors]]] = {
             "exemplar": Floors(0.015, 0.02, FEW, seen=True),
             "image": Floors(0.0055, 0.014),
             "fusion": Floors(None, 0.008, LITTLE),
+            "diseases -> fusion": Floors(None, 0.016, LITTLE),
         },
         "diffrgennet": {
             "image": Floors(0.009, 0.02),
             "similar": Floors(None, 0.026, LITTLE),
             "difference": Floors(None, 0.015),
             "diseases": Floors(None, 0.0045, LITTLE),
+            "cases -> similar": Floors(0.005, 0.015, FEW, seen=True),
+            "changes -> difference": Floors(None, 0.008, LITTLE),
         },
         "diffvp": {
             "difference": Floors(None, 0.018),
@@ -105,6 +109,7 @@ GUARDS: dict[Kind, dict[str, dict[str, Floors]]] = {
             "exemplar": Floors(0.003, 0.006, FEW, seen=True),
             "image": Floors(0.02, 0.03),
             "fusion": Floors(0.0025, 0.009),
+            "diseases -> fusion": Floors(0.0023, 0.015),
         },
         "diffvp": {
             "difference": Floors(None, 0.006),
@@ -126,12 +131,15 @@ GUARDS: dict[Kind, dict[str, dict[str, Floors]]] = {
             "exemplar": Floors(None, 0.006),
             "image": Floors(0.0065, 0.015),
             "fusion": Floors(0.012, 0.02, FEW, seen=True),
+            "diseases -> fusion": Floors(0.0027, 0.012),
         },
         "diffrgennet": {
             "image": Floors(0.0095, 0.022),
             "similar": Floors(None, 0.011, LITTLE),
             "difference": Floors(None, 0.004),
             "diseases": Floors(None, 0.0038, LITTLE),
+            "cases -> similar": Floors(None, None, SHORT),
+            "changes -> difference": Floors(None, 0.0026, LITTLE),
         },
         "diffvp": {
             "difference": Floors(0.002, 0.0038, FEW, seen=True),
@@ -154,12 +162,15 @@ GUARDS: dict[Kind, dict[str, dict[str, Floors]]] = {
             "exemplar": Floors(None, 0.005),
             "image": Floors(0.023, 0.037),
             "fusion": Floors(None, 0.002, LITTLE),
+            "diseases -> fusion": Floors(None, None, PRINTED),
         },
         "diffrgennet": {
             "image": Floors(0.017, 0.026),
             "similar": Floors(0.008, None),
             "difference": Floors(None, None, PRINTED),
             "diseases": Floors(0.0045, 0.01),
+            "cases -> similar": Floors(0.0065, None),
+            "changes -> difference": Floors(None, None, PRINTED),
         },
         "diffvp": {
             "difference": Floors(None, None, PRINTED),
@@ -171,8 +182,8 @@ GUARDS: dict[Kind, dict[str, dict[str, Floors]]] = {
         "weave": {"image": Floors(0.015, 0.018), "findings": Floors(0.0035, None)},
     },
 }
-"""Floors of every input of every method that has a decoder; ``alone`` is not asked of inputs that ``paper`` never
-shows alone in training and that cost something beside the others."""
+"""Floors of every input of every method that has a decoder, and of every source (``source -> input``); ``alone`` is not
+asked of inputs that ``paper`` never shows alone in training and that cost something beside the others."""
 
 
 EPOCHS: dict[Kind, Mapping[str, int]] = {
@@ -198,9 +209,13 @@ def declared_inputs(method: str) -> Mapping[str, DecoderInput]:
     return inputs
 
 
+def is_source(name: str) -> bool:
+    return " -> " in name
+
+
 def departures(result: Probe, floors: Mapping[str, Floors]) -> list[str]:
     """Inputs below a floor, those without one that cost much, those not listed or not there, and quiet losses."""
-    found = {one.name: one for one in result.inputs}
+    found = {one.title: one for one in result.exchanged}
     wrong = [f"{name}: not listed" for name in found if name not in floors]
     wrong += [f"{name}: listed, and no input" for name in floors if name not in found]
     for name in [name for name in floors if name in found]:
@@ -279,9 +294,13 @@ def test_an_input_without_a_floor_is_covered_by_others_or_has_a_reason(kind: Kin
         assert bool(one.covered_by) == bool(one.because), name
         assert set(one.covered_by) <= declared.keys() - {name}
     for name, (beside, alone, because, seen) in GUARDS[kind][method].items():
-        is_covered = bool(declared[name].covered_by)
+        is_covered = not is_source(name) and bool(declared[name].covered_by)
         assert bool(because) == (seen or (beside is None and (alone is None or not is_covered))), name
-        assert kind == "paper" or alone is not None, "only what a paper prints may be silent"
+        assert kind == "paper" or alone is not None or because == SHORT, "only what a paper prints may be silent"
+    sources = getattr(import_module(f"radweave.methods.{method}.model"), "INPUT_SOURCES", {})
+    assert {f"{name} -> {source.of}" for name, source in sources.items()} == set(
+        filter(is_source, GUARDS[kind][method])
+    )
 
 
 # ----------------------------------------------------------------------------------------------- trainings
@@ -418,7 +437,10 @@ def test_every_part_acts(kind: Kind, method: str, request: pytest.FixtureRequest
         others = GUARDS[kind][method].keys() - floors.keys()
         if floors or not seen:
             whole = probe(restore(folder), studies.path, split="train", studies=1000, drafts=False)
-            result = replace(whole, inputs=tuple(one for one in whole.inputs if one.name not in others))
+            inputs, sources = (
+                tuple(one for one in part if one.title not in others) for part in (whole.inputs, whole.sources)
+            )
+            result = replace(whole, inputs=inputs, sources=sources)
             assert not departures(result, floors), whole.table()
     shares = {one.name: one.gradient for one in result.losses if one.stage == "report"}
     if kind != "paper":  # Under equal weights, as printed, DID's gradient is four to seven times the report's.
@@ -471,8 +493,8 @@ def test_published_presets_have_the_same_inputs_and_losses_that_move_them(
     data = (toy_ct_dataset if method == "diffvp" else toy_dataset).path
     folder = train(method, data, tmp_path / "run", preset=preset, overrides=shrunken(method, preset))
     result = probe(restore(folder), data, drafts=False)
-    assert {one.name for one in result.inputs} == GUARDS["tiny"][method].keys()
-    assert all(one.spread is not None for one in result.inputs)
+    assert {one.title for one in result.exchanged} == GUARDS["tiny"][method].keys()
+    assert all(one.spread is not None for one in result.exchanged)
     stages = resolve(method, preset, ()).named_stages()
     declared = {
         f"{name}.{loss}"

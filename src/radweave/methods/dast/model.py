@@ -242,7 +242,7 @@ INPUTS = {
     "image": DecoderInput("projected patch tokens"),
     "fusion": DecoderInput("disease tokens fused with the image (DVAF)"),
 }
-SOURCES = {"diseases": InputSource("disease tokens T'", "fusion")}
+INPUT_SOURCES = {"diseases": InputSource("disease tokens T'", "fusion")}
 TERMS: Mapping[str, Term[Forward]] = {
     "words": WORDS_TERM,
     "disease": Term(("vision_encoder", "disease_tokens"), Forward.disease),
@@ -279,7 +279,7 @@ class DastModel(ReportModel):
     uncertain: UncertainPolicy
     terms = TERMS
     inputs = INPUTS
-    input_sources = SOURCES
+    input_sources = INPUT_SOURCES
 
     @property
     def absent_inputs(self) -> frozenset[str]:

@@ -313,7 +313,7 @@ INPUTS = {
     ),
     "diseases": DecoderInput("states of the disease heads"),
 }
-SOURCES = {
+INPUT_SOURCES = {
     "cases": InputSource("report features of similar studies E", "similar"),
     "changes": InputSource("feature differences of image and cases (Eq. 1)", "difference"),
 }
@@ -354,7 +354,7 @@ class DiffRGenNetModel(ReportModel):
     positions: Positions
     terms = TERMS
     inputs = INPUTS
-    input_sources = SOURCES
+    input_sources = INPUT_SOURCES
 
     @property
     def absent_inputs(self) -> frozenset[str]:
