@@ -281,6 +281,7 @@ def test_the_published_page_is_the_summary_alone(finished: Finished, tmp_path: P
     text = page.read_text()
     assert "| baseline, by utility |" in text
     assert "benchmark_xray.md" not in text
+    assert text.count("- NOT equal, drafts:") == 1, "below the first table of the set alone"
     assert "benchmark_xray.md" in (request.out / "results" / "benchmark.md").read_text()
     with pytest.raises(InputError, match=r"holds no benchmark\.json"):
         publish(tmp_path / "none", tmp_path / "docs")

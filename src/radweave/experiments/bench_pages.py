@@ -492,16 +492,17 @@ def _scores(systems: Mapping[str, SystemScores]) -> dict[str, Scores]:
 
 
 def _compared(results: SetResults) -> list[TextTable]:
-    """The tables of priors and of differences, without the terms, which stand below the short table."""
+    """The tables of priors and of differences."""
     differences = short_comparison(results)
     return [
-        replace(
-            table,
-            title=f"{table.title}: {results.suite.kind.title}",
-            notes=tuple(note for note in table.notes if not note.startswith(UNEQUAL)),
-        )
+        _without_terms(replace(table, title=f"{table.title}: {results.suite.kind.title}"))
         for table in (*prior_tables(results), *([differences] if differences else []))
     ]
+
+
+def _without_terms(table: TextTable) -> TextTable:
+    """A table of the page on which the terms stand below the short table of the set."""
+    return replace(table, notes=tuple(note for note in table.notes if not note.startswith(UNEQUAL)))
 
 
 def _seconds(record: Mapping[str, Any]) -> float:
@@ -523,7 +524,7 @@ def _set_record(results: SetResults, facts: Mapping[str, Any]) -> dict[str, Any]
         "page": {
             "short": markdown_tables([short_table(results)]),
             "compared": markdown_tables(_compared(results)),
-            "choice": markdown_tables([choice_table(results)]),
+            "choice": markdown_tables([_without_terms(choice_table(results))]),
             "samples": is_synthetic(results),
         },
         "dataset": results.record["dataset"],

@@ -194,6 +194,7 @@ ABLATIONS: dict[str, list[str]] = {
     "no contrast": ["stages.latents.losses.contrast=0.0", "stages.report.losses.contrast=0.0"],
     "every input always": ["stages.report.single_input=0"],
     "as printed": [
+        "model.resampler.sharpness=1.0",
         "model.difference.norm=none",
         "model.auxiliary_head.pooling=mean",
         "stages.latents.losses.contrast=0.0",
