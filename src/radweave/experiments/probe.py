@@ -493,8 +493,8 @@ def _inputs(
     scored = _Scored.of(run, examples, _texts(run, batches)) if drafts else None
     step()
 
-    def exchanges(name: str, of: str = "") -> dict[str, Any]:
-        """Costs, the cost alone and drafts of an input, or of a source of the input ``of``."""
+    def result(name: str, part: str, spread: Spread, *, of: str = "", **declared: Any) -> InputResult:
+        """The result of an input, or of a source of the input ``of``."""
 
         def readers(how: Exchange) -> tuple[InputReader | None, InputReader | None]:
             reader = Exchanging(name, how, source=bool(of))
@@ -506,6 +506,7 @@ def _inputs(
             step()
         others = (Alone(of), Exchanging(name, "another")) if of else (Alone(name, another=True), None)
         apart = _nats(model, batches, *others) - _nats(model, batches, Alone(of or name))
+        alone = Cost.of(mean_statistic(apart), clusters)
         step()
         written = None
         if scored is not None:
@@ -513,23 +514,18 @@ def _inputs(
                 texts = _texts(run, batches)
             written = scored.compared(_Scored.of(run, examples, texts), clusters)
             step()
-        return {"costs": costs, "alone": Cost.of(mean_statistic(apart), clusters), "drafts": written}
+        return InputResult(
+            name=name, part=part, spread=spread.share, costs=costs, alone=alone, drafts=written, of=of, **declared
+        )
 
     results = [
-        InputResult(
-            name=name, part=declared.part, silent=declared.silent, spread=spreads[name].share,
-            because=declared.because, covered_by=tuple(other for other in declared.covered_by if other in inputs),
-            **exchanges(name),
+        result(
+            name, one.part, spreads[name], silent=one.silent, because=one.because,
+            covered_by=tuple(other for other in one.covered_by if other in inputs),
         )
-        for name, declared in inputs.items()
+        for name, one in inputs.items()
     ]  # fmt: skip
-    of_sources = [
-        InputResult(
-            name=name, part=declared.part, silent="", spread=source_spreads[name].share, of=declared.of,
-            **exchanges(name, declared.of),
-        )
-        for name, declared in sources.items()
-    ]  # fmt: skip
+    of_sources = [result(name, one.part, source_spreads[name], of=one.of, silent="") for name, one in sources.items()]
     return results, of_sources, nats, scored
 
 
