@@ -7,6 +7,7 @@ Every run is asked for the test split with its own encoder and resampler; a run 
 runs get the same ones: normal studies of the training split, drawn by study as ``generate`` draws them. Each study's
 importances are sorted and divided by their sum; the curve is their mean over the studies. 8 of 32 equal tokens hold
 0.25, the paper says 0.45 with delta. Several runs of one name are seeds: a thin line each, and the name at the first.
+Latents that look at the same places are alike: the mean cosine of the attention maps of a scan's latents is printed.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
@@ -31,22 +33,25 @@ from radweave.nn.connector import encode_views
 
 
 @torch.no_grad()
-def importances(run: Run, dataset: Dataset, batch_size: int = 16) -> Tensor:
-    """S_i of every test study (studies, latents)."""
+def importances(run: Run, dataset: Dataset, batch_size: int = 16) -> tuple[Tensor, float]:
+    """S_i of every test study (studies, latents), and the mean cosine of the attention maps of two latents."""
     model, data = run.model, run.experiment.data
     assert isinstance(model, DiffvpModel)
     pool = PoolConfig().build()
     pool.remember(build_pool(view_of(run, dataset, None, "train"), model.encoder, pool.config, pixels=False))
     cache = build_cache(dataset, size=data.image_size, ct=data.ct)
     examples = prepare(dataset, "test", run.experiment, run.tokenizer, cache, need_text=False).examples
-    rows = []
+    rows, cosines = [], []
     for start in range(0, len(examples), batch_size):
         batch = collate(examples[start : start + batch_size], pad_id=0)
         views = encode_views(model.encoder, batch)
         reference = pool.references(batch, views, STUDY_DRAW)
-        target, compared = (model.resampler(side).tokens for side in (views, reference.views))
-        rows.append(token_importance(target, compared)[reference.present])
-    return torch.cat(rows)
+        target, compared = (model.resampler(side) for side in (views, reference.views))
+        rows.append(token_importance(target.tokens, compared.tokens)[reference.present])
+        maps = functional.normalize(target.attention.float(), dim=-1)
+        number = maps.shape[1]
+        cosines.append(((maps @ maps.transpose(1, 2)).sum((1, 2)) - number) / (number * (number - 1)))
+    return torch.cat(rows), float(torch.cat(cosines).mean())
 
 
 def curve(rows: Tensor) -> list[float]:
@@ -90,10 +95,10 @@ def main() -> None:
         name, _, folders = entry.partition("=")
         found[name] = []
         for folder in folders.split(","):
-            rows = importances(restore(Path(folder)), dataset)
+            rows, cosine = importances(restore(Path(folder)), dataset)
             share = round(float(top_share(rows, TOP_TOKENS).mean()), 4)
-            print(f"{name}: {len(rows)} studies, the first {TOP_TOKENS} hold {share}", flush=True)
-            found[name].append({"studies": len(rows), "top_8": share, "curve": curve(rows)})
+            print(f"{name}: {len(rows)} studies, the first {TOP_TOKENS} hold {share}, cosine {cosine:.3f}", flush=True)
+            found[name].append({"studies": len(rows), "top_8": share, "cosine": cosine, "curve": curve(rows)})
     options.out.write_text(json.dumps({"dataset": dataset.fingerprint(), "runs": found}, indent=2) + "\n")
     if options.figure is not None:
         draw(found, options.figure)

@@ -180,6 +180,9 @@ def test_silent_and_covered_inputs_are_marked_beside_f1() -> None:
     ]
     probe = {"inputs": inputs, "silent": ["input memory", "loss report.image"], "covered": ["input similar"]}
     assert exchange_costs(probe) == "image +0.2000, memory +0.0000 (silent), similar +0.0010 (covered)"
+    source = {"name": "cases", "of": "similar", "costs": {"another": {"mean": 0.0}}}
+    of_source = {**probe, "sources": [source], "silent": ["source cases -> similar"]}
+    assert exchange_costs(of_source).endswith(", cases -> similar +0.0000 (silent)")
     assert exchange_costs({"refused": "no decoder"}) == exchange_costs(None) == "-"
 
 

@@ -126,6 +126,27 @@ def test_rows_are_probed_under_their_settings(out: Path, toy_ct_dataset: Dataset
     assert not (runs / "pairings" / "draw-1" / "probe").exists()
 
 
+def test_rows_without_settings_of_their_own_are_not_probed(out: Path, toy_ct_dataset: Dataset, elsewhere: Path) -> None:
+    """Drafting by utility or averaging changes nothing that a probe reads."""
+    utility = Row("by utility", run_of="Ours", decoding=("kind=expected_utility",))
+    table = Table("t", (*TABLE.rows, utility), "Ours")
+    overrides = (*OVERRIDES, f"elsewhere:dataset={elsewhere}")
+    request = AblationRequest("diffvp", toy_ct_dataset.path, "t", out, seeds=2, overrides=overrides, probe=True)
+    probed = {
+        row.row.label: [(task.seed, task.tested, task.at_test) for task in row.tasks if task.probe]
+        for row in make_plan(request, table).rows
+    }
+    data = toy_ct_dataset.path.resolve()
+    assert probed == {
+        "1": [(0, data, ("pool.size=1",))],
+        "Ours": [(0, data, ())],
+        "pairings": [(0, data, ("pairing_seed=0",))],
+        "elsewhere": [(0, elsewhere.resolve(), ())],
+        "another domain": [],
+        "by utility": [],
+    }
+
+
 def test_finished_runs_are_not_repeated_unless_settings_change(
     out: Path, toy_ct_dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,7 +207,8 @@ def test_importance_without_delta_uses_the_same_references(
     # Of so few phantom scans none may be normal.
     monkeypatch.setattr(figure, "PoolConfig", lambda: PoolConfig(contamination=1.0))
     run = restore(out / "runs" / "ours" / "seed-0")
-    rows = figure.importances(run, toy_ct_dataset)
+    rows, cosine = figure.importances(run, toy_ct_dataset)
+    assert 0 < cosine < 1, "attention has no value below 0, and latents differ"
     assert rows.shape == (len(list(toy_ct_dataset.studies("test"))), 8)
     curve = figure.curve(rows)
     assert sum(curve) == pytest.approx(1, abs=1e-3)
@@ -201,7 +223,7 @@ def test_importance_without_delta_uses_the_same_references(
     )
     # Nothing is asked of the part that compares.
     run.model.difference = nn.Identity()
-    assert figure.importances(run, toy_ct_dataset).tolist() == rows.tolist()
+    assert figure.importances(run, toy_ct_dataset)[0].tolist() == rows.tolist()
 
 
 @pytest.mark.parametrize(

@@ -220,9 +220,18 @@ def test_silent_parts_are_named_in_the_table_of_probes() -> None:
         one("similar", 0.002, -0.1),
         one("age", 0.0, None, "seldom told"),
     ]
-    silent = ["input memory", "loss report.contrast", "loss vision.spread"]
+    silent = ["input memory", "source cases -> similar", "loss report.contrast", "loss vision.spread"]
     rows = [
-        {"label": "a", "probe": {"f1": 0.25, "inputs": some, "silent": silent, "covered": ["input similar"]}},
+        {
+            "label": "a",
+            "probe": {
+                "f1": 0.25,
+                "inputs": some,
+                "silent": silent,
+                "covered": ["input similar"],
+                "sources": [{**one("cases", 0.002, -0.1), "of": "similar"}],
+            },
+        },
         {"label": "kernels", "probe": {"refused": "it has no decoder"}},
         {"label": "c", "probe": None},
     ]
@@ -234,6 +243,7 @@ def test_silent_parts_are_named_in_the_table_of_probes() -> None:
         ("a", "memory", "+0.0010 [-0.1000, +0.0110]", "no", *tail),
         ("a", "similar", "+0.0020 [-0.1000, +0.0120]", "covered (alone +0.0300)", *tail),
         ("a", "age", "+0.0000", "need not: seldom told", *tail),
+        ("a", "cases -> similar", "+0.0020 [-0.1000, +0.0120]", "no", *tail),
     )
     assert "kernels: it has no decoder" in table.notes
     assert probe_table({"rows": rows[2:]}) is None
@@ -245,10 +255,10 @@ def test_a_method_without_a_decoder_is_probed_once_and_says_why_it_has_no_figure
     overrides = (*TOY_SIZES["kernels"], "data.max_tokens=40")
     task = Task("kernels", "kernels", "tiny", overrides, 0, str(toy_dataset.path), str(tmp_path / "run"), probe=True)
     run_task(task)
-    record = known_probe(task)
+    record = known_probe(task, toy_dataset)
     assert record is not None
     assert "no decoder" in record["refused"]
-    assert not lacks_probe(task)
+    assert not lacks_probe(task, toy_dataset)
 
 
 def test_earlier_sets_stay_on_the_first_page(finished: Finished, tmp_path: Path) -> None:
@@ -376,13 +386,13 @@ def test_the_same_runs_are_taken_over(finished: Finished, tmp_path: Path, toy_da
         assert (task.path / REUSED).is_file()
         source = tmp_path / "old" / "baseline" / task.path.name
         assert (task.path / "weights.safetensors").read_bytes() == (source / "weights.safetensors").read_bytes()
-        assert not lacks_probe(task)
+        assert not lacks_probe(task, toy_dataset)
     first = tasks[0].path / "probe" / "probe.json"
-    assert known_probe(tasks[0]) == read_json(first)
+    assert known_probe(tasks[0], toy_dataset) == read_json(first)
     for name in ("weights", "data", "at_test", "implementation"):
         whole = read_json(first)
         write_json(first, {**whole, name: "another"})
-        assert lacks_probe(tasks[0]), f"a probe of another {name} is not the run's"
+        assert lacks_probe(tasks[0], toy_dataset), f"a probe of another {name} is not the run's"
         write_json(first, whole)
     assert take_over(tasks, toy_dataset, [tmp_path / "old"]).taken == 0
     assert result.sets["xray"].costs["baseline"].reused == 0

@@ -386,6 +386,11 @@ def test_a_source_is_exchanged_before_it_reads_the_image(toy_dataset: Dataset, t
     text = write_page(result, tmp_path / "page").read_text()
     assert "changes -&gt; difference" in text
     assert "A row with an arrow is the source of an input" in text
+    changed = replace(result, at_test=("pool.size=1", "noise=0.5"))
+    note = "Not as the run was trained: "
+    assert changed.table().startswith(f"{note}pool.size=1 noise=0.5\n")
+    assert f"{note}<code>pool.size=1 noise=0.5</code>" in write_page(changed, tmp_path / "changed").read_text()
+    assert note not in result.table() + text
     silent = replace(result, sources=(replace(changes, alone=MUTE, costs=dict.fromkeys(EXCHANGES, MUTE)),))
     assert "source changes -> difference" in silent.silent
 

@@ -26,7 +26,10 @@ Overrides = Annotated[
 ]
 HeadlineSeeds = Annotated[int | None, typer.Option(help="Runs of headline rows, if more.", min=1, max=MAX_SEEDS)]
 Runs = Annotated[Path | None, typer.Option(help="Where run folders lie, if not in --out; tables may share it.")]
-Probe = Annotated[bool, typer.Option("--probe", help="Exchange probe of each row's first seed, beside its F1.")]
+Probe = Annotated[
+    bool,
+    typer.Option("--probe", help="Exchange probe of the first seed of each row with weights or settings of its own."),
+]
 ListOnly = Annotated[
     bool, typer.Option("--list", help="List the tables of METHOD, or of all, and which rows are run; train nothing.")
 ]

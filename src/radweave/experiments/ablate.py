@@ -520,7 +520,7 @@ def _row(
         "skipped": row.skipped,
         "metrics": metrics,
         "honesty": _honesty(runs),
-        "probe": next((known_probe(task) for task in row.tasks if task.probe), None),
+        "probe": next((known_probe(task, plan.dataset) for task in row.tasks if task.probe), None),
         "train_s": [run["train_s"] for run in runs],
         "resumed": sum(run["resumed"] for run in runs),
         "generate_s": [run["generate_s"] for run in runs],
@@ -600,14 +600,22 @@ def _scores_table(record: Mapping[str, Any], shown: Sequence[str]) -> TextTable:
 
 
 def exchange_costs(probe: Mapping[str, Any] | None) -> str:
-    """Cost of every input of a probed run: "image +0.1110, memory +0.0007 (silent)"; a dash where there is none."""
+    """Cost of every input and source of a probed run: "image +0.1110, memory +0.0007 (silent)"; a dash for no probe."""
     if probe is None or "refused" in probe:
         return DASH
     return ", ".join(
-        f"{one['name']} {one['costs']['another']['mean']:+.4f}"
-        + next((f" ({verdict})" for verdict in ("silent", "covered") if f"input {one['name']}" in probe[verdict]), "")
-        for one in probe["inputs"]
+        f"{name.partition(' ')[2]} {one['costs']['another']['mean']:+.4f}"
+        + next((f" ({verdict})" for verdict in ("silent", "covered") if name in probe[verdict]), "")
+        for name, one in exchanged_parts(probe)
     )
+
+
+def exchanged_parts(probe: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Inputs and sources of a probe's record, under the names by which it lists those that are silent."""
+    for one in probe["inputs"]:
+        yield f"input {one['name']}", one
+    for one in probe.get("sources", []):  # a record of an earlier version has none
+        yield f"source {one['name']} -> {one['of']}", one
 
 
 def _score_notes(record: Mapping[str, Any], shown: Sequence[str]) -> tuple[str, ...]:
@@ -847,7 +855,7 @@ class _Campaign:
 
     def lacks(self, task: Task) -> bool:
         """True for a run without scores, or without the probe that it is to have."""
-        return _key(task) not in self.scores or lacks_probe(task)
+        return _key(task) not in self.scores or lacks_probe(task, self.plan.dataset)
 
     def _refuse_other_table(self) -> None:
         path = self.plan.request.out / "table.json"

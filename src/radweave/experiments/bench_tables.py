@@ -7,7 +7,7 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-from radweave.experiments.ablate import PROBE_NOTE, progress_notes
+from radweave.experiments.ablate import PROBE_NOTE, exchanged_parts, progress_notes
 from radweave.experiments.bench_results import (
     BEST_ELSE_PRIOR,
     BEST_OTHER_ELSE_PRIOR,
@@ -464,23 +464,23 @@ def probe_table(record: Mapping[str, Any]) -> TextTable | None:
             notes.append(f"{method}: {probe['refused']}")
             continue
         losses = [name.removeprefix("loss ") for name in probe["silent"] if name.startswith("loss ")]
-        for one in probe["inputs"]:
+        for name, one in exchanged_parts(probe):
             cost, drafts = one["costs"]["another"], one["drafts"]
             interval = "" if cost["low"] is None else f" [{cost['low']:+.4f}, {cost['high']:+.4f}]"
             f1 = (number(probe["f1"], 3), DASH if drafts is None else number(drafts["f1"], 3))
-            cells = (f"{cost['mean']:+.4f}{interval}", _carries(one, probe), *f1)
-            rows.append((method, one["name"], *cells, ", ".join(losses) or DASH))
+            cells = (f"{cost['mean']:+.4f}{interval}", _carries(name, one, probe), *f1)
+            rows.append((method, name.partition(" ")[2], *cells, ", ".join(losses) or DASH))
     head = ("method", "input", "another study's", "carries", "F1", "F1 after", "losses that do not act")
     return TextTable("Probe", head, tuple(rows), tuple(notes)) if probes else None
 
 
-def _carries(one: Mapping[str, Any], probe: Mapping[str, Any]) -> str:
-    """Yes, covered by other inputs, no, or the reason why an input need not cost anything."""
+def _carries(name: str, one: Mapping[str, Any], probe: Mapping[str, Any]) -> str:
+    """Yes, covered by other inputs, no, or the reason why a part need not cost anything."""
     if one["silent"]:
         return f"need not: {one['silent']}"
-    if f"input {one['name']}" in probe["covered"]:
+    if name in probe["covered"]:
         return f"covered (alone {one['alone']['mean']:+.4f})"
-    return "no" if f"input {one['name']}" in probe["silent"] else "yes"
+    return "no" if name in probe["silent"] else "yes"
 
 
 def cost_table(results: SetResults) -> TextTable:

@@ -158,8 +158,8 @@ def run_task(task: Task, watch: TrainingWatch | None = None, *, own_process: boo
     scores = finished_scores(task, experiment, dataset)
     if scores is None:
         scores = _trained_scores(task, experiment, dataset, watch or TrainingWatch(), own_process=own_process)
-    if lacks_probe(task):
-        _write_probe(task)
+    if lacks_probe(task, dataset):
+        _write_probe(task, dataset)
     return scores
 
 
@@ -208,34 +208,37 @@ def _trained_scores(
     return scores
 
 
-def lacks_probe(task: Task) -> bool:
+def lacks_probe(task: Task, dataset: Dataset) -> bool:
     """True for a run that is to be probed and was not."""
-    return task.probe and known_probe(task) is None
+    return task.probe and known_probe(task, dataset) is None
 
 
-def known_probe(task: Task) -> dict[str, Any] | None:
-    """The figures of a run's probe, if they are of its weights, data and way of probing; or why it has none."""
+def known_probe(task: Task, dataset: Dataset) -> dict[str, Any] | None:
+    """The figures of a run's probe, if they are of its weights, settings, data and way of probing; or why it has none.
+
+    ``dataset`` is that of the training.
+    """
     path = task.path / PROBE / "probe.json"
     if not path.is_file() or not (task.run_path / "run.json").is_file():
         return None
     record: dict[str, Any] = read_json(path)
-    return record if _probe_identity(task).items() <= record.items() else None
+    return record if _probe_identity(task, dataset).items() <= record.items() else None
 
 
-def _probe_identity(task: Task) -> dict[str, Any]:
+def _probe_identity(task: Task, dataset: Dataset) -> dict[str, Any]:
     weights = read_card_alone(task.run_path).files["weights.safetensors"]
-    tested = Dataset.open(task.tested).fingerprint()
+    tested = (Dataset.open(task.tested) if task.test_dataset else dataset).fingerprint()
     return {"weights": weights, "data": tested, "at_test": list(task.at_test), "implementation": PROBING}
 
 
-def _write_probe(task: Task) -> None:
+def _write_probe(task: Task, dataset: Dataset) -> None:
     """Probe a finished run; the reason takes the place of figures where it has no decoder or too few reports."""
     folder = task.path / PROBE
     try:
         result = probe(restore(task.run_path), task.tested, at_test=task.at_test)
     except InputError as error:
         with write_folder(folder, overwrite=True) as partial:
-            write_json(partial / "probe.json", {**_probe_identity(task), "refused": error.reason})
+            write_json(partial / "probe.json", {**_probe_identity(task, dataset), "refused": error.reason})
     else:
         write_page(result, folder, overwrite=True)
 

@@ -100,7 +100,7 @@ def exchanged(slot: Slot, how: Exchange) -> Slot:
 
 @dataclass(frozen=True, slots=True)
 class Exchanging:
-    """Reader that exchanges one input, or one source: in place of none of it stand zeros, which read the image too."""
+    """Reader that exchanges one input, or one source. None of a source is zeros, which read the image too."""
 
     name: str
     how: Exchange
@@ -346,7 +346,8 @@ class Probe:
 
     def table(self) -> str:
         """Two tables in Markdown: a row per input and source, and a row per loss."""
-        lines = [
+        lines = [f"Not as the run was trained: {' '.join(self.at_test)}", ""] if self.at_test else []
+        lines += [
             "| input | spread | another study's, nats/token [95 %] | alone | carries | none | mean "
             "| drafts changed [95 %] | F1 after | CIDEr after |",
             "|---|---|---|---|---|---|---|---|---|---|",

@@ -91,9 +91,10 @@ class DecoderInput:
 
 @dataclass(frozen=True, slots=True)
 class InputSource:
-    """Features that become the input ``of`` of the decoder, before they read the image.
+    """Features that become the input ``of`` of the decoder by reading the image, as they are before.
 
-    An input that has read the image may owe the image what its exchange costs; that of its source is its own.
+    An input that has read the image may owe the image what its exchange costs; its source owes it no such reading.
+    What else is made of the source changes with it.
     """
 
     part: str
@@ -449,7 +450,7 @@ class ForwardPass(Generic[ModelT]):
         return slot if self.model.reader is None else self.model.reader(name, slot)
 
     def input_source(self, name: str, slot: Slot) -> Slot:
-        """A source of an input as the image is read by it: every source goes through here once."""
+        """A source of an input as it reads the image: every source goes through here once."""
         assert name in self.model.input_sources, f"the model does not declare its source {name}"
         return slot if self.model.source_reader is None else self.model.source_reader(name, slot)
 
