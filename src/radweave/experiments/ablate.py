@@ -66,8 +66,8 @@ class AblationRequest:
     names; none for all. ``runs`` is where run folders lie; tables of one method and data set may share it. With
     ``own_processes`` every run has a process of its own, also in sequence, so that its peak memory is its own. Without
     ``train`` only the table of what is finished is written. Finished runs under the folders ``reuse`` are taken over
-    by the rows of their configuration. With ``probe`` the first seed is probed of every row that
-    trains, or changes settings at test time.
+    by the rows of their configuration. With ``probe`` the first seed is probed of every row that trains, or
+    changes settings at test time.
     """
 
     method: str
@@ -232,8 +232,10 @@ def _at_test(task: Task, row: Row, settings: Sequence[str]) -> Task:
     datasets = [setting.partition("=")[2] for setting in settings if setting.startswith("dataset=")]
     other_settings = tuple(setting for setting in settings if not setting.startswith("dataset="))
     test = str(Path(datasets[-1]).resolve()) if datasets else ""
-    reported = replace(task, folder=str(folder), run=str(run), at_test=other_settings, test_dataset=test)
-    return replace(reported, probe=task.probe and bool(settings or row.draws))
+    return replace(
+        task, folder=str(folder), run=str(run), at_test=other_settings, test_dataset=test,
+        probe=task.probe and bool(settings or row.draws),
+    )  # fmt: skip
 
 
 def _drawn(task: Task, number: int) -> Task:

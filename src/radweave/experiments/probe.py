@@ -241,6 +241,11 @@ class InputResult:
         return f"{self.name} -> {self.of}" if self.of else self.name
 
     @property
+    def part_name(self) -> str:
+        """Name in a list of parts: ``input image``, ``source changes -> difference``."""
+        return f"{'source' if self.of else 'input'} {self.title}"
+
+    @property
     def carries(self) -> bool:
         """Another study's costs at least ``FLOOR``, with an interval above 0."""
         return _is_paid(self.costs["another"])
@@ -322,11 +327,7 @@ class Probe:
     @property
     def silent(self) -> list[str]:
         """Parts that do not act, alone or beside the others, and do not declare why."""
-        quiet = [
-            f"{'source' if one.of else 'input'} {one.title}"
-            for one in self.exchanged
-            if not (one.silent or one.carries or one.covered)
-        ]
+        quiet = [one.part_name for one in self.exchanged if not (one.silent or one.carries or one.covered)]
         return quiet + [f"loss {one.stage}.{one.name}" for one in self.losses if not one.silent and not one.acts]
 
     def to_json(self) -> dict[str, Any]:
@@ -341,7 +342,7 @@ class Probe:
             return [value(one) for one in item] if isinstance(item, tuple) else item
 
         own = {"floor": FLOOR, "moved": MOVED, "heard": HEARD, "step": STEP, "silent": self.silent}
-        own["covered"] = [f"{'source' if one.of else 'input'} {one.title}" for one in self.exchanged if one.covered]
+        own["covered"] = [one.part_name for one in self.exchanged if one.covered]
         return {**value(self), **own, "implementation": IMPLEMENTATION, "note": RESEARCH_ONLY}
 
     def table(self) -> str:

@@ -91,7 +91,7 @@ def small() -> VdgenExperiment:
         "word_head": LinearWordHeadConfig(),
     }
     report = stating_findings(
-        stage(REPORT_PARTS, EQUAL_WEIGHTS | {"did": 0.1}, warm(3e-4, 500), epochs=15, batch_size=32)
+        stage(REPORT_PARTS, BALANCED_WEIGHTS | {"did": 0.1}, warm(3e-4, 500), epochs=15, batch_size=32)
     )
     text = language_stage({"language_model": "base"}, warm(1e-3, 100))
     return VdgenExperiment(
