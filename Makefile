@@ -8,7 +8,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 BASE := $(VENV)/.base
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test words test-long test-guards test-workstation test-postgres test-browser test-hospital check docs docs-version docs-tools notebooks bench gpu fuzz mutants encoder results package wheels sbom clean
+.PHONY: setup demo test words test-long test-guards test-workstation test-postgres test-browser test-hospital check docs docs-version docs-tools notebooks bench gpu fuzz mutants encoder results package wheels container sbom clean
 
 setup: $(READY)
 
@@ -166,6 +166,12 @@ wheels: package
 	    && radweave phantom --out data --studies 60 && radweave fit data --out fitted --epochs 2 \
 	    && radweave generate fitted/run $$(ls data/images/*.png | head -1)) || exit 1; \
 	done
+
+# The image of Dockerfile, and `radweave doctor` in it: docker with an engine, or podman.
+DOCKER ?= docker
+container:
+	$(DOCKER) build --build-arg PIP_OPTIONS='$(TORCH_INDEX)' -t radweave .
+	$(DOCKER) run --rm radweave doctor
 
 # The parts list of constraints.txt with the licences of what is installed here, as CycloneDX JSON: deploy/sbom.cdx.json.
 # A test says when it is due.
