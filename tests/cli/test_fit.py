@@ -144,6 +144,8 @@ def test_what_is_there_is_not_touched(raw: Path, tmp_path: Path) -> None:
         refused = radweave("fit", raw, "--out", tmp_path, *options)
         assert refused.returncode == 2
         assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+    assert "--overwrite" not in refused.stderr
+    assert "no fit began there; give another --out" in refused.stderr
     refused = radweave("fit", raw, "--out", tmp_path / "new", "--kind", "sideways")
     assert "'--kind': no such kind of data set" in refused.stderr
     assert not (tmp_path / "new").exists()

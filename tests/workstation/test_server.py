@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -113,3 +114,12 @@ def test_an_option_that_drafts_cannot_have_ends_the_start(toy_run: Path, option:
     done = radweave("serve", toy_run, "--try", "--port", "1", "--set", option)
     assert done.returncode == 2
     assert says in done.stderr
+
+
+def test_a_port_in_use_is_refused_before_anything_is_said(toy_run: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        done = radweave("serve", toy_run, "--try", "--port", str(port))
+    assert done.returncode == 2
+    assert f"--port': is in use by another program; give another (got {port})" in done.stderr
+    assert "workstation:" not in done.stdout

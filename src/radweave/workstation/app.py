@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import resource
+import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import lru_cache
@@ -334,11 +336,12 @@ def run(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT; drafts in progress are finished first.
 
     Raises:
-        InputError: as ``Station``, or if another server works on the same state.
+        InputError: as ``Station``, or if another server works on the same state or listens at the address.
     """
     tls_context(settings.tls_cert, settings.tls_key)
     _raise_files()
     with alone(settings):
+        _refuse_taken_port(settings)
         station = Station(settings)
         _greet(settings, station.token)
         listener(settings, station).run()
@@ -368,6 +371,20 @@ def _raise_files() -> None:
     if soft != resource.RLIM_INFINITY and soft < most:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def _refuse_taken_port(settings: Settings) -> None:
+    """Raise InputError if another program listens at the address, before anything is printed or loaded."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((settings.host, settings.port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise InputError(
+                    "is in use by another program; give another", field="--port", got=settings.port
+                ) from None
 
 
 def _greet(settings: Settings, token: str | None) -> None:

@@ -241,7 +241,7 @@ def test_a_broken_table_is_refused_and_nothing_is_left(
 
 def test_nothing_usable_is_an_error_with_the_reasons(source: Path, tmp_path: Path) -> None:
     write_table(source, "image,report", "nowhere.png,Clear.")
-    with pytest.raises(InputError, match=r"no study could be taken over \(1 x no image\)"):
+    with pytest.raises(InputError, match=r"\(1 x no image; 1 x image: file is missing\)"):
         import_dataset("folder", source, tmp_path / "out")
 
 

@@ -197,6 +197,24 @@ def test_what_is_measured_is_what_the_file_s_spacing_and_values_say(page: Page) 
     expect(page.locator(".rv-measures li")).to_have_count(before - 1)
 
 
+def test_lengths_on_a_picture_without_spacing_are_pixels(page: Page) -> None:
+    picture = io.BytesIO()
+    Image.fromarray(np.tile(np.arange(200, dtype=np.uint8), (200, 1))).save(picture, "PNG")
+    open_study(page, "chest.png", picture.getvalue())
+    film = _film(page)
+    facts, box = _drawn(page)[0], film.bounding_box()
+    assert box is not None
+    scale, left, top = (float(facts[name]) for name in ("scale", "left", "top"))
+    start = (box["x"] + 1 + left + 50 * scale, box["y"] + 1 + top + 100 * scale)
+    page.get_by_role("button", name="Length", exact=True).click()
+    _drag(page, start, (start[0] + 80 * scale, start[1]))
+    line = page.locator(".rv-measures li").last
+    expect(line).to_contain_text("Length:")
+    length = re.search(r"Length: ([\d.]+) px", line.inner_text())
+    assert length is not None, line.inner_text()
+    assert float(length[1]) == pytest.approx(80, rel=0.02)
+
+
 @pytest.fixture
 def ct_page(toy_ct_run: Path, tmp_path: Path, watched: Callable[..., BrowserContext]) -> Any:
     settings = Settings(run=toy_ct_run, state=tmp_path / "state", drain_s=1.0)

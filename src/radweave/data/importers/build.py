@@ -161,7 +161,11 @@ def build_dataset(
         if scrubber is not None:
             writer.count("scrubbed", scrubber.count)
         if not written:
-            reasons = "; ".join(f"{count} x {reason}" for reason, count in sorted(problems.studies.items()))
+            counts = (
+                *sorted(problems.studies.items()),
+                *((f"image: {a}", n) for a, n in sorted(problems.images.items())),
+            )
+            reasons = "; ".join(f"{count} x {reason}" for reason, count in counts)
             raise InputError(f"no study could be taken over ({reasons or 'the source holds none'})", file=out.name)
         for reason, count in problems.studies.items():
             writer.leave_out(reason, count)

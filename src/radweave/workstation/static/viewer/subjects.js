@@ -82,7 +82,7 @@ class Subject {
     const [between, along] = spacing ?? [null, null];
     places.set(id, {
       imagePlaneModule: {
-        rows, columns, frameOfReferenceUID: frame, rowPixelSpacing: between, columnPixelSpacing: along, pixelSpacing: spacing,
+        rows, columns, frameOfReferenceUID: frame, rowPixelSpacing: between, columnPixelSpacing: along, pixelSpacing: spacing, usingDefaultValues: !spacing,
         rowCosines: across, columnCosines: down, imageOrientationPatient: [...across, ...down], imagePositionPatient: origin,
       },
       imagePixelModule: { bitsAllocated: 16, bitsStored: 16, highBit: 15, pixelRepresentation: min < 0 ? 1 : 0, samplesPerPixel: 1, photometricInterpretation: "MONOCHROME2" },
