@@ -54,6 +54,7 @@ from radweave.inference.explain.support import (
     Finding,
     Support,
     Verdict,
+    _flag,
     added_cells,
     change_rows,
     find_support,
@@ -915,3 +916,9 @@ def test_a_draft_is_cut_into_its_sentences(kind: Callable[[], PreTrainedTokenize
     expected = [sentence for sentence in SENTENCES if sentence in text]
     assert [sentence["text"].replace(" .", ".") for sentence in sentences] == expected
     assert all(sentence["confidence"] == pytest.approx(0.5, abs=1e-4) for sentence in sentences)
+
+
+def test_an_abnormal_sentence_outside_of_the_classes_is_not_called_a_finding() -> None:
+    flag = _flag("No Finding", 0.9, LabelState.BLANK, 0.5)
+    assert flag == "probable, but the draft names something abnormal"
+    assert _flag("No Finding", 0.4, LabelState.BLANK, 0.5) is None

@@ -68,7 +68,7 @@ def fit(
     Each step is printed as the command that repeats it. The same command goes on where it stopped.
     """
     from radweave.core.json_files import read_json, write_json
-    from radweave.core.storage import refuse_foreign
+    from radweave.core.storage import refuse_existing
     from radweave.data.dataset import Dataset
 
     perform = partial(_run, context.find_root().command)
@@ -89,9 +89,7 @@ def fit(
                     expected=before.get(name),
                 )  # fmt: skip
     else:
-        if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-            raise InputError("exists already, and no fit began there; give another --out", file=out)
-        refuse_foreign(out)
+        refuse_existing(out, overwrite=False, advice="no fit began there; give another --out")
         if not source.exists():
             raise InputError("no such file or folder", file=source)
         if is_dataset:

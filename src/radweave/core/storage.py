@@ -32,13 +32,19 @@ class Kind(Protocol):
     def refuse_other(self, path: Path) -> None: ...
 
 
-def refuse_existing(path: Path, *, overwrite: bool, kind: Kind | None = None) -> None:
+def refuse_existing(
+    path: Path,
+    *,
+    overwrite: bool,
+    kind: Kind | None = None,
+    advice: str = "give --overwrite to replace it, or another name",
+) -> None:
     """Raise InputError if an output exists and must stay: without ``overwrite``, or if it is of another kind."""
     refuse_foreign(path)
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
     if not overwrite:
-        raise InputError("exists already; give --overwrite to replace it, or another name", file=path)
+        raise InputError(f"exists already; {advice}", file=path)
     if kind is not None:
         kind.refuse_other(path)
 

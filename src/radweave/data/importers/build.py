@@ -163,7 +163,7 @@ def build_dataset(
         if not written:
             counts = (
                 *sorted(problems.studies.items()),
-                *((f"image: {a}", n) for a, n in sorted(problems.images.items())),
+                *((f"image: {reason}", count) for reason, count in sorted(problems.images.items())),
             )
             reasons = "; ".join(f"{count} x {reason}" for reason, count in counts)
             raise InputError(f"no study could be taken over ({reasons or 'the source holds none'})", file=out.name)
