@@ -12,6 +12,7 @@ from typing import NoReturn
 
 import pytest
 
+from radweave.cli.options import next_step, without_next_steps
 from radweave.core.errors import InputError
 from radweave.data.dataset import Dataset
 from tests.command_line import radweave
@@ -76,6 +77,24 @@ def test_help_names_every_verb_and_the_notice() -> None:
     assert "not a medical device" in text.replace("\n", " ")
 
 
+def test_the_package_is_a_program() -> None:
+    done = subprocess.run([sys.executable, "-m", "radweave", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("radweave ")
+
+
+def test_a_folder_around_a_run_names_the_run(toy_run: Path, tmp_path: Path) -> None:
+    shutil.copytree(toy_run, tmp_path / "run")
+    done = radweave("generate", tmp_path, "x.png")
+    assert (done.returncode, "the run is the folder 'run' in it" in done.stderr) == (2, True)
+
+
+def test_a_command_names_the_next_one_unless_another_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    next_step("serve", "a run")
+    with without_next_steps():
+        next_step("serve", "another")
+    assert capsys.readouterr().err == "next: radweave serve 'a run'\n"
+
+
 def test_methods_lists_each_with_its_summary() -> None:
     lines = radweave("methods").stdout.splitlines()
     names = sorted(path.parent.name for path in (ROOT / "src/radweave/methods").glob("*/__init__.py"))
@@ -87,6 +106,8 @@ def test_methods_lists_each_with_its_summary() -> None:
     ("arguments", "words"),
     [
         (["train", "baseline", "nowhere", "--out", "{tmp}/run"], "no such dataset folder"),
+        (["train", "kernels", __file__, "--out", "{tmp}/run"], "'radweave data import' makes one of a table"),
+        (["train", "kernels", "{data}", "--out", "{tmp}/run", "stages.report.epochs=3"], "nothing would train"),
         (["train", "basline", "{data}", "--out", "{tmp}/run"], "expected one of am_mrg, baseline"),
         (["train", "baseline", "{data}", "--out", "{tmp}/run", "--preset", "huge"], "tiny, tiny-ct, small, paper"),
         (["train", "baseline", "{data}", "--out", "{tmp}/run", "stages.report.epoch=3"], "did you mean 'epochs'"),

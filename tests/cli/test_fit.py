@@ -10,6 +10,7 @@ import pytest
 import typer
 
 from radweave.cli import fit as fit_module
+from radweave.cli.options import shell_line
 from radweave.core.json_files import read_json, read_jsonl
 from radweave.data.dataset import Dataset
 from tests.command_line import Done, radweave
@@ -82,7 +83,7 @@ def test_a_training_that_was_stopped_is_resumed(toy_dataset: Dataset, tmp_path: 
     fit_module._train(steps.append, toy_dataset, tmp_path / "run", None, "tiny", 3, ["seed=0"])
     (tmp_path / "run").mkdir()
     fit_module._train(steps.append, toy_dataset, tmp_path / "run", None, "tiny", 3, ["seed=0"])
-    new, resumed = (step.line for step in steps)
+    new, resumed = (shell_line(step.command) for step in steps)
     wanted = f"radweave train kernels {toy_dataset.path} --out {tmp_path / 'run'} --preset tiny --epochs 3 seed=0"
     assert new == wanted
     assert resumed == f"radweave train --resume {tmp_path / 'run'}"

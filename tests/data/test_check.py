@@ -24,10 +24,12 @@ from radweave.data.cache.arrays import in_order
 from radweave.data.check import (
     IN_A_CIRCLE,
     NOT_EARLIER,
+    NOT_ENGLISH,
     OF_ANOTHER_PATIENT,
     TOO_ALIKE,
     CheckReport,
     check_dataset,
+    is_english,
     prior_faults,
 )
 from radweave.data.dataset import DatasetCard, DatasetWriter
@@ -67,7 +69,7 @@ def dataset(tmp_path: Path) -> Path:
                     "patient_id": f"p{number}",
                     "split": split,
                     "images": [image.model_dump()],
-                    "report": f"Opacity number {number} stands in zone {number * 7} beside marker {number * 3}.",
+                    "report": f"An opacity, number {number}, is in the zone {number * 7} beside marker {number * 3}.",
                     "labels": {"chexpert14": {"Edema": "positive" if number else "blank"}},
                 }
             )
@@ -618,3 +620,20 @@ def test_a_circle_of_priors_is_named_once_without_those_that_lead_to_it(
 ) -> None:
     faults = prior_faults(prior_of, [b"p"] * 4, [None] * 4)
     assert [fault.studies for fault in faults if fault.kind == IN_A_CIRCLE] == circles
+
+
+@pytest.mark.parametrize(
+    ("report", "english"),
+    [
+        ("The heart is normal in size. No focal consolidation.", True),
+        ("Silueta cardiaca de tama\u00f1o normal. No se observan infiltrados pulmonares.", False),
+        ("Herz normal gro\u00df. Keine Pleuraerg\u00fcsse. Kein Pneumothorax.", False),
+        ("", True),
+    ],
+)
+def test_reports_in_another_language_give_a_warning(report: str, english: bool, dataset: Path) -> None:
+    manifest = dataset / "manifest.jsonl"
+    rows = [{**json.loads(line), "report": report or None} for line in manifest.read_text().splitlines()]
+    manifest.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert is_english([report]) is english
+    assert (NOT_ENGLISH in {fault.kind for fault in check_dataset(dataset).warnings}) is not english

@@ -105,12 +105,12 @@ def test_rows_without_a_name_count_and_are_said(monkeypatch: pytest.MonkeyPatch)
     entry = list_tables(["vdgen"])["methods"]["vdgen"]
     assert len(entry["unnamed"]) == 10
     record = list_tables(["vdgen"])
-    assert listing_tables(record)[0].notes[-1].endswith("are missing; the names of 10 cannot be read")
+    assert listing_tables(record)[0].notes[-2].endswith("are missing; the names of 10 cannot be read")
     table = load_method("vdgen").TABLES["main"]
     kept = tuple(row for row in table.rows if not row.label.startswith(UNNAMED))
     monkeypatch.setitem(load_method("vdgen").TABLES, "main", dataclasses.replace(table, rows=kept))
     assert list_tables(["vdgen"])["methods"]["vdgen"]["missing"] == entry["unnamed"]
-    assert "names" not in listing_tables(list_tables(["dast"]))[0].notes[-1]
+    assert "names" not in listing_tables(list_tables(["dast"]))[0].notes[-2]
 
 
 def _letters(text: str) -> str:
@@ -155,6 +155,12 @@ def test_command_lists_without_dataset() -> None:
     assert CliRunner().invoke(app, ["ablate", "--list", "dast"]).stdout.startswith("dast")
     assert set(published_tables()) < set(all_methods())
     assert isinstance(CliRunner().invoke(app, ["ablate", "--list", "nobody"]).exception, InputError)
+    one = CliRunner().invoke(app, ["ablate", "--list", "dast", "--table", "table5"]).stdout
+    assert "mean-pooling" in one
+    assert "table4" not in one
+    wrong = CliRunner().invoke(app, ["ablate", "--list", "dast", "--table", "nope"]).exception
+    assert isinstance(wrong, InputError)
+    assert wrong.field == "--table"
     for arguments, field in ((["dast"], "DATASET"), (["dast", "iu"], "--out")):
         error = CliRunner().invoke(app, ["ablate", *arguments]).exception
         assert isinstance(error, InputError)

@@ -26,7 +26,7 @@ from radweave.inference.bulk import FileGroup, generate_files, generate_split, g
 from radweave.inference.explain import explain_files
 from radweave.inference.export import export
 from radweave.inference.pictures import UnlikeError
-from radweave.inference.predictor import Predictor
+from radweave.inference.predictor import PHANTOMS_ONLY, Predictor
 
 SIZE = 64
 
@@ -230,6 +230,10 @@ def test_an_outlier_is_refused_by_name_and_accepted_with_force(predictor: Predic
     assert "--force" in str(caught.value)
     assert "wrongly" in str(caught.value)
     assert "95 % interval" in str(caught.value)
+    assert "phantoms alone" not in str(caught.value)
+    of_phantoms = dataclasses.replace(predictor, warnings=(PHANTOMS_ONLY,))
+    with pytest.raises(UnlikeError, match="trained on synthetic phantoms alone"):
+        of_phantoms.report([own, hand])
     forced = predictor.report([own, hand], force=True)
     assert forced.evidence["familiarity"]["verdicts"] == ["familiar", "refused"]
     assert [warning.split(":")[0] for warning in forced.warnings if "trained on" in warning] == ["hand.png"]

@@ -16,6 +16,7 @@ from radweave.cli import evaluation as verbs
 from radweave.core.errors import InputError
 from radweave.metrics.catalogue import FURTHER_METRICS, METRICS
 from radweave.metrics.radgraph import RadGraphReader
+from radweave.metrics.result_tables import metric_title
 from tests.metrics.judge_server import Reply, completion, serving
 from tests.metrics.score_folders import (
     made_up_reports,
@@ -110,9 +111,9 @@ def test_compare_shows_the_scores_of_named_weights(
     runs: tuple[Path, Path], folders: dict[str, Path], names: tuple[str, ...]
 ) -> None:
     printed = invoked("compare", *runs, *QUICK, *named(folders, *names)).stdout
-    shown = {line.split()[0] for line in printed.splitlines() if line.startswith("  ") and line.strip()}
+    shown = {line.strip().split("  ")[0] for line in printed.splitlines() if line.startswith("  ")}
     for key in OF_FOLDERS:
-        assert (key in shown) == (set(METRICS[key].weights) <= set(names)), key
+        assert (metric_title(key) in shown) == (set(METRICS[key].weights) <= set(names)), key
     assert len(printed.splitlines()) <= 40
 
 

@@ -18,7 +18,7 @@ from radweave.metrics import Evaluation, Options, Pair, evaluate_pairs
 from radweave.metrics.abnormal import AbnormalScores
 from radweave.metrics.catalogue import METRICS, SUITES, Metric
 from radweave.metrics.records import FINDING_F1, FloorScores, Score
-from radweave.metrics.result_tables import result_tables
+from radweave.metrics.result_tables import metric_title, result_tables
 from radweave.metrics.statistics import Interval
 from radweave.metrics.summary import ABNORMAL, summary_rows
 
@@ -202,10 +202,12 @@ def test_compare_tests_the_scores_of_its_suite(tmp_path: Path) -> None:
     first, second = (write(tmp_path / f"{name}.jsonl", shortened(n)) for name, n in (("a", 5), ("b", 1)))
     printed = run("compare", first, second, "--no-meteor", "--resamples", 600, "--suite", "rexrank")
     shown = {
-        line.split()[0]: line.split()[-1] for line in printed.splitlines() if line.startswith("  ") and line.strip()
+        line.strip().split("  ")[0]: line.split()[-1]
+        for line in printed.splitlines()
+        if line.startswith("  ") and line.strip()
     }
-    assert shown["BLEU_2_sentence"] == "better"
-    assert "BLEU_4" not in shown
+    assert shown[metric_title("BLEU_2_sentence")] == "better"
+    assert metric_title("BLEU_4") not in shown
     vlm3d = json.loads(run("compare", first, second, "--no-meteor", "--resamples", 20, "--suite", "vlm3d", "--json"))
     assert "CRG" in {row["metric"] for row in vlm3d["comparisons"]}
 
@@ -216,11 +218,11 @@ def test_compare_prints_one_screen_with_a_verdict(tmp_path: Path) -> None:
     plain = ("compare", first, second, "--no-meteor", "--resamples", 400)
     printed = run(*plain)
     assert len(printed.splitlines()) <= 40
-    bleu = next(line for line in printed.splitlines() if line.strip().startswith("BLEU_1"))
+    bleu = next(line for line in printed.splitlines() if line.strip().startswith("BLEU-1"))
     assert bleu.split()[-1] == "better"
-    assert "ROUGE_2" not in printed
-    assert "ROUGE_2" in run(*plain, "--all")
+    assert metric_title("ROUGE_2") not in printed
+    assert metric_title("ROUGE_2") in run(*plain, "--all")
     three = run(*plain, write(tmp_path / "c.jsonl", shortened(6)))
     assert len(three.splitlines()) <= 50
     swapped = run("compare", second, first, "--no-meteor", "--resamples", 400)
-    assert next(line for line in swapped.splitlines() if line.strip().startswith("BLEU_1")).split()[-1] == "worse"
+    assert next(line for line in swapped.splitlines() if line.strip().startswith("BLEU-1")).split()[-1] == "worse"

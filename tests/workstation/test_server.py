@@ -72,7 +72,7 @@ def test_half_a_provider_is_refused(option: str, tmp_path: Path) -> None:
 def test_listening_to_other_machines_prints_a_warning(
     started: dict[str, Any], loud: bool, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    _greet(Settings(run=tmp_path, state=tmp_path, **started), "secret")
+    _greet(Settings(run=tmp_path, state=tmp_path, **started), "secret", caution="")
     output = capsys.readouterr().out
     assert ("WARNING: THIS SERVER LISTENS TO OTHER MACHINES" in output) is loud
     # Behind #, so that no browser sends it in a request's line.

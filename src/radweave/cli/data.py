@@ -169,7 +169,8 @@ def import_verb(
     arguments = dict(locals())
     no_options = ("kind", "source", "out", "database", "overwrite")
     options = {name: arguments[name] for name in arguments if name not in no_options}
-    from radweave.cli.options import bar
+    from radweave.cli.options import bar, next_step
+    from radweave.data.check import NOT_ENGLISH, first_reports, is_english
     from radweave.data.importers import KINDS, import_dataset, options_from
 
     options["views"] = tuple(view for view in views.upper().split(",") if view)
@@ -198,6 +199,10 @@ def import_verb(
         typer.echo(f"  left out: {count} x {printable(reason)}")
     for note in dataset.card.notes:
         typer.echo(f"  note: {note}")
+    if not is_english(first_reports(dataset.studies())):
+        typer.echo(f"  warning: {NOT_ENGLISH}", err=True)
+    next_step("data", "check", out)
+    next_step("fit", out, "--out", "FOLDER")
 
 
 @app.command("mix")

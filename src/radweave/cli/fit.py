@@ -9,7 +9,6 @@ OUT/fit.json        what was asked for
 from __future__ import annotations
 
 import contextlib
-import shlex
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from radweave.cli.options import MAX_SEED, Epochs, Overrides, Preset, console
+from radweave.cli.options import (
+    MAX_SEED,
+    Epochs,
+    Overrides,
+    Preset,
+    console,
+    next_step,
+    shell_line,
+    without_next_steps,
+)
 from radweave.core.errors import InputError, printable
 from radweave.core.evidence import BY_UTILITY
 from radweave.core.study import SPLITS
@@ -38,11 +46,6 @@ class Step:
 
     command: tuple[str, ...]
     makes: Path
-
-    @property
-    def line(self) -> str:
-        """The command as a shell reads it."""
-        return shlex.join(("radweave", *self.command))
 
 
 def fit(
@@ -128,6 +131,8 @@ def fit(
     study = f"--study={_first(drafts)['study_id']}"
     perform(Step(("explain", str(run), "--data", str(data), study, "--force", "--out", str(page)), page))
     console.print(f"model: {printable(run)}   scores: {printable(scores / 'tables.md')}")
+    next_step("generate", run, "IMAGE")
+    next_step("serve", run)
 
 
 def _run(command: Any, step: Step) -> None:
@@ -137,10 +142,11 @@ def _run(command: Any, step: Step) -> None:
         typer.Exit: with the exit code of a command that fails.
     """
     made = step.makes.exists()
-    console.print(f"{'done: ' if made else ''}{printable(step.line)}", style="bold")
+    console.print(f"{'done: ' if made else ''}{shell_line(step.command)}", style="bold")
     if made:
         return
-    code = command.main(list(step.command), standalone_mode=False)
+    with without_next_steps():
+        code = command.main(list(step.command), standalone_mode=False)
     if code:
         raise typer.Exit(code)
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import gc
 import os
+import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from radweave.core.errors import InputError
+from radweave.core.errors import InputError, printable
 from radweave.core.escaping import plain_console
 from radweave.core.stopping import StoppedError
 from radweave.core.study import SPLITS, Split
@@ -108,6 +110,30 @@ def resumable(advice: str) -> Iterator[None]:
 
 console = plain_console(stderr=True)
 """Console of progress and messages; stdout is for results."""
+_next_steps_shown: ContextVar[bool] = ContextVar("next_steps_shown", default=True)
+
+
+def shell_line(words: Iterable[object]) -> str:
+    """A command of ``radweave`` as a shell reads it."""
+    return printable(shlex.join(("radweave", *map(str, words))))
+
+
+def next_step(*words: object) -> None:
+    """Name a command that goes on from what was made, unless another command goes on by itself."""
+    if _next_steps_shown.get():
+        console.print(f"next: {shell_line(words)}")
+
+
+@contextmanager
+def without_next_steps() -> Iterator[None]:
+    """No ``next_step`` of the commands that run here is shown."""
+    token = _next_steps_shown.set(False)
+    try:
+        yield
+    finally:
+        _next_steps_shown.reset(token)
+
+
 LINE_EVERY_S = 30.0
 """Seconds between two lines about one task without a terminal."""
 

@@ -53,7 +53,7 @@ def train(
     model.vision_encoder=transformers model.vision_encoder.path=FOLDER.
     """
     from radweave.cli.estimate import show_dry_run
-    from radweave.cli.options import console, training_watch
+    from radweave.cli.options import console, next_step, training_watch
     from radweave.core.devices import use_device
     from radweave.engine.board import open_board
     from radweave.engine.run_directory import read_started
@@ -88,6 +88,8 @@ def train(
         )  # fmt: skip
     if is_first:
         console.print(f"run folder: {printable(run)}")
+        next_step("generate", run, "--data", started.dataset, "--split", "test", "--out", "drafts.jsonl")
+        next_step("serve", run)
 
 
 def _refuse_unknown_choices(parallel: str, log: str | None) -> None:
@@ -154,6 +156,7 @@ def config(
 
 def methods() -> None:
     """List the methods."""
+    from radweave.cli.options import next_step
     from radweave.methods import method_names, method_summary
 
     for name in method_names():
@@ -161,6 +164,7 @@ def methods() -> None:
             typer.echo(f"{name:14} {method_summary(name)}")
         except InputError as error:  # a package that names no module
             typer.echo(f"{name:14} {error}")
+    next_step("train", "METHOD", "DATASET", "--out", "RUN")
 
 
 def demo(
@@ -172,7 +176,7 @@ def demo(
 ) -> None:
     """Make phantom radiographs, train on them, report on unseen ones, and show the result as a page."""
     from radweave.cli.demo import DemoWatch, run_demo
-    from radweave.cli.options import bar, console, training_watch
+    from radweave.cli.options import bar, console, next_step, training_watch
     from radweave.core.devices import usable_cores
 
     watch = DemoWatch(bar=bar, training=training_watch, say=console.print)
@@ -186,3 +190,4 @@ def demo(
         jobs=usable_cores(),
     )
     console.print(f"\nReport page: {printable(page)}\n{RESEARCH_ONLY}")
+    next_step("serve", page.parent / "run")

@@ -299,7 +299,8 @@ class Dataset:
             InputError: if it is no dataset folder or of another format version.
         """
         if not path.is_dir():
-            raise InputError("no such dataset folder", file=path)
+            what = "a file, not a dataset folder; 'radweave data import' makes one of a table" if path.is_file() else ""
+            raise InputError(what or "no such dataset folder", file=path)
         card_path = path / "dataset.json"
         if not card_path.is_file():
             raise InputError(

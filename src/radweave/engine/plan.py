@@ -122,6 +122,7 @@ def refuse_unfit(experiment: Experiment, dataset: Dataset) -> None:
     Raises:
         InputError: naming the field and what was expected.
     """
+    refuse_idle_epochs(experiment)
     refuse_misfit(experiment, dataset)
     refuse_target_in_context(experiment.data.input_sections, dataset.card.target)
     refuse_missing_sections(experiment, dataset)
@@ -170,7 +171,8 @@ def refuse_missing_sections(experiment: Experiment, dataset: Dataset) -> None:
     """
     data = experiment.data
     wanted = (*data.input_sections, *(["report"] if data.target != "as_imported" else []))
-    present = {name for study in dataset.studies("train") for name in wanted if getattr(study, name)}
+    studies = dataset.studies("train") if wanted else ()
+    present = {name for study in studies for name in wanted if getattr(study, name)}
     for name in wanted:
         if name not in present:
             is_text = name == "report"
@@ -219,6 +221,20 @@ def refuse_unknown_sets(experiment: Experiment, dataset: Dataset) -> None:
                     got=origin,
                     expected=", ".join(sorted(filter(None, known))) or "a mixture, see 'radweave data mix'",
                 )
+
+
+def refuse_idle_epochs(experiment: Experiment) -> None:
+    """Refuse epochs of a stage that has nothing to learn by, as of a method without training.
+
+    Raises:
+        InputError: naming the field.
+    """
+    for name, stage in experiment.named_stages().items():
+        if stage.epochs and not stage.learns:
+            raise InputError(
+                "this stage has no losses, so that nothing would train", field=f"stages.{name}.epochs",
+                got=stage.epochs, expected="0",
+            )  # fmt: skip
 
 
 def refuse_no_priors(experiment: Experiment, dataset: Dataset) -> None:

@@ -73,6 +73,11 @@ class DatasetFacts(Record):
     target: str
     cleaning: str
 
+    @property
+    def is_synthetic(self) -> bool:
+        """True if the images are phantoms."""
+        return self.name.startswith("phantom")
+
 
 class StageFigures(Record):
     """The validation figures of a stage, a row per epoch; ``best_step`` is the update whose weights were kept.
@@ -199,8 +204,11 @@ def read_card_alone(folder: Path) -> RunCard:
         raise InputError("no such run folder", file=folder)
     path = folder / "run.json"
     if not path.is_file() or path.is_symlink():
-        unfinished = (folder / "checkpoints").is_dir() or (folder / "config.yaml").is_file()
-        hint = "training has not finished; go on with 'radweave train ... --resume'" if unfinished else "no run folder"
+        hint = "no run folder"
+        if (folder / "checkpoints").is_dir() or (folder / "config.yaml").is_file():
+            hint = "training has not finished; go on with 'radweave train ... --resume'"
+        elif (folder / "run" / "run.json").is_file():
+            hint = "the run is the folder 'run' in it"
         raise InputError(f"run.json is missing: {hint}", file=folder)
     values = read_json_object(path, most=MAX_CARD_BYTES)
     if values.get("format") != FORMAT:

@@ -32,6 +32,7 @@ from radweave.core.storage import exclusive, write_text
 from radweave.core.study import RESEARCH_ONLY
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
+from radweave.engine.plan import refuse_missing_sections
 from radweave.engine.stages import TrainingWatch
 from radweave.experiments.bench_terms import drafted_by
 from radweave.experiments.one_run import (
@@ -117,13 +118,19 @@ class Plan:
     tasks: tuple[Task, ...]
 
 
+def tables_of(method: str) -> Mapping[str, Table]:
+    """The tables of a method by name; empty for one without."""
+    tables: Mapping[str, Table] = getattr(load_method(method), "TABLES", {})
+    return tables
+
+
 def find_table(method: str, name: str) -> Table:
     """A method's table by name.
 
     Raises:
         InputError: with the tables there are.
     """
-    tables: dict[str, Table] = getattr(load_method(method), "TABLES", {})
+    tables = tables_of(method)
     if name not in tables:
         names = ", ".join(tables) or "none: the method has no TABLES"
         raise InputError("no such table", field="--table", got=name or "none", expected=f"one of {names}")
@@ -145,7 +152,7 @@ def make_plan(request: AblationRequest, table: Table | None = None) -> Plan:
         if not folder.is_dir():
             raise InputError("no such folder", file=folder, field="--reuse")
     dataset = Dataset.open(request.dataset)
-    rows = tuple(_planned(row, request, table) for row in _chosen(table, request.rows))
+    rows = tuple(_planned(row, request, table, dataset) for row in _chosen(table, request.rows))
     if not any(row.tasks for row in rows):
         reasons = [row.refused for row in rows if row.refused] or [row.skipped for row in rows if row.skipped]
         raise InputError(reasons[0])
@@ -164,7 +171,7 @@ def _chosen(table: Table, names: Sequence[str]) -> list[Row]:
     return [row for row in table.rows if row.label in wanted]
 
 
-def _planned(row: Row, request: AblationRequest, table: Table) -> PlannedRow:
+def _planned(row: Row, request: AblationRequest, table: Table, dataset: Dataset) -> PlannedRow:
     trained = table.trained(row)
     method = trained.method or request.method
     slugs = frozenset(other.slug for other in table.rows)
@@ -207,7 +214,10 @@ def _planned(row: Row, request: AblationRequest, table: Table) -> PlannedRow:
             own = (*own, *at_test, *(f"decoding.{option}" for option in row.decoding))
             if row.draws:
                 tasks = tuple(_drawn(tasks[0], number) for number in range(row.draws))
-        return PlannedRow(row, method, own, config_hash(tasks[0].experiment()), tasks)
+        experiment = tasks[0].experiment()
+        if row.run_of is None:
+            refuse_missing_sections(experiment, dataset)
+        return PlannedRow(row, method, own, config_hash(experiment), tasks)
     except InputError as error:
         return PlannedRow(row, method, own, "", (), refused=str(error))
 
@@ -979,28 +989,43 @@ def _rows_of(published: PublishedTable, tables: Mapping[str, Table]) -> Iterator
             yield Published(published.name, source, printed, present)
 
 
-def list_tables(methods: Sequence[str]) -> dict[str, Any]:
+def list_tables(methods: Sequence[str], table: str = "") -> dict[str, Any]:
     """The tables of methods as JSON: per table the names of its rows by kind, per method what its paper has besides.
 
     Raises:
-        InputError: for an unknown method.
+        InputError: for an unknown method, or one without the ``table`` to be listed alone.
     """
-    return {"format": "radweave-ablation-list", "version": 1, "methods": {name: _method(name) for name in methods}}
-
-
-def _method(method: str) -> dict[str, Any]:
-    tables: Mapping[str, Table] = getattr(load_method(method), "TABLES", {})
-    published = published_rows(method, tables)
+    if table:
+        for method in methods:
+            find_table(method, table)
     return {
-        "tables": {key: _table(key, table, method, published) for key, table in tables.items()},
+        "format": "radweave-ablation-list",
+        "version": 1,
+        "methods": {name: _method(name, table) for name in methods},
+    }
+
+
+def _method(method: str, only: str) -> dict[str, Any]:
+    tables = tables_of(method)
+    published = published_rows(method, tables)
+    listed = {key: _table(key, table, method, published) for key, table in tables.items() if only in ("", key)}
+    if only:
+        published = tuple(row for row in published if row.table in _published_names(method, only))
+    return {
+        "tables": listed,
         "published": len(published),
         "missing": [row.place for row in published if not row.is_listed],
         "unnamed": [row.place for row in published if row.name.startswith(UNNAMED)],
     }
 
 
+def _published_names(method: str, key: str) -> set[str]:
+    """Names in the paper of the tables that a table of ours covers."""
+    return {each.name for each in published_tables().get(method, ()) if key in each.keys}
+
+
 def _table(key: str, table: Table, method: str, published: Sequence[Published]) -> dict[str, Any]:
-    names = {each.name for each in published_tables().get(method, ()) if key in each.keys}
+    names = _published_names(method, key)
     return {
         "title": table.title,
         "kind": table.kind,
@@ -1009,11 +1034,15 @@ def _table(key: str, table: Table, method: str, published: Sequence[Published]) 
         "needs": {row.label: lacks(row) for row in table.rows if row.needs},
         "printed": [row.label for row in table.rows if row.printed],
         "missing": [row.place for row in published if row.table in names and not row.is_listed],
+        "names": {row.label: row.slug for row in table.rows},
     }
 
 
 def listing_tables(record: Mapping[str, Any]) -> list[TextTable]:
-    """The record as one table per method, with the weights that rows need and the missing rows as notes."""
+    """The record as one table per method, with the weights that rows need and the missing rows as notes.
+
+    A table that is listed alone is followed by its rows.
+    """
     head = ("table", "kind", "rows of the paper", "run here", "need weights", "printed only", "missing", "title")
     shown = []
     for method, entry in record["methods"].items():
@@ -1026,7 +1055,17 @@ def listing_tables(record: Mapping[str, Any]) -> list[TextTable]:
         notes.append(f"{len(entry['missing'])} of {entry['published']} rows of the paper's tables are missing")
         if entry["unnamed"]:
             notes[-1] += f"; the names of {len(entry['unnamed'])} cannot be read"
+        if len(entry["tables"]) > 1:
+            notes.append(f"the rows of a table: radweave ablate {method} --list --table NAME")
         shown.append(TextTable(method, head, tuple(rows), tuple(notes)))
+        if len(entry["tables"]) == 1:
+            (table,) = entry["tables"].values()
+            kinds = {
+                **dict.fromkeys(table["needs"], "needs weights"),
+                **dict.fromkeys(table["printed"], "printed only"),
+            }
+            listed = tuple((slug, label, kinds.get(label, "run")) for label, slug in table["names"].items())
+            shown.append(TextTable(f"{table['title']}: rows", ("--rows", "row", "here"), listed))
     return shown
 
 

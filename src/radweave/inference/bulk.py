@@ -136,7 +136,9 @@ def _files(path: Path) -> list[Path]:
         return [path]
     files = sorted(file for file in path.iterdir() if file.suffix.lower() in IMAGE_SUFFIXES)
     if not files:
-        raise InputError("no image in this folder", file=path, expected=", ".join(IMAGE_SUFFIXES))
+        raise InputError(
+            "no image in this folder, whose subfolders are not read", file=path, expected=", ".join(IMAGE_SUFFIXES)
+        )
     return files
 
 

@@ -113,7 +113,7 @@ def model_card(
         "model_card.md.j2",
         card=card,
         notice=RESEARCH_ONLY,
-        synthetic=card.dataset.name.startswith("phantom"),
+        synthetic=card.dataset.is_synthetic,
         best={stage: _best_figures(figures) for stage, figures in card.validation.items()},
         data=experiment.data,
         decoding=", ".join(f"{name} {value}" for name, value in changed.items()) or "greedy search",

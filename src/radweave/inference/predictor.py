@@ -101,6 +101,7 @@ def _in_memory(view: Any, name: Path, ct: CtPreprocessing) -> Picture:
 
 EVIDENCE: Final = "familiarity"
 """The key in a report's evidence."""
+PHANTOMS_ONLY: Final = "trained on synthetic phantom images only: a demonstration, not for real images"
 _UNLIKE = "does not look like the images that this run was trained on"
 
 
@@ -159,19 +160,6 @@ def warnings_of(
         for name, judgement in zip(names, judgements, strict=False)
         if judgement.verdict is not Verdict.IN_DISTRIBUTION
     )
-
-
-def refuse_outliers(test: OutOfDistribution | None, example: Example, names: Sequence[Any]) -> None:
-    """A draft about a hand would look like any other draft.
-
-    Raises:
-        UnlikeError: naming the first view that is too far from the run's training images.
-    """
-    for name, judgement in zip(names, judge(test, example), strict=False):
-        if judgement.verdict is Verdict.REFUSED:
-            assert test is not None
-            statement = _statement(test, judgement)
-            raise UnlikeError(f"{statement}; give --force (force=True) to report on it anyway", file=name)
 
 
 def _statement(test: OutOfDistribution, judgement: Judgement) -> str:
@@ -262,8 +250,8 @@ class Predictor:
         warnings = []
         if not run.card.is_trained:
             warnings.append("UNTRAINED WEIGHTS: this text is noise")
-        if run.card.dataset.name.startswith("phantom"):
-            warnings.append("trained on synthetic phantom images only: a demonstration, not for real images")
+        if run.card.dataset.is_synthetic:
+            warnings.append(PHANTOMS_ONLY)
         if run.card.without:
             lost = "; ".join(run.card.without)
             warnings.append(f"exported without training reports, it does not draft as its run does: {lost}")
@@ -439,8 +427,21 @@ class Predictor:
             window=lambda view: covered_by_map(views[view][1], image_size=self.image_size, ct=self.ct),
         )
         if not force:
-            refuse_outliers(self.ood, example, [path for path, _ in views])
+            self.refuse_outliers(example, [path for path, _ in views])
         return example
+
+    def refuse_outliers(self, example: Example, names: Sequence[Any]) -> None:
+        """Refuse images unlike those of training: a draft about a hand would look like any other draft.
+
+        Raises:
+            UnlikeError: naming the first view that is too far from the run's training images.
+        """
+        for name, judgement in zip(names, judge(self.ood, example), strict=False):
+            if judgement.verdict is Verdict.REFUSED:
+                assert self.ood is not None
+                why = "; it was trained on synthetic phantoms alone" if PHANTOMS_ONLY in self.warnings else ""
+                advice = "give --force (force=True) to report on it anyway"
+                raise UnlikeError(f"{_statement(self.ood, judgement)}{why}; {advice}", file=name)
 
     def read_views(
         self, images: Sequence[Path], *, force: bool = False, stated: Sequence[View] = ()

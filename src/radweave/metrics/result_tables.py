@@ -7,6 +7,7 @@ from typing import Any
 
 from radweave.metrics.abnormal import FINDINGS
 from radweave.metrics.catalogue import FURTHER_METRICS, METRICS, SHORT_METRICS, SUITES, SuiteName
+from radweave.metrics.clinical import AVERAGES
 from radweave.metrics.summary import MEANING
 from radweave.metrics.tables import DASH, TextTable, heads_table, number, score_cell
 
@@ -454,7 +455,7 @@ def comparison_summary(record: Mapping[str, Any], suite: SuiteName) -> list[Text
 
     Corrections are over all tests of the record, shown or not.
     """
-    hidden = METRICS.keys() - SUITES[suite] - set(FURTHER_METRICS)
+    hidden = {key for key, metric in METRICS.items() if metric.clinical is None} - {*SUITES[suite], *FURTHER_METRICS}
     shown = [row for row in record["comparisons"] if row["metric"] not in hidden]
     short = {**record, "comparisons": shown}
     runs = list(dict.fromkeys(row.get("run") for row in shown))
@@ -464,7 +465,10 @@ def comparison_summary(record: Mapping[str, Any], suite: SuiteName) -> list[Text
         return [_with_short_heads(short, runs[0]), *_judges(record)]
     cells = {(row["run"], row["metric"]): f"{_signed(row['difference'])} {_better(row)}" for row in shown}
     values = {row["metric"]: number(row["a"]) for row in shown}
-    rows = [(metric, value, *(cells.get((run, metric), DASH) for run in runs)) for metric, value in values.items()]
+    rows = [
+        (metric_title(metric), value, *(cells.get((run, metric), DASH) for run in runs))
+        for metric, value in values.items()
+    ]
     notes = {note: None for run in runs for note in _compared_studies(short, run).notes}
     title = f"Differences to {record['baseline']}"
     return [
@@ -481,6 +485,14 @@ def _with_short_heads(record: Mapping[str, Any], run: str) -> TextTable:
     uncorrected = columns.index("p")
     rows = tuple((*row[:uncorrected], *row[uncorrected + 1 :]) for row in table.rows)
     return TextTable(table.title, (*columns[:uncorrected], *columns[uncorrected + 1 :]), rows, (names, *table.notes))
+
+
+def metric_title(key: str) -> str:
+    """The title of a score as ``evaluate`` has it; the key of one without."""
+    if key in METRICS:
+        return METRICS[key].title or METRICS[key].column or key
+    average = key.removeprefix("CE_").removesuffix("_F1")
+    return f"F1 of all classes, {average}" if average in AVERAGES else key
 
 
 _SIGNIFICANT = 0.05
@@ -517,7 +529,7 @@ def _compared_studies(record: Mapping[str, Any], run: str) -> TextTable:
         interval = DASH if row["low"] is None else f"[{row['low']:+.3f}, {row['high']:+.3f}]"
         p_values = (_p(row[name]) for name in ("p_randomisation", "p_holm"))
         values = (number(row["a"]), number(row["b"]), _signed(row["difference"]))
-        rows.append((row["metric"], *values, interval, *p_values, _better(row)))
+        rows.append((metric_title(row["metric"]), *values, interval, *p_values, _better(row)))
         if row["note"]:
             notes[f"{row['metric']}: {row['note']}"] = None
     resampling = record["resampling"]
@@ -544,7 +556,7 @@ def _seeds(record: Mapping[str, Any]) -> TextTable:
     first, second = record["runs"]
     rows = [
         (
-            row["metric"],
+            metric_title(row["metric"]),
             f"{row['a_mean']:.4f} ± {row['a_std']:.4f}",
             f"{row['b_mean']:.4f} ± {row['b_std']:.4f}",
             _signed(row["difference"]),

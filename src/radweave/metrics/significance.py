@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radweave.core.errors import InputError
+from radweave.metrics.catalogue import METRICS
 from radweave.metrics.protocols import ClinicalRule
 from radweave.metrics.records import ClinicalKey
 from radweave.metrics.result import Evaluation
@@ -32,6 +33,7 @@ _ROUNDING = 1e-12
 _CHUNK = 100
 
 Clusters = NDArray[np.int64]
+TESTED_FINDINGS = ("CE_F1", "CE_F1_macro", "CE_F1_macro_5", "CE_F1_example")
 OF_PRIORS = ("CE_with_prior_F1", "new_R", "resolved_R", "changed_F1")
 """The scores beside priors that are tested (``radweave.metrics.priors``)."""
 
@@ -82,21 +84,19 @@ def marked_rule(evaluation: Evaluation) -> ClinicalRule:
 
 
 def compared_statistics(evaluation: Evaluation) -> dict[str, Statistic]:
-    """The metrics that are tested: language, F1 of the clinical averages over all classes, and where there are priors
-    F1 of the findings beside them, recall of new and of resolved ones, and F1 of changed cells.
+    """The metrics that are tested: F1 of the findings, the clinical average over all classes that the protocol's source
+    prints if it prints one, language, and where there are priors F1 of the findings beside them, recall of new and of
+    resolved ones, and F1 of changed cells.
     """
-    policy = marked_rule(evaluation).uncertain
-    clinical = {
-        f"CE_{key.average}_F1": statistic
-        for key, statistic in evaluation.clinical_statistics.items()
-        if (key.policy, key.group, key.measure) == (policy, "all", "f1") and key.average != "macro_defined"
-    }
-    frequent = ClinicalKey(policy, "frequent", "macro", "f1")
-    if frequent in evaluation.clinical_statistics:
-        clinical["CE_macro_frequent_F1"] = evaluation.clinical_statistics[frequent]
+    of_findings = {key: METRICS[key].statistic({}, evaluation.clinical_statistics) for key in TESTED_FINDINGS}
+    findings = {key: statistic for key, statistic in of_findings.items() if statistic is not None}
+    rule = evaluation.protocol.rules.clinical
+    printed = None if rule is None else ClinicalKey(rule.uncertain, "all", rule.average, "f1")
+    if printed is not None and printed in evaluation.clinical_statistics:
+        findings[f"CE_{printed.average}_F1"] = evaluation.clinical_statistics[printed]
     sided = {"CE_sided_findings_F1": evaluation.sided_statistics["f1"]}
     priors = {key: evaluation.prior_statistics[key] for key in OF_PRIORS if key in evaluation.prior_statistics}
-    return {**evaluation.statistics, **clinical, **sided, **priors}
+    return {**findings, **evaluation.statistics, **sided, **priors}
 
 
 def compare(a: Evaluation, b: Evaluation, *, resamples: int = RESAMPLES, seed: int = 0) -> list[Difference]:

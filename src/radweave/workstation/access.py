@@ -103,7 +103,8 @@ class Guard:
         finally:
             self._metrics.request(_method(scope), _route(scope), status)
             took = round(1000 * (time.monotonic() - begun), 1)
-            log_event("request", method=_method(scope), route=_route(scope), status=status, milliseconds=took)
+            if not self._settings.try_out:  # its user reads the greeting in the same terminal
+                log_event("request", method=_method(scope), route=_route(scope), status=status, milliseconds=took)
 
     @contextmanager
     def _one_of(self, scope: Scope) -> Iterator[bool]:

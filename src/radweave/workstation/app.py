@@ -192,7 +192,7 @@ def studies(request: Request, station: CurrentStation) -> Response:
     if user is None:
         return _to_login(request)
     limits: Limits = station.settings.limits
-    return _page("studies", station, user=user, limits=limits, modality=station.modality)
+    return _page("studies", station, user=user, limits=limits, modality=station.modality, caution=_caution(station))
 
 
 @router.get("/studies/{study}")
@@ -343,7 +343,7 @@ def run(settings: Settings) -> None:
     with alone(settings):
         _refuse_taken_port(settings)
         station = Station(settings)
-        _greet(settings, station.token)
+        _greet(settings, station.token, _caution(station))
         listener(settings, station).run()
 
 
@@ -387,7 +387,13 @@ def _refuse_taken_port(settings: Settings) -> None:
                 ) from None
 
 
-def _greet(settings: Settings, token: str | None) -> None:
+def _caution(station: Station) -> str:
+    """What a model of phantoms cannot do; empty for others."""
+    known = "The model was trained on synthetic phantoms alone: it refuses real images as unlike."
+    return known if station.is_synthetic else ""
+
+
+def _greet(settings: Settings, token: str | None, caution: str) -> None:
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     scheme = "http" if settings.tls_cert is None else "https"
     place = f"{settings.public_url or f'{scheme}://{host}:{settings.port}'}/"
@@ -399,6 +405,8 @@ def _greet(settings: Settings, token: str | None) -> None:
         # Browsers do not send the part after #: the token appears in no request and no log.
         print(f"first user, shown this once: {place}login#token={token}", flush=True)
     print(RESEARCH_ONLY, flush=True)
+    if caution:
+        print(caution, flush=True)
     if settings.host not in LOOPBACK and settings.tls_cert is None and not settings.behind_proxy:
         print(
             "WARNING: THIS SERVER LISTENS TO OTHER MACHINES, WITHOUT ENCRYPTION. Whoever is on the way reads images, "

@@ -228,14 +228,13 @@ class InferenceModel:
     def _of_dataset(self, name: str, *, unlike: bool, rest: bool) -> _LoadedStudy:
         """A study with its own id and patient id, so that retrieval excludes both."""
         from radweave.inference.explain import read_dataset_study
-        from radweave.inference.predictor import refuse_outliers
 
         if self._dataset is None:
             raise InputError("is of a data set, and the server was started without one", field="--data")
         loaded = read_dataset_study(self.run, self._dataset, name, self.predictor.decoding, force=rest)
         files = [Path(ref.path) for ref, _ in loaded.views]
         if not unlike:
-            refuse_outliers(self.predictor.ood, loaded.example, files)
+            self.predictor.refuse_outliers(loaded.example, files)
         places = [ref.path for ref in loaded.study.images]
         views = [
             self._view(Path(ref.path).name, places.index(ref.path), ref.view, picture) for ref, picture in loaded.views

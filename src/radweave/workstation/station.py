@@ -159,6 +159,7 @@ class Station:
             refuse_unusable_options(settings.run, settings.decoding)
         self.settings = settings
         self.model = model_facts(card)
+        self.is_synthetic = card.dataset.is_synthetic
         self.modality: Modality = "ct" if card.dataset.modality == "ct" else "xray"
         if settings.watch is not None and not settings.watch.is_dir():
             raise InputError("no such folder", file=settings.watch, field="--watch")

@@ -208,11 +208,12 @@ def test_bad_rows_are_counted_and_the_rest_goes_on(source: Path, tmp_path: Path)
         "no image": 4,
         "no study id": 1,
         "study_id: an id must not hold path separators or control characters": 1,
-        "unknown split": 1,
+        "unknown split (train, val or test; or --split 7:1:2)": 1,
     }
     listed = [json.loads(line) for line in (dataset.path / "left_out.jsonl").read_text().splitlines()]
     assert {row["study_id"] for row in listed} >= {"missing", "outside", "silent", "a/b", "oddsplit", "half"}
     assert not (dataset.path / "images" / "secret.png").exists()
+    assert next(row["got"] for row in listed if row["study_id"] == "oddsplit") == "holdout"
 
 
 @pytest.mark.parametrize(
@@ -431,3 +432,17 @@ def test_images_are_read_in_parallel_and_reported_in_order(tmp_path: Path, monke
     for file in ("manifest.jsonl", "dataset.json", "left_out.jsonl"):
         assert (tmp_path / "by 1" / file).read_bytes() == (tmp_path / "by 7" / file).read_bytes()
     assert calls == [(done, 70) for done in range(1, 71)] * 2
+
+
+def test_a_ratio_does_not_read_the_split_column(source: Path, tmp_path: Path) -> None:
+    write_table(source, "image,report,split", "a.png,Clear.,1", "b.png,Clear.,2", "sub/c.png,Clear.,3")
+    dataset = import_dataset("folder", source, tmp_path / "out", options=ImportOptions(split="1:1:1"))
+    assert dataset.card.left_out == {}
+    assert sorted(study.split or "" for study in dataset.studies()) == ["test", "train", "val"]
+
+
+def test_other_tables_of_the_folder_are_named(source: Path, tmp_path: Path) -> None:
+    write_table(source, "image,report", "a.png,Clear.")
+    (source / "notes.csv").write_text("a,b\n1,2\n")
+    dataset = import_dataset("folder", source, tmp_path / "out")
+    assert any("others in the folder are not read: 1" in note for note in dataset.card.notes)

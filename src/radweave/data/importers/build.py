@@ -36,6 +36,8 @@ from radweave.data.targets import (
 SOURCE_SPLIT = ("source", "official", "r2gen")
 """Words for the split that the source states."""
 
+VALID_AS_TEST = "valid-as-test"
+
 _RATIO = re.compile(r"\d+(?:\.\d+)?(?::\d+(?:\.\d+)?){2}")
 _VALIDATION_SHARE = 5.0
 
@@ -63,7 +65,7 @@ def splitter(
         return (lambda raw: name), f"every study is {name}, by option"
     if split == "none":
         return (lambda raw: None), "none"
-    if split == "valid-as-test":
+    if split == VALID_AS_TEST:
         return _valid_as_test(included, provenance, options.seed)
     if not _RATIO.fullmatch(split) or sum(parts := [float(part) for part in split.split(":")]) <= 0:
         raise InputError(

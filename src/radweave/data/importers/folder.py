@@ -18,7 +18,7 @@ from typing import Any
 from radweave.core.errors import InputError
 from radweave.core.json_files import read_jsonl
 from radweave.core.study import Modality, View
-from radweave.data.importers.build import SOURCE_SPLIT
+from radweave.data.importers.build import SOURCE_SPLIT, VALID_AS_TEST
 from radweave.data.importers.source import (
     SECTIONS,
     ImportOptions,
@@ -49,6 +49,8 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 }
 _SCALARS = tuple(name for name in NAMES if name not in ("image", "view", "study_id"))
 _VOLUME_SUFFIXES = (".nii", ".nii.gz", ".nrrd", ".mha", ".mhd")
+UNKNOWN_SPLIT = "unknown split (train, val or test; or --split 7:1:2)"
+_SUFFIXES = (".csv", ".tsv", ".jsonl")
 _TABLE_NAMES = ("manifest.jsonl", "reports.csv", "metadata.csv", "data.csv", "reports.jsonl")
 
 
@@ -73,14 +75,23 @@ def open_source(source: Path, options: ImportOptions) -> Source:
     gathered, columns = read.studies, read.columns
     modality: Modality = "ct" if _is_volume_set(root, gathered) else "xray"
 
+    reads_split = options.split in (*SOURCE_SPLIT, VALID_AS_TEST)
+
     def studies(problems: Problems) -> Iterator[RawStudy]:
         for line, reason in read.bad:
             problems.leave_out_study(f"line {line}", reason)
         for study_id in order:
-            yield from _raw_study(study_id, gathered[study_id], root, modality, problems)
+            rows = gathered[study_id]
+            split = rows.values.get("split") if reads_split else None
+            if split is not None and split_of(split) is None:
+                problems.leave_out_study(study_id, UNKNOWN_SPLIT, got=split)
+                continue
+            yield _raw_study(study_id, rows, root, modality)
 
     order = list(gathered)
     notes = [note for note in (encoding_note(table),) if note]
+    if others := len(_tables(source)) - 1:
+        notes.append(f"{table.name} is the table; others in the folder are not read: {others}")
     if "study_time" in columns:
         order.sort(key=lambda study: (_patient(study, gathered[study]), gathered[study].values.get("study_time") or ""))
         notes.append("priors follow the column 'study_time', compared as text")
@@ -102,11 +113,14 @@ def open_source(source: Path, options: ImportOptions) -> Source:
     )
 
 
+def _tables(source: Path) -> list[Path]:
+    """The tables of a folder."""
+    return [source] if source.is_file() else sorted(path for suffix in _SUFFIXES for path in source.glob(f"*{suffix}"))
+
+
 def _find_table(source: Path) -> Path:
-    if source.is_file():
-        return source
-    tables = [source / name for name in _TABLE_NAMES if (source / name).is_file()]
-    tables = tables or sorted([*source.glob("*.csv"), *source.glob("*.jsonl")])
+    tables = _tables(source)
+    tables = [path for path in tables if path.name in _TABLE_NAMES] or tables
     if len(tables) != 1:
         names = ", ".join(path.name for path in tables) or "none"
         raise InputError(
@@ -118,7 +132,7 @@ def _find_table(source: Path) -> Path:
 def _rows(table: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     if table.suffix.lower() == ".jsonl":
         yield from read_jsonl(table)
-    elif table.suffix.lower() in (".csv", ".tsv"):
+    elif table.suffix.lower() in _SUFFIXES:
         yield from read_table(table, delimiter=None)
     else:
         raise InputError("not a table", file=table, got=table.suffix or "no suffix", expected=".csv, .tsv or .jsonl")
@@ -271,13 +285,7 @@ def _is_volume_set(root: Path, gathered: Mapping[str, _Gathered]) -> bool:
     return True in kinds
 
 
-def _raw_study(
-    study_id: str, rows: _Gathered, root: Path, modality: Modality, problems: Problems
-) -> Iterator[RawStudy]:
-    split = rows.values.get("split")
-    if split is not None and split_of(split) is None:
-        problems.leave_out_study(study_id, "unknown split")
-        return
+def _raw_study(study_id: str, rows: _Gathered, root: Path, modality: Modality) -> RawStudy:
     images = tuple(
         RawImage(
             file=root / path,
@@ -287,10 +295,10 @@ def _raw_study(
         )
         for path, view in rows.images
     )
-    yield RawStudy(
+    return RawStudy(
         study_id=study_id,
         patient_id=_patient(study_id, rows),
-        split=split_of(split),
+        split=split_of(rows.values.get("split")),
         images=images,
         study_time=rows.values.get("study_time"),
         report=rows.values.get("report"),

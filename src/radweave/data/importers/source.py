@@ -115,9 +115,11 @@ class Problems:
     boxes: Counter[str] = field(default_factory=Counter)
     rows: list[dict[str, str]] = field(default_factory=list)
 
-    def leave_out_study(self, study_id: str, reason: str) -> None:
+    def leave_out_study(self, study_id: str, reason: str, *, got: str | None = None) -> None:
+        """Count an excluded study; ``got`` is the value of its row that the reason is about."""
         self.studies[reason] += 1
-        self.rows.append({"study_id": _printable(study_id), "reason": reason})
+        value = {} if got is None else {"got": _printable(got)}
+        self.rows.append({"study_id": _printable(study_id), "reason": reason, **value})
 
     def leave_out_image(self, study_id: str, image: str, reason: str) -> None:
         self.images[reason] += 1

@@ -30,7 +30,7 @@ from radweave.inference.bulk import draft_row, group_images
 from radweave.inference.explain.maps import RadiographSubject, ScanSubject, Subject
 from radweave.inference.explain.page import Explained, render
 from radweave.inference.pictures import Picture, model_input, read_scan, refuse_doubtful, view_of
-from radweave.inference.predictor import Predictor, refuse_outliers
+from radweave.inference.predictor import Predictor
 from radweave.io.images import read_radiograph
 from radweave.io.volumes import Volume
 from radweave.labels import get_labeler
@@ -89,7 +89,7 @@ def explain_study(
     rows = read_dataset_study(run, dataset, study_id, predictor.decoding, force=force)
     files = [dataset.path / ref.path for ref, _ in rows.views]
     if not force:
-        refuse_outliers(predictor.ood, rows.example, files)
+        predictor.refuse_outliers(rows.example, files)
     report = next(iter(predictor.reports([rows.example], names={study_id: [file.name for file in files]})))
     views: list[ViewEvidence] = [{"file": Path(ref.path).name, "view": ref.view.value} for ref, _ in rows.views]
     warnings = (*report.warnings, *rows.warnings, *_training_warning(run, dataset, rows.study))
