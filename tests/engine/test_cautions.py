@@ -28,9 +28,7 @@ def test_cautions_of_short_training_and_collapse_are_shown_everywhere(many: Data
     assert trained.returncode == 0, trained.stderr
     card = read_card(tmp_path / "run")
     assert card.cautions[0] == "barely trained: 3 updates of the stage that writes reports"
-    assert any(
-        text.startswith("drafts of 20 validation studies: no better than the baseline") for text in card.cautions
-    )
+    assert any(text.startswith("drafts of 20 validation studies: no better than the floor") for text in card.cautions)
     for caution in card.cautions:
         assert f"mind: {caution}" in trained.stderr
     image = many.image_path("images/1_0.png")

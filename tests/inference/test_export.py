@@ -268,7 +268,7 @@ def test_scores_with_floors_stand_in_the_card(toy_run: Path, toy_dataset: Datase
     assert made.returncode == 0, made.stderr
     page = (tmp_path / "a/README.md").read_text()
     assert "| BLEU_4 |" in page
-    assert "| constant_report |" in page
+    assert "| one constant report |" in page
     assert "6 studies, " in page
     assert "; 95 % intervals" in page
     assert "None were given" not in page

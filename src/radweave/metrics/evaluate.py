@@ -32,7 +32,15 @@ from radweave.metrics.clinical import (
     pooled_statistics,
     states_of,
 )
-from radweave.metrics.floors import FINDINGS, WORDING, Floor, best_candidate, build_floors, shuffled_pairing
+from radweave.metrics.floors import (
+    FINDINGS,
+    WORDING,
+    Floor,
+    best_candidate,
+    build_floors,
+    floor_title,
+    shuffled_pairing,
+)
 from radweave.metrics.further import FurtherScores, Models, further_scores, requested_metrics, without_language_models
 from radweave.metrics.grounding import NO_BOXES, box_statistics
 from radweave.metrics.heads import head_table
@@ -54,6 +62,7 @@ from radweave.metrics.prepare import (
 )
 from radweave.metrics.priors import (
     ELSE_COPY,
+    ELSE_FLOOR,
     THIS_RUN,
     PriorFindings,
     else_prior,
@@ -448,13 +457,8 @@ def _floor_table(
 
 
 MODEL = "model"
-FLOOR_NAMES = {
-    "constant": "one constant report",
-    FINDINGS: "constant report, best for findings",
-    WORDING: "constant report, best for wording",
-    "nearest_neighbour": "nearest training image",
-}
-ELSE_ITS_OWN = "the prior's report, else its own"
+FLOOR_NAMES = {name: floor_title(name) for name in ("constant", FINDINGS, WORDING, "nearest_neighbour")}
+ELSE_ITS_OWN = floor_title(ELSE_FLOOR)
 
 
 def floor_texts(pairs: Sequence[Pair]) -> dict[str, list[str]]:

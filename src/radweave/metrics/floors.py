@@ -124,6 +124,20 @@ _SELECTION_TEXTS = 2000
 
 # Names under which a line's ``floors`` may give a baseline, and the name it gets in the table.
 _FLOOR_ALIASES = {"constant": "constant_report", "nearest_neighbor": "nearest_neighbour"}
+FLOOR_TITLES: Mapping[str, str] = {
+    "constant_report": "one constant report",
+    FINDINGS: "constant report, best for findings",
+    WORDING: "constant report, best for wording",
+    "nearest_neighbour": "nearest training image",
+    "train_copy": "a training report by chance",
+    "shuffled_pairing": "own reports, shuffled",
+    ELSE_FLOOR: "prior's report, else own",
+}
+
+
+def floor_title(name: str) -> str:
+    """Title of a floor in tables; the name of one that came with the predictions under another."""
+    return FLOOR_TITLES.get(_FLOOR_ALIASES.get(name, name), name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from radweave.core.study import TargetText
 from radweave.metrics.abnormal import AbnormalScores
 from radweave.metrics.catalogue import MAIN_LANGUAGE_METRICS, METRICS, SuiteName
+from radweave.metrics.floors import floor_title
 from radweave.metrics.heads import HeadTable
 from radweave.metrics.honesty import Honesty, InventedRow
 from radweave.metrics.language import Opinions
@@ -67,9 +68,9 @@ def _collapse(honesty: Honesty) -> list[str]:
 def _beaten_by_floors(corpus: Mapping[str, Score], floors: Mapping[str, FloorScores]) -> list[str]:
     sentences = []
     for name, floor in floors.items():
-        reached = [metric for metric in MAIN_LANGUAGE_METRICS if _reaches(floor, corpus, metric)]
+        reached = [METRICS[metric].title for metric in MAIN_LANGUAGE_METRICS if _reaches(floor, corpus, metric)]
         if reached:
-            sentences.append(f"no better than the baseline {name} in {', '.join(reached)}")
+            sentences.append(f"no better than the floor '{floor_title(name)}' in {', '.join(reached)}")
     return sentences
 
 

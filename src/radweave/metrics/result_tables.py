@@ -8,6 +8,7 @@ from typing import Any
 from radweave.metrics.abnormal import FINDINGS
 from radweave.metrics.catalogue import FURTHER_METRICS, METRICS, SHORT_METRICS, SUITES, SuiteName
 from radweave.metrics.clinical import AVERAGES
+from radweave.metrics.floors import floor_title
 from radweave.metrics.summary import MEANING
 from radweave.metrics.tables import DASH, TextTable, heads_table, number, score_cell
 
@@ -85,7 +86,7 @@ def summary_table(runs: Mapping[str, Result]) -> TextTable:
             number(row["value"]),
             DASH if row["interval"] is None else f"[{row['interval'][0]:.3f}, {row['interval'][1]:.3f}]",
             row["verdict"] or DASH,
-            DASH if row["floor"] is None else f"{number(row['floor'])} {row['floor_name']}",
+            DASH if row["floor"] is None else f"{number(row['floor'])} {floor_title(row['floor_name'])}",
         )
         for row in result["summary"]["rows"]
     )
@@ -210,12 +211,12 @@ def floor_table(result: Result, suffix: str = "") -> TextTable:
     findings = {"this run": _findings_f1(result["clinical"])}
     notes = []
     for name, floor in result["floors"].items():
-        notes.append(f"{name}: {floor['source']}")
+        notes.append(f"{floor_title(name)}: {floor['source']}")
         if floor["corpus"] is not None:
             corpora[name] = floor["corpus"]
             findings[name] = floor["findings_f1"]
     rows = [
-        (name, *(number(corpus.get(metric)) for metric in SHORT_METRICS), number(findings[name], 3))
+        (floor_title(name), *(number(corpus.get(metric)) for metric in SHORT_METRICS), number(findings[name], 3))
         for name, corpus in corpora.items()
     ]
     if "abnormal" in result:

@@ -388,7 +388,7 @@ def _refuse_taken_port(settings: Settings) -> None:
 
 
 def _caution(station: Station) -> str:
-    """What a model of phantoms cannot do; empty for others."""
+    """A line on the limits of a model of phantoms; empty for others."""
     known = "The model was trained on synthetic phantoms alone: it refuses real images as unlike."
     return known if station.is_synthetic else ""
 

@@ -269,7 +269,7 @@ def _observation(finding: Finding, report: FinishedReport, ids: _Ids) -> Json:
         },
         "device": ids.to("device"),
         "referenceRange": [{
-            "high": {"value": round(finding.threshold, 4)}, "text": "taken to be there from this probability on",
+            "high": {"value": round(finding.threshold, 4)}, "text": "threshold: present from this probability on",
         }],
     }  # fmt: skip
     if finding.state in _INTERPRETATIONS:

@@ -405,7 +405,7 @@ def finding_line(finding: Finding) -> str:
     if finding.probability is None:
         return f"{finding.name}: {STATE_WORDS[finding.state]} in the report"
     return (
-        f"{finding.name}: probability {finding.probability:.2f} (taken to be there from {finding.threshold:.2f}),"
+        f"{finding.name}: probability {finding.probability:.2f} (threshold {finding.threshold:.2f}),"
         f" {STATE_WORDS[finding.state]} in the report"
     )
 

@@ -53,7 +53,7 @@ def finding_text(finding: Finding, support: Support, report: Report, banner: Seq
     """Evidence on a class, and the sentences that mention it."""
     lines = {line.number: "".join(text for text, _ in line.parts) for line in support.sentences}
     known = [] if finding.probability is None else [
-        f"probability {finding.probability:.2f}, taken as there from {finding.threshold:.2f} on"
+        f"probability {finding.probability:.2f}, threshold {finding.threshold:.2f}"
     ]  # fmt: skip
     known += [finding.experience] if finding.experience else []
     statement = (
@@ -140,7 +140,7 @@ def render(explained: Explained) -> tuple[str, dict[str, bytes]]:
         card=explained.card,
         model_hash=explained.card.files.get("weights.safetensors", "")[:12],
         reference=explained.reference,
-        labeler=f"{explained.labeler.name} {explained.labeler.version}",
+        labeler=f"{explained.labeler.name}, version {explained.labeler.version}",
         support=support,
         gallery=gallery,
         figures={figure.name: figure for figure in gallery.figures},

@@ -70,7 +70,7 @@ export function why({ details, confidence }) {
   const claims = details.claims ?? [];
   const lines = [
     ...claims.map((claim) => h("li", {}, h("b", {}, claim.name), ` ${claim.said}: ${claim.verdict}`,
-      claim.probability !== null && `, probability ${percent(claim.probability)} (${claim.calibrated ? "calibrated" : "not calibrated"}), there from ${percent(claim.threshold)} on`,
+      claim.probability !== null && `, probability ${percent(claim.probability)} (${claim.calibrated ? "calibrated" : "not calibrated"}), threshold ${percent(claim.threshold)}`,
       claim.agree.length > 0 && `; recalled ${cases(claim.agree)} ${claim.agree.length === 1 ? "says" : "say"} the same`, claim.differ.length > 0 && `; recalled ${cases(claim.differ)} ${claim.differ.length === 1 ? "says" : "say"} the opposite`)),
     ...(details.places ?? []).map(({ finding, named, probability: likely, probabilities, too_large: large }) => h("li", {}, `Place of ${finding}: ${[named, likely === null ? "not checked" : `probability ${percent(likely)}`].filter(Boolean).join(", ")}`,
       Object.keys(probabilities).length > 0 && `; by the images ${Object.entries(probabilities).map(([name, value]) => `${name} ${percent(value)}`).join(", ")}`,
