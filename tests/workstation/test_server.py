@@ -93,7 +93,10 @@ def test_what_is_set_decides_drafts_and_stands_on_the_page(toy_run: Path, settin
     image = toy_image(tmp_path / "chest.png", bright_side="left", seed=0)
     with running(chosen, main) as (client, station):
         study = one_draft(client, image.read_bytes())["id"]
-        evidence = client.get(f"/api/v1/studies/{study}/evidence").json()["evidence"]
+        shown = client.get(f"/api/v1/studies/{study}/evidence").json()
+        evidence = shown["evidence"]
+        (warning,) = [text for text in shown["warnings"] if "states no view" in text]
+        assert "--view" not in warning
         assert evidence["decoder"] == {"kind": "own decoder", "set": list(chosen.decoding)}
         assert station.inference.drafts == "drafts: own decoder; set: max_new_tokens=9 kind=likelihood"
         assert "Drafts: own decoder; set: max_new_tokens=9 kind=likelihood." in client.get("/login").text

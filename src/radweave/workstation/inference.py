@@ -169,7 +169,7 @@ class InferenceModel:
             return [report for one in examples for report in self._reports([one])]
 
     def _read(self, job: dict[str, Any]) -> _LoadedStudy:
-        from radweave.inference.pictures import UnlikeError, view_of
+        from radweave.inference.pictures import SAY, UnlikeError, view_of
 
         # An override of the out-of-distribution check does not override checks of integrity.
         unlike = job.get("anyway") is not None
@@ -177,7 +177,8 @@ class InferenceModel:
         if job["dataset_study"] is not None:
             return self._of_dataset(job["dataset_study"], unlike=unlike, rest=rest)
         files = [Path(path) for path in job["files"]]
-        images, warnings = self.predictor.read_views(files, force=rest)
+        images, read = self.predictor.read_views(files, force=rest)
+        warnings = tuple(text.removesuffix(f"; {SAY}") for text in read)  # a browser has no --view
         example = self.predictor.example(images, job["id"], force=unlike)
         views = [self._view(path.name, files.index(path), view_of(picture), picture) for path, picture in images]
         if job.get("prior") is None:
