@@ -111,7 +111,7 @@ def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         InputError: for a missing file, bytes that are not UTF-8, a line that is not a JSON object.
     """
     if not path.is_file():
-        raise InputError("file is missing", file=path)
+        raise InputError("is a folder, not a file" if path.is_dir() else "file is missing", file=path)
     with path.open("rb") as file:
         yield from parse_jsonl(file, path)
 

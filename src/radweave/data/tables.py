@@ -46,7 +46,7 @@ def text_encoding(path: Path) -> str:
         InputError: if the file is missing or holds NUL bytes, so that it is no text.
     """
     if not path.is_file():
-        raise InputError("file is missing", file=path)
+        raise InputError("is a folder, not a file" if path.is_dir() else "file is missing", file=path)
     decoder = codecs.getincrementaldecoder("utf-8")()
     is_utf8, has_c1 = True, False
     with _open_bytes(path) as file:

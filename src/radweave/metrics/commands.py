@@ -380,7 +380,7 @@ def run_compare(request: CompareRequest) -> int:
     if request.floors and request.seeds:
         raise InputError("floors have no seeds", field="floors", got="with --seeds", expected="one of them")
     if len(request.runs) < 2 and not request.floors:
-        raise InputError("a comparison needs two runs", got=len(request.runs))
+        raise InputError("a comparison needs two runs", got=len(request.runs), expected="two, or one with --floors")
     if request.phrases and (request.out is None or request.seeds):
         raise InputError("phrases are a page of single runs in the output folder", field="phrases", expected="--out")
     if request.images is not None and not request.phrases:
