@@ -16,7 +16,8 @@ from radweave.cli.options import next_step, without_next_steps
 from radweave.core.errors import InputError
 from radweave.data.dataset import Dataset
 from tests.command_line import radweave
-from tests.toys import ROOT, TOY_OVERRIDES, TOY_SIZES, write_toy_dataset
+from tests.docs.test_commands import parsed
+from tests.toys import ROOT, TOY_OVERRIDES, TOY_SIZES, toy_image, write_toy_dataset
 
 HEAVY = ("torch", "transformers", "scipy", "sklearn", "pydicom", "nibabel", "pandas", "PIL")
 
@@ -95,6 +96,22 @@ def test_a_command_names_the_next_one_unless_another_goes_on(capsys: pytest.Capt
     assert capsys.readouterr().err == "next: radweave serve 'a run'\n"
 
 
+def test_an_import_warns_of_another_language_and_names_what_comes_next(tmp_path: Path) -> None:
+    rows = []
+    for number in range(9):
+        toy_image(tmp_path / f"{number}.png", bright_side="left", seed=number)
+        rows.append(f"{number}.png,Silueta cardiaca normal. No se observan infiltrados ni derrame pleural izquierdo.")
+    (tmp_path / "reports.csv").write_text("\n".join(("image,report", *rows)))
+    done = radweave("data", "import", "folder", tmp_path / "reports.csv", "--split", "1:1:1", "--out", tmp_path / "a")
+    assert "warning: 9 x report without a common English word" in done.stderr
+    following = [line.removeprefix("next: ") for line in done.stderr.splitlines() if line.startswith("next: ")]
+    assert [line.split()[1] for line in following] == ["data", "fit"]
+    for line in following:
+        parsed(tuple(line.split()[1:]))
+    whole = radweave("data", "import", "folder", tmp_path / "reports.csv", "--split", "test", "--out", tmp_path / "b")
+    assert "next: radweave fit" not in whole.stderr
+
+
 def test_methods_lists_each_with_its_summary() -> None:
     lines = radweave("methods").stdout.splitlines()
     names = sorted(path.parent.name for path in (ROOT / "src/radweave/methods").glob("*/__init__.py"))
@@ -108,6 +125,7 @@ def test_methods_lists_each_with_its_summary() -> None:
         (["train", "baseline", "nowhere", "--out", "{tmp}/run"], "no such dataset folder"),
         (["train", "kernels", __file__, "--out", "{tmp}/run"], "'radweave data import' makes one of a table"),
         (["train", "kernels", "{data}", "--out", "{tmp}/run", "stages.report.epochs=3"], "nothing would train"),
+        (["train", "kernels", "{data}", "--out", "{tmp}/run", "--epochs", "3"], "no stage of this method trains"),
         (["train", "basline", "{data}", "--out", "{tmp}/run"], "expected one of am_mrg, baseline"),
         (["train", "baseline", "{data}", "--out", "{tmp}/run", "--preset", "huge"], "tiny, tiny-ct, small, paper"),
         (["train", "baseline", "{data}", "--out", "{tmp}/run", "stages.report.epoch=3"], "did you mean 'epochs'"),

@@ -46,6 +46,7 @@ def test_a_folder_becomes_an_evaluated_model_and_the_same_command_goes_on(raw: P
     out = tmp_path / "fitted"
     done = radweave("fit", raw, "--out", out, *OPTIONS)
     assert done.returncode == 0, done.stderr
+    assert [line.split()[2] for line in done.stderr.splitlines() if line.startswith("next: ")] == ["generate", "serve"]
     commands = lines_of(done)
     steps = [command.split()[1] for command in commands]
     assert steps == ["data", "data", "train", "generate", "generate", "evaluate", "explain"]
@@ -80,12 +81,16 @@ def test_a_folder_becomes_an_evaluated_model_and_the_same_command_goes_on(raw: P
 
 def test_a_training_that_was_stopped_is_resumed(toy_dataset: Dataset, tmp_path: Path) -> None:
     steps: list[Any] = []
-    fit_module._train(steps.append, toy_dataset, tmp_path / "run", None, "tiny", 3, ["seed=0"])
+    for method in (None, "baseline"):
+        fit_module._train(steps.append, toy_dataset, tmp_path / "run", method, "tiny", 3, ["seed=0"])
     (tmp_path / "run").mkdir()
     fit_module._train(steps.append, toy_dataset, tmp_path / "run", None, "tiny", 3, ["seed=0"])
-    new, resumed = (shell_line(step.command) for step in steps)
-    wanted = f"radweave train kernels {toy_dataset.path} --out {tmp_path / 'run'} --preset tiny --epochs 3 seed=0"
-    assert new == wanted
+    untrained, new, resumed = (shell_line(step.command) for step in steps)
+    run = tmp_path / "run"
+    assert untrained == f"radweave train kernels {toy_dataset.path} --out {run} --preset tiny seed=0", (
+        "it has no epochs"
+    )
+    assert new == f"radweave train baseline {toy_dataset.path} --out {run} --preset tiny --epochs 3 seed=0"
     assert resumed == f"radweave train --resume {tmp_path / 'run'}"
 
 

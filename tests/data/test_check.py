@@ -30,6 +30,7 @@ from radweave.data.check import (
     CheckReport,
     check_dataset,
     is_english,
+    not_english,
     prior_faults,
 )
 from radweave.data.dataset import DatasetCard, DatasetWriter
@@ -626,14 +627,23 @@ def test_a_circle_of_priors_is_named_once_without_those_that_lead_to_it(
     ("report", "english"),
     [
         ("The heart is normal in size. No focal consolidation.", True),
+        ("No acute cardiopulmonary abnormality.", True),
         ("Silueta cardiaca de tama\u00f1o normal. No se observan infiltrados pulmonares.", False),
-        ("Herz normal gro\u00df. Keine Pleuraerg\u00fcsse. Kein Pneumothorax.", False),
-        ("", True),
+        ("Herz normal gro\u00df. Keine Pleuraerg\u00fcsse links oder rechts. Kein Pneumothorax.", False),
+        ("Het hart is niet vergroot. De longen zijn helder, geen pleuravocht of pneumothorax.", False),
     ],
 )
 def test_reports_in_another_language_give_a_warning(report: str, english: bool, dataset: Path) -> None:
     manifest = dataset / "manifest.jsonl"
-    rows = [{**json.loads(line), "report": report or None} for line in manifest.read_text().splitlines()]
+    rows = [{**json.loads(line), "report": report} for line in manifest.read_text().splitlines()]
     manifest.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    assert is_english([report]) is english
-    assert (NOT_ENGLISH in {fault.kind for fault in check_dataset(dataset).warnings}) is not english
+    assert is_english(report) is english
+    warnings = {fault.kind: fault for fault in check_dataset(dataset).warnings}
+    assert (NOT_ENGLISH in warnings) is not english
+    assert english or warnings[NOT_ENGLISH].count == len(rows)
+
+
+def test_few_short_reports_are_no_sign_of_another_language() -> None:
+    foreign = "Corazon de tama\u00f1o normal, sin derrame pleural ni neumotorax visible."
+    assert not_english([foreign, *["The lungs are clear."] * 9, None, ""]) == 0
+    assert not_english([foreign, foreign, *["The lungs are clear."] * 9]) == 2

@@ -382,6 +382,7 @@ def test_the_plan(request_: AblationRequest) -> None:
     [
         ({"table": "none"}, "one of parts, told, toy"),
         ({"overrides": ("data.input_sections=[indication]",)}, "no training study has this section"),
+        ({"overrides": ("data.target=impression",)}, "no training study has the sections of this text"),
         ({"rows": ("nobody",)}, "the table has no such row"),
         ({"overrides": ("model.no_such=1",)}, "no field 'no_such'"),
         ({"method": "nobody"}, "no such method"),
@@ -394,6 +395,24 @@ def test_a_request_that_cannot_be_planned(request_: AblationRequest, change: dic
     with pytest.raises(InputError, match=message):
         run_ablation(replace(request_, **change))
     assert not request_.out.exists()
+
+
+def test_a_target_that_was_not_imported_is_planned(request_: AblationRequest, tmp_path: Path) -> None:
+    """Sections decide, as in training: the toy studies have findings."""
+    folder = tmp_path / "other"
+    shutil.copytree(request_.dataset, folder)
+    rows = [json.loads(line) for line in (folder / "manifest.jsonl").read_text().splitlines()]
+    (folder / "manifest.jsonl").write_text("".join(f"{json.dumps({**row, 'report': None})}\n" for row in rows))
+    card = json.loads((folder / "dataset.json").read_text())
+    (folder / "dataset.json").write_text(json.dumps({**card, "target": "impression", "manifest_sha256": None}))
+    plan = make_plan(replace(request_, dataset=folder, overrides=(*OVERRIDES, "data.target=findings")))
+    assert [row.refused for row in plan.rows] == [None, None]
+
+
+def test_rows_that_report_with_a_refused_run_are_refused(request_: AblationRequest) -> None:
+    request = replace(request_, method="diffvp", table="references", overrides=("data.input_sections=[indication]",))
+    with pytest.raises(InputError, match="no training study has this section"):
+        make_plan(replace(request, rows=(), preset="tiny-xray"))
 
 
 def test_a_folder_of_another_table_or_of_other_runs_is_refused(finished: Path, request_: AblationRequest) -> None:

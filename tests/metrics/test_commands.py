@@ -147,7 +147,7 @@ def test_compare_with_floors(tmp_path: Path) -> None:
     assert named == {
         "floor: constant report, best for findings",
         "floor: constant report, best for wording",
-        "floor: its reports, given to other studies",
+        "floor: own reports, shuffled",
     }
     with pytest.raises(InputError, match="two runs"):
         run("compare", tmp_path / "a.jsonl")

@@ -69,7 +69,7 @@ def test_collapsed_model_is_visible() -> None:
     warnings = " ".join(evaluation.to_json()["warnings"])
     assert "collapsed: 100%" in warnings
     # Its reports can be dealt out anyhow: the shuffled baseline has the same score.
-    assert "no better than the floor 'own reports, shuffled'" in warnings
+    assert 'no better than the floor "own reports, shuffled"' in warnings
 
 
 def test_swapped_sides_are_visible_although_n_gram_scores_stay_high() -> None:

@@ -6,8 +6,17 @@ import numpy as np
 import pytest
 
 from radweave.core.errors import InputError
+from radweave.labels import get_labeler
 from radweave.metrics import Evaluation, Options, Pair, evaluate_pairs
-from radweave.metrics.significance import Difference, benjamini_hochberg, compare, compare_seeds, corrected, holm
+from radweave.metrics.significance import (
+    Difference,
+    benjamini_hochberg,
+    compare,
+    compare_seeds,
+    compared_statistics,
+    corrected,
+    holm,
+)
 from radweave.metrics.statistics import bootstrap, cluster_index, mean_statistic, resampled_weights
 
 PLAIN = Options(meteor=False, floors=False, resamples=0)
@@ -214,3 +223,19 @@ def test_seeds_without_spread_have_no_test_and_one_seed_is_refused() -> None:
     assert "do not vary" in str(same.note)
     with pytest.raises(InputError, match="several seeds"):
         compare_seeds([{"x": 1.0}], [{"x": 2.0}] * 2)
+
+
+@pytest.mark.parametrize(
+    ("labels", "protocol", "tested"),
+    [
+        # With No Finding the average over all classes is another score; without, as of CT, it is the same one.
+        ("chexpert14", "full", ["CE_F1", "CE_F1_macro", "CE_F1_example", "CE_micro_F1"]),
+        ("ct18", "full", ["CE_F1", "CE_F1_macro", "CE_F1_example"]),
+    ],
+)
+def test_each_average_of_findings_is_tested_once_and_first(labels: str, protocol: str, tested: list[str]) -> None:
+    pairs = pairs_of(["Small pleural effusion. No pneumothorax.", "Cardiomegaly.", "The lungs are clear."] * 4)
+    scored = evaluate_pairs(pairs, protocol, labeler=get_labeler(labels), options=PLAIN)
+    names = list(compared_statistics(scored))
+    assert [name for name in names if name.startswith("CE_") and name != "CE_sided_findings_F1"] == tested
+    assert names[: len(tested)] == tested

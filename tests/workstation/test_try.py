@@ -25,7 +25,7 @@ def visitor(settings: Settings) -> Any:
         yield client
 
 
-def test_a_browser_is_let_in_without_log_in(visitor: TestClient) -> None:
+def test_a_browser_is_let_in_without_log_in(visitor: TestClient, capsys: pytest.CaptureFixture[str]) -> None:
     assert visitor.get("/api/v1/studies").status_code == 401
     page = visitor.get("/")
     assert page.status_code == 200
@@ -36,6 +36,10 @@ def test_a_browser_is_let_in_without_log_in(visitor: TestClient) -> None:
     csrf = page.text.split('name="csrf" content="')[1].split('"')[0]
     answer = visitor.post("/api/v1/studies", files=[("files", ("a.png", IMAGE))], headers={"X-CSRF-Token": csrf})
     assert answer.status_code == 202
+    # The greeting stays in sight: other events are written, requests are not.
+    events = capsys.readouterr().err
+    assert '"event": "submitted"' in events
+    assert '"event": "request"' not in events
 
 
 def test_another_page_s_address_and_a_change_without_its_token_are_refused(visitor: TestClient) -> None:

@@ -71,7 +71,7 @@ def ablate(
 
     if list_only:
         record = list_tables([method] if method else all_methods(), table)
-        _print(record, listing_tables(record), as_json=as_json)
+        _print(record, listing_tables(record, rows_too=bool(table)), as_json=as_json)
         return
     if dataset is None or out is None:
         missing = "DATASET" if dataset is None else "--out"

@@ -22,6 +22,7 @@ from radweave.cli.options import (
     resumable,
 )
 from radweave.core.errors import InputError, printable
+from radweave.core.study import SPLITS
 
 if TYPE_CHECKING:
     from radweave.data.check import CheckReport, Fault
@@ -170,7 +171,7 @@ def import_verb(
     no_options = ("kind", "source", "out", "database", "overwrite")
     options = {name: arguments[name] for name in arguments if name not in no_options}
     from radweave.cli.options import bar, next_step
-    from radweave.data.check import NOT_ENGLISH, first_reports, is_english
+    from radweave.data.check import NOT_ENGLISH, not_english
     from radweave.data.importers import KINDS, import_dataset, options_from
 
     options["views"] = tuple(view for view in views.upper().split(",") if view)
@@ -199,10 +200,11 @@ def import_verb(
         typer.echo(f"  left out: {count} x {printable(reason)}")
     for note in dataset.card.notes:
         typer.echo(f"  note: {note}")
-    if not is_english(first_reports(dataset.studies())):
-        typer.echo(f"  warning: {NOT_ENGLISH}", err=True)
+    if others := not_english(study.report for study in dataset.studies()):
+        typer.echo(f"  warning: {others} x {NOT_ENGLISH}", err=True)
     next_step("data", "check", out)
-    next_step("fit", out, "--out", "FOLDER")
+    if all(counts.get(f"studies_{split}") for split in SPLITS):
+        next_step("fit", out, "--out", "FOLDER")
 
 
 @app.command("mix")

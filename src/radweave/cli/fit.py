@@ -142,7 +142,7 @@ def _run(command: Any, step: Step) -> None:
         typer.Exit: with the exit code of a command that fails.
     """
     made = step.makes.exists()
-    console.print(f"{'done: ' if made else ''}{shell_line(step.command)}", style="bold")
+    console.print(f"{'done: ' if made else ''}{shell_line(step.command)}", style="bold", soft_wrap=True)
     if made:
         return
     with without_next_steps():
@@ -198,13 +198,15 @@ def _train(
     """Train and calibrate the run, or finish it."""
     from radweave.engine.run_directory import is_finished
     from radweave.experiments.bench_suite import preset_for
+    from radweave.methods import resolve
 
     modality = dataset.card.modality
     method = method or ("kernels" if modality == "xray" else "baseline")
     named = preset_for(method, preset, modality, overrides)
     if named is None:
         raise InputError(f"no preset '{preset}' of it reads {modality}", field="--method", got=method)
-    passes = () if epochs is None else ("--epochs", str(epochs))
+    trains = any(stage.epochs for stage in resolve(method, named, ()).named_stages().values())
+    passes = ("--epochs", str(epochs)) if epochs is not None and trains else ()
     command = ("train", method, str(dataset.path), "--out", str(run), "--preset", named, *passes, *overrides)
     if run.is_dir() and not is_finished(run):
         command = ("train", "--resume", str(run))

@@ -121,7 +121,7 @@ def shell_line(words: Iterable[object]) -> str:
 def next_step(*words: object) -> None:
     """Name a command that goes on from what was made, unless another command goes on by itself."""
     if _next_steps_shown.get():
-        console.print(f"next: {shell_line(words)}")
+        console.print(f"next: {shell_line(words)}", soft_wrap=True)
 
 
 @contextmanager

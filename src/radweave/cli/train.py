@@ -55,6 +55,7 @@ def train(
     from radweave.cli.estimate import show_dry_run
     from radweave.cli.options import console, next_step, training_watch
     from radweave.core.devices import use_device
+    from radweave.data.dataset import Dataset
     from radweave.engine.board import open_board
     from radweave.engine.run_directory import read_started
     from radweave.engine.train import train as train_run
@@ -88,7 +89,8 @@ def train(
         )  # fmt: skip
     if is_first:
         console.print(f"run folder: {printable(run)}")
-        next_step("generate", run, "--data", started.dataset, "--split", "test", "--out", "drafts.jsonl")
+        split = "test" if Dataset.open(started.dataset).card.counts.get("studies_test") else "val"
+        next_step("generate", run, "--data", started.dataset, "--split", split, "--out", "drafts.jsonl")
         next_step("serve", run)
 
 
@@ -120,11 +122,17 @@ def _new_run(
 
 
 def _epochs_of_all_stages(method: str, preset: str, epochs: int) -> Sequence[str]:
-    """Overrides of the epochs of every stage that trains in the preset."""
+    """Overrides of the epochs of every stage that trains in the preset.
+
+    Raises:
+        InputError: if none does.
+    """
     from radweave.methods import resolve
 
-    stages = resolve(method, preset, ()).named_stages()
-    return [f"stages.{name}.epochs={epochs}" for name, stage in stages.items() if stage.epochs]
+    stages = [name for name, stage in resolve(method, preset, ()).named_stages().items() if stage.epochs]
+    if not stages:
+        raise InputError("no stage of this method trains", field="--epochs", got=epochs)
+    return [f"stages.{name}.epochs={epochs}" for name in stages]
 
 
 def config(

@@ -176,6 +176,11 @@ class SourceFile(Record):
     sha256: str
 
 
+def is_synthetic(name: str) -> bool:
+    """True for the name of a data set of phantoms, or of a mixture of phantoms alone."""
+    return all(part.startswith("phantom") for part in name.split("+"))
+
+
 class DatasetCard(Record):
     """``dataset.json``: origin and processing of the data."""
 

@@ -233,7 +233,7 @@ def refuse_idle_epochs(experiment: Experiment) -> None:
         if stage.epochs and not stage.learns:
             raise InputError(
                 "this stage has no losses, so that nothing would train", field=f"stages.{name}.epochs",
-                got=stage.epochs, expected="0",
+                got=stage.epochs, expected=f"0, or stages.{name}.losses",
             )  # fmt: skip
 
 

@@ -33,6 +33,7 @@ from radweave.core.errors import InputError
 from radweave.core.json_files import MAX_CARD_BYTES, read_json_object
 from radweave.core.storage import exclusive, sha256_file, sha256_json, write_folder, write_text
 from radweave.core.study import RESEARCH_ONLY, Notice, Record
+from radweave.data.dataset import is_synthetic
 from radweave.methods.experiment import Experiment
 
 FORMAT = "radweave-run"
@@ -76,7 +77,7 @@ class DatasetFacts(Record):
     @property
     def is_synthetic(self) -> bool:
         """True if the images are phantoms."""
-        return self.name.startswith("phantom")
+        return is_synthetic(self.name)
 
 
 class StageFigures(Record):

@@ -201,6 +201,8 @@ def _planned(row: Row, request: AblationRequest, table: Table, dataset: Dataset)
             meteor=request.meteor,
             probe=request.probe,
         )
+        experiment = first.experiment()
+        refuse_missing_sections(experiment, dataset.aimed(experiment.data.target))
         tasks = tuple(_of_seed(first, seed) for seed in range(seeds))
         if row.average_seeds:
             folders = [_of_seed(first, seed).folder for seed in range(row.average_seeds)]
@@ -214,10 +216,7 @@ def _planned(row: Row, request: AblationRequest, table: Table, dataset: Dataset)
             own = (*own, *at_test, *(f"decoding.{option}" for option in row.decoding))
             if row.draws:
                 tasks = tuple(_drawn(tasks[0], number) for number in range(row.draws))
-        experiment = tasks[0].experiment()
-        if row.run_of is None:
-            refuse_missing_sections(experiment, dataset)
-        return PlannedRow(row, method, own, config_hash(experiment), tasks)
+        return PlannedRow(row, method, own, config_hash(tasks[0].experiment()), tasks)
     except InputError as error:
         return PlannedRow(row, method, own, "", (), refused=str(error))
 
@@ -993,15 +992,15 @@ def list_tables(methods: Sequence[str], table: str = "") -> dict[str, Any]:
     """The tables of methods as JSON: per table the names of its rows by kind, per method what its paper has besides.
 
     Raises:
-        InputError: for an unknown method, or one without the ``table`` to be listed alone.
+        InputError: for an unknown method, or if none has the ``table`` that is to be listed alone.
     """
-    if table:
-        for method in methods:
-            find_table(method, table)
+    listed = [name for name in methods if not table or table in tables_of(name)]
+    if not listed:
+        find_table(methods[0], table)
     return {
         "format": "radweave-ablation-list",
         "version": 1,
-        "methods": {name: _method(name, table) for name in methods},
+        "methods": {name: _method(name, table) for name in listed},
     }
 
 
@@ -1038,10 +1037,10 @@ def _table(key: str, table: Table, method: str, published: Sequence[Published]) 
     }
 
 
-def listing_tables(record: Mapping[str, Any]) -> list[TextTable]:
+def listing_tables(record: Mapping[str, Any], *, rows_too: bool = False) -> list[TextTable]:
     """The record as one table per method, with the weights that rows need and the missing rows as notes.
 
-    A table that is listed alone is followed by its rows.
+    With ``rows_too`` the rows of each table follow.
     """
     head = ("table", "kind", "rows of the paper", "run here", "need weights", "printed only", "missing", "title")
     shown = []
@@ -1055,11 +1054,10 @@ def listing_tables(record: Mapping[str, Any]) -> list[TextTable]:
         notes.append(f"{len(entry['missing'])} of {entry['published']} rows of the paper's tables are missing")
         if entry["unnamed"]:
             notes[-1] += f"; the names of {len(entry['unnamed'])} cannot be read"
-        if len(entry["tables"]) > 1:
+        if not rows_too:
             notes.append(f"the rows of a table: radweave ablate {method} --list --table NAME")
         shown.append(TextTable(method, head, tuple(rows), tuple(notes)))
-        if len(entry["tables"]) == 1:
-            (table,) = entry["tables"].values()
+        for table in entry["tables"].values() if rows_too else ():
             kinds = {
                 **dict.fromkeys(table["needs"], "needs weights"),
                 **dict.fromkeys(table["printed"], "printed only"),

@@ -18,7 +18,7 @@ from radweave.core.figures import BLUE, GREY, MARKERS, OTHERS, new_figure, png
 from radweave.core.json_files import read_json, read_jsonl, write_json
 from radweave.core.storage import write_aside, write_text
 from radweave.core.study import RESEARCH_ONLY, Study
-from radweave.data.dataset import Dataset
+from radweave.data.dataset import Dataset, is_synthetic
 from radweave.experiments.bench_results import SetResults, SystemScores, choice_table, duration, runs_behind
 from radweave.experiments.bench_tables import (
     budget_tables,
@@ -394,11 +394,6 @@ def _summary(record: Mapping[str, Any]) -> str:
     )
 
 
-def is_synthetic(results: SetResults) -> bool:
-    """True where texts and images of the set may be shown anywhere."""
-    return results.dataset.card.name.startswith("phantom")
-
-
 def set_tables(results: SetResults) -> list[TextTable]:
     """All tables of a set, in the order of its page."""
     paper, probes = paper_table(results), probe_table(results.record)
@@ -455,8 +450,8 @@ def _write_set(name: str, results: SetResults, record: Mapping[str, Any], folder
     text += [f"Exchange probes: {', '.join(probes)}", ""] if probes else []
     write_text(folder / f"{STEM}_{name}.md", "\n".join(text) + "\n" + markdown_tables(tables))
     write_text(results.suite.request.out / "bench.tex", latex_tables(tables))
-    place = folder if is_synthetic(results) else results.suite.request.out
-    picture = sample_picture(results) if is_synthetic(results) else None
+    place = folder if is_synthetic(results.dataset.card.name) else results.suite.request.out
+    picture = sample_picture(results) if is_synthetic(results.dataset.card.name) else None
     if picture is not None:
         _write_bytes(place / f"{STEM}_{name}_samples.png", picture)
     page = sample_page(results, f"{STEM}_{name}_samples.png" if picture else None)
@@ -525,7 +520,7 @@ def _set_record(results: SetResults, facts: Mapping[str, Any]) -> dict[str, Any]
             "short": markdown_tables([short_table(results)]),
             "compared": markdown_tables(_compared(results)),
             "choice": markdown_tables([_without_terms(choice_table(results))]),
-            "samples": is_synthetic(results),
+            "samples": is_synthetic(results.dataset.card.name),
         },
         "dataset": results.record["dataset"],
         "studies": results.record["studies"],

@@ -84,6 +84,11 @@ class Metric:
     is_reciprocal: bool = False
 
     @property
+    def name(self) -> str:
+        """What tables call it."""
+        return self.title or self.column or self.key
+
+    @property
     def axis(self) -> str:
         """Title with the range of values."""
         return f"{self.title} (0 to {self.scale})"

@@ -480,7 +480,7 @@ def floor_pairs(pairs: Sequence[Pair], seed: int = 0) -> dict[str, list[Pair]]:
     texts: dict[str, Sequence[str]] = {f"floor: {name}": own for name, own in floor_texts(pairs).items()}
     shuffled = shuffled_pairing(pairs, seed).texts
     if shuffled is not None:
-        texts["floor: its reports, given to other studies"] = shuffled
+        texts[f"floor: {floor_title('shuffled_pairing')}"] = shuffled
     return {
         name: [replace(pair, hyp=hyp, floors={}) for pair, hyp in zip(pairs, hyps, strict=True)]
         for name, hyps in texts.items()

@@ -10,7 +10,7 @@ so: it is a little better than a fair one. Where a patient has an earlier study,
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +25,7 @@ from radweave.metrics.ngrams import count_ngrams
 from radweave.metrics.pairs import Pair
 from radweave.metrics.pairwise import PairwiseWording
 from radweave.metrics.prepare import prepare_hypotheses
-from radweave.metrics.priors import ELSE_FLOOR, else_prior
+from radweave.metrics.priors import ELSE_COPY, ELSE_FLOOR, else_prior
 from radweave.metrics.protocols import EvalProtocol
 
 # The best constant reports, each chosen for one score among training reports, on training reports. A report that states
@@ -131,7 +131,7 @@ FLOOR_TITLES: Mapping[str, str] = {
     "nearest_neighbour": "nearest training image",
     "train_copy": "a training report by chance",
     "shuffled_pairing": "own reports, shuffled",
-    ELSE_FLOOR: "prior's report, else own",
+    ELSE_FLOOR: ELSE_COPY,
 }
 
 

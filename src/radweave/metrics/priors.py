@@ -39,7 +39,7 @@ PARTS: tuple[Part, ...] = get_args(Part)
 _STATED: Mapping[Change, State] = {"worse": "worse", "better": "improved"}
 _LETTERS = {"precision": "P", "recall": "R", "f1": "F1"}
 
-THIS_RUN, COPY, ELSE_COPY = "this run", "the prior's report", "this run, else the prior's report"
+THIS_RUN, COPY, ELSE_COPY = "this run", "the prior's report", "prior's report, else own"
 """The systems of the table: the drafts, and the two floors."""
 ELSE_FLOOR = "prior_report_else_draft"
 """Name of the second floor among those that have a report for every study."""

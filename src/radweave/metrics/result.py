@@ -70,7 +70,7 @@ def _beaten_by_floors(corpus: Mapping[str, Score], floors: Mapping[str, FloorSco
     for name, floor in floors.items():
         reached = [METRICS[metric].title for metric in MAIN_LANGUAGE_METRICS if _reaches(floor, corpus, metric)]
         if reached:
-            sentences.append(f"no better than the floor '{floor_title(name)}' in {', '.join(reached)}")
+            sentences.append(f'no better than the floor "{floor_title(name)}" in {", ".join(reached)}')
     return sentences
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -303,7 +304,12 @@ def _abnormal(result: Result, suffix: str) -> TextTable:
         for metric in _ordered(set(abnormal["corpus"]))
         if (score := abnormal["corpus"][metric])["value"] is not None
     ]
-    head = (_label(result["protocol"]), f"all {abnormal['of']}", f"abnormal {abnormal['studies']}", *floors)
+    head = (
+        _label(result["protocol"]),
+        f"all {abnormal['of']}",
+        f"abnormal {abnormal['studies']}",
+        *map(floor_title, floors),
+    )
     return TextTable(f"On abnormal studies alone{suffix}", head, tuple(rows), (abnormal["note"],))
 
 
@@ -488,12 +494,21 @@ def _with_short_heads(record: Mapping[str, Any], run: str) -> TextTable:
     return TextTable(table.title, (*columns[:uncorrected], *columns[uncorrected + 1 :]), rows, (names, *table.notes))
 
 
+_TITLES = {
+    "CE_sided_findings_F1": "F1 of findings with a side",
+    "CE_with_prior_F1": "findings F1, with a prior",
+    "new_R": "new findings, recall",
+    "resolved_R": "resolved findings, recall",
+    "changed_F1": "changed findings, F1",
+}
+
+
 def metric_title(key: str) -> str:
     """The title of a score as ``evaluate`` has it; the key of one without."""
     if key in METRICS:
-        return METRICS[key].title or METRICS[key].column or key
-    average = key.removeprefix("CE_").removesuffix("_F1")
-    return f"F1 of all classes, {average}" if average in AVERAGES else key
+        return METRICS[key].name
+    average, _, measure = key.removeprefix("CE_").partition("_")
+    return f"{measure} of all classes, {average}" if average in AVERAGES else _TITLES.get(key, key)
 
 
 _SIGNIFICANT = 0.05
@@ -532,13 +547,16 @@ def _compared_studies(record: Mapping[str, Any], run: str) -> TextTable:
         values = (number(row["a"]), number(row["b"]), _signed(row["difference"]))
         rows.append((metric_title(row["metric"]), *values, interval, *p_values, _better(row)))
         if row["note"]:
-            notes[f"{row['metric']}: {row['note']}"] = None
+            notes[f"{metric_title(row['metric'])}: {row['note']}"] = None
     resampling = record["resampling"]
     notes[
         f"protocol {record['protocol']['name']} {record['protocol']['hash'][:8]}; {record['studies']} studies;"
         f" {resampling['resamples']} resamples, seed {resampling['seed']}; interval: paired bootstrap;"
         f" p: approximate randomisation, two-sided; Holm over {resampling['tests']} tests; {VERDICTS}"
     ] = None
+    if resampling["tests"] >= _SIGNIFICANT * (resampling["resamples"] + 1):
+        needed = math.ceil(resampling["tests"] / _SIGNIFICANT)
+        notes[f"too few resamples for a verdict over {resampling['tests']} tests: give --resamples {needed}"] = None
     notes |= dict.fromkeys(_not_compared(record))
     head = ("metric", record["baseline"], run, "difference", "95 %", "p", "p Holm", "verdict")
     return TextTable(f"{run} against {record['baseline']}", head, tuple(rows), tuple(notes))
@@ -547,8 +565,7 @@ def _compared_studies(record: Mapping[str, Any], run: str) -> TextTable:
 def _not_compared(record: Mapping[str, Any]) -> list[str]:
     """Lines on scores of the texts as given that have no value."""
     rows = [
-        {"title": METRICS[key].title or key, "unavailable": reason}
-        for key, reason in record.get("unavailable", {}).items()
+        {"title": METRICS[key].name, "unavailable": reason} for key, reason in record.get("unavailable", {}).items()
     ]
     return _missing_scores({"": rows})
 
@@ -574,7 +591,7 @@ def _seeds(record: Mapping[str, Any]) -> TextTable:
         f" Holm over {record['tests']} tests; {VERDICTS}",
         "a test over seeds says nothing about other studies; compare two runs for that",
     ]
-    notes.extend(f"{row['metric']}: {row['note']}" for row in record["comparisons"] if row["note"])
+    notes.extend(f"{metric_title(row['metric'])}: {row['note']}" for row in record["comparisons"] if row["note"])
     notes.extend(_not_compared(record))
     return TextTable(
         f"{second} against {first} over seeds",

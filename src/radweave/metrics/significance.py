@@ -92,7 +92,8 @@ def compared_statistics(evaluation: Evaluation) -> dict[str, Statistic]:
     findings = {key: statistic for key, statistic in of_findings.items() if statistic is not None}
     rule = evaluation.protocol.rules.clinical
     printed = None if rule is None else ClinicalKey(rule.uncertain, "all", rule.average, "f1")
-    if printed is not None and printed in evaluation.clinical_statistics:
+    tested = {METRICS[key].clinical_key(evaluation.clinical_statistics) for key in findings}
+    if printed is not None and printed in evaluation.clinical_statistics and printed not in tested:
         findings[f"CE_{printed.average}_F1"] = evaluation.clinical_statistics[printed]
     sided = {"CE_sided_findings_F1": evaluation.sided_statistics["f1"]}
     priors = {key: evaluation.prior_statistics[key] for key in OF_PRIORS if key in evaluation.prior_statistics}

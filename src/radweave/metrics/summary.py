@@ -69,7 +69,7 @@ def summary_rows(
         if suite == "all" and metric.clinical is None and key not in corpus:
             continue
         of_floors = {name: floor.score(key) for name, floor in floors.items()}
-        rows.append(_row(key, metric.title or key, _score(metric, corpus, clinical), metric, of_floors))
+        rows.append(_row(key, metric.name, _score(metric, corpus, clinical), metric, of_floors))
         if key == "CIDEr" and abnormal is not None:
             of_floors = {name: scores.get(key) for name, scores in abnormal.floors.items()}
             rows.append(_row(ABNORMAL, "CIDEr (abnormal)", abnormal.corpus[key], metric, of_floors))

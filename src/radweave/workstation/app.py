@@ -26,6 +26,7 @@ from starlette.staticfiles import StaticFiles
 from radweave import __version__
 from radweave.core.errors import CannotWriteError, InputError, printable
 from radweave.core.study import RESEARCH_ONLY
+from radweave.inference.predictor import PHANTOMS_ONLY
 from radweave.workstation import access, api, images_api, store
 from radweave.workstation.access import (
     CurrentStation,
@@ -389,8 +390,7 @@ def _refuse_taken_port(settings: Settings) -> None:
 
 def _caution(station: Station) -> str:
     """A line on the limits of a model of phantoms; empty for others."""
-    known = "The model was trained on synthetic phantoms alone: it refuses real images as unlike."
-    return known if station.is_synthetic else ""
+    return f"The model was {PHANTOMS_ONLY}." if station.is_synthetic else ""
 
 
 def _greet(settings: Settings, token: str | None, caution: str) -> None:

@@ -50,7 +50,8 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 _SCALARS = tuple(name for name in NAMES if name not in ("image", "view", "study_id"))
 _VOLUME_SUFFIXES = (".nii", ".nii.gz", ".nrrd", ".mha", ".mhd")
 UNKNOWN_SPLIT = "unknown split (train, val or test; or --split 7:1:2)"
-_SUFFIXES = (".csv", ".tsv", ".jsonl")
+_LONGEST_WORD = 24
+_SUFFIXES = (".csv", ".jsonl", ".tsv")
 _TABLE_NAMES = ("manifest.jsonl", "reports.csv", "metadata.csv", "data.csv", "reports.jsonl")
 
 
@@ -75,16 +76,16 @@ def open_source(source: Path, options: ImportOptions) -> Source:
     gathered, columns = read.studies, read.columns
     modality: Modality = "ct" if _is_volume_set(root, gathered) else "xray"
 
-    reads_split = options.split in (*SOURCE_SPLIT, VALID_AS_TEST)
-
     def studies(problems: Problems) -> Iterator[RawStudy]:
         for line, reason in read.bad:
             problems.leave_out_study(f"line {line}", reason)
         for study_id in order:
             rows = gathered[study_id]
-            split = rows.values.get("split") if reads_split else None
+            split = rows.values.get("split")
             if split is not None and split_of(split) is None:
-                problems.leave_out_study(study_id, UNKNOWN_SPLIT, got=split)
+                # A row that is shifted by a column has a name or a date there.
+                is_word = len(split) <= _LONGEST_WORD and split.isalnum() and not options.scrub
+                problems.leave_out_study(study_id, UNKNOWN_SPLIT, got=split if is_word else None)
                 continue
             yield _raw_study(study_id, rows, root, modality)
 
@@ -113,6 +114,11 @@ def open_source(source: Path, options: ImportOptions) -> Source:
     )
 
 
+def _reads_split(options: ImportOptions) -> bool:
+    """True if the split is that of the table."""
+    return options.split in (*SOURCE_SPLIT, VALID_AS_TEST)
+
+
 def _tables(source: Path) -> list[Path]:
     """The tables of a folder."""
     return [source] if source.is_file() else sorted(path for suffix in _SUFFIXES for path in source.glob(f"*{suffix}"))
@@ -121,6 +127,7 @@ def _tables(source: Path) -> list[Path]:
 def _find_table(source: Path) -> Path:
     tables = _tables(source)
     tables = [path for path in tables if path.name in _TABLE_NAMES] or tables
+    tables = [path for path in tables if path.suffix != ".tsv"] or tables
     if len(tables) != 1:
         names = ", ".join(path.name for path in tables) or "none"
         raise InputError(
@@ -185,6 +192,8 @@ def _gather(table: Path, options: ImportOptions) -> _Table:
         try:
             images = _image_cells(row, columns, options.separator)
             values = {name: _cell(row.get(columns[name])) for name in _SCALARS if name in columns}
+            if not _reads_split(options):
+                values.pop("split", None)
             study_id = _study_id(row, columns, images)
         except BadRowError as bad:
             gathered.bad.append((line, str(bad)))
