@@ -85,7 +85,7 @@ class Metric:
 
     @property
     def name(self) -> str:
-        """What tables call it."""
+        """Name in tables."""
         return self.title or self.column or self.key
 
     @property
