@@ -112,6 +112,32 @@ def test_an_import_warns_of_another_language_and_names_what_comes_next(tmp_path:
     assert "next: radweave fit" not in whole.stderr
 
 
+def test_config_takes_the_method_of_a_file(toy_run: Path) -> None:
+    done = radweave("config", "--config", toy_run / "config.yaml")
+    assert done.returncode == 0
+    assert done.stdout.startswith("method: ")
+
+
+@pytest.mark.parametrize("where", [("{tmp}/out",), ("--out", "{tmp}/out")])
+def test_export_takes_its_folder_in_both_ways(where: tuple[str, ...], toy_run: Path, tmp_path: Path) -> None:
+    assert radweave("export", toy_run, *[part.format(tmp=tmp_path) for part in where]).returncode == 0
+    assert (tmp_path / "out" / "run.json").is_file()
+
+
+def test_explain_prints_warnings_and_refuses_a_folder_of_many_studies(toy_run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "many"
+    folder.mkdir()
+    toy_image(folder / "0.png", bright_side="left", seed=0)
+    done = radweave("explain", toy_run, folder, "--out", tmp_path / "page")
+    assert done.returncode == 0
+    assert "warning: " in done.stderr
+    assert "--view" not in done.stderr
+    for number in range(1, 33):
+        shutil.copy(folder / "0.png", folder / f"{number}.png")
+    done = radweave("explain", toy_run, folder, "--out", tmp_path / "other")
+    assert (done.returncode, "more images than a study has" in done.stderr) == (2, True)
+
+
 def test_methods_lists_each_with_its_summary() -> None:
     lines = radweave("methods").stdout.splitlines()
     names = sorted(path.parent.name for path in (ROOT / "src/radweave/methods").glob("*/__init__.py"))
@@ -136,8 +162,10 @@ def test_methods_lists_each_with_its_summary() -> None:
         (["generate", "{run}"], "give image files, or --data"),
         (["generate", "{run}", "--data", "{data}"], "--out"),
         (["generate", "{run}", "--data", "{data}", "--split", "tset", "--out", "{tmp}/p"], "train, val, test"),
-        (["generate", "{run}", "--data", "{data}", "--out", "{tmp}/p", "--set", "beams=3"], "num_beams"),
+        (["generate", "{run}", "--data", "{data}", "--out", "{tmp}/p", "--set", "decoding.beams=3"], "num_beams"),
         (["evaluate", "nowhere.jsonl"], "nowhere.jsonl"),
+        (["evaluate", "{run}"], "is a run folder, not a file of drafts"),
+        (["compare", "{data}"], "two files of drafts, or one with --floors"),
         (["data", "import", "folder", "nowhere.csv", "--out", "{tmp}/d"], "no such file"),
         (["data", "import", "floder", "x.csv", "--out", "{tmp}/d"], "folder"),
     ],

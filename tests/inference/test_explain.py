@@ -920,5 +920,5 @@ def test_a_draft_is_cut_into_its_sentences(kind: Callable[[], PreTrainedTokenize
 
 def test_an_abnormal_sentence_outside_of_the_classes_is_not_called_a_finding() -> None:
     flag = _flag("No Finding", 0.9, LabelState.BLANK, 0.5)
-    assert flag == "probable, but the draft names something abnormal"
+    assert flag == "probable, but the draft does not read as normal"
     assert _flag("No Finding", 0.4, LabelState.BLANK, 0.5) is None

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from radweave.cli import evaluation as verbs
 from radweave.core.errors import InputError
 from radweave.labels import CHEXPERT14, CT18
+from radweave.metrics.commands import read_texts
 from radweave.metrics.judge import DIMENSIONS
 from tests.metrics.judge_server import prefers_b, serving
 
@@ -249,6 +250,14 @@ def test_label_writes_states_spans_and_the_known_csv_coding(tmp_path: Path) -> N
     assert lines[0] == ",".join(["study_id", *CHEXPERT14])
     cells = dict(zip(lines[0].split(","), lines[4].split(","), strict=True))
     assert (cells["Cardiomegaly"], cells["Edema"], cells["Fracture"]) == ("1", "0", "")
+
+
+def test_label_passes_over_further_views_of_a_study(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("study_id,findings\na,Effusion.\na,\na,Effusion.\nb,Clear.\na,Edema.\n")
+    refused: list[InputError] = []
+    rows = list(read_texts(tmp_path / "t.csv", refused=refused))
+    assert rows == [("a", "Effusion."), ("b", "Clear.")]
+    assert [error.reason for error in refused] == ["study id comes twice"]
 
 
 def test_label_writes_places(tmp_path: Path) -> None:

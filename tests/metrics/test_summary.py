@@ -226,3 +226,24 @@ def test_compare_prints_one_screen_with_a_verdict(tmp_path: Path) -> None:
     assert len(three.splitlines()) <= 50
     swapped = run("compare", second, first, "--no-meteor", "--resamples", 400)
     assert next(line for line in swapped.splitlines() if line.strip().startswith("BLEU-1")).split()[-1] == "worse"
+
+
+def test_compare_names_decoders_that_differ(tmp_path: Path) -> None:
+    files = []
+    for name, kind in (("a", "own decoder"), ("b", "expected utility")):
+        rows = [json.loads(line) for line in write(tmp_path / f"{name}.jsonl", shortened(2)).read_text().splitlines()]
+        evidence = {"decoder": {"kind": kind}}
+        files.append(tmp_path / f"{name}.jsonl")
+        files[-1].write_text("".join(f"{json.dumps({**row, 'evidence': evidence})}\n" for row in rows))
+    printed = " ".join(run("compare", *files, "--no-meteor", "--resamples", 20).split())
+    assert "mind: a drafts by own decoder; b drafts by expected utility" in printed
+    same = tmp_path / "c.jsonl"
+    same.write_text(files[0].read_text())
+    assert "mind: " not in run("compare", files[0], same, "--no-meteor", "--resamples", 20)
+
+
+def test_compare_says_where_no_verdict_is_possible(tmp_path: Path) -> None:
+    first, second = (write(tmp_path / f"{name}.jsonl", shortened(n)) for name, n in (("a", 5), ("b", 1)))
+    few, many = (run("compare", first, second, "--no-meteor", "--resamples", n) for n in (20, 2000))
+    assert "too few resamples for a verdict" in few
+    assert "too few resamples" not in many

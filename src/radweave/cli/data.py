@@ -371,14 +371,11 @@ def phantom(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it exists.")] = False,
 ) -> None:
     """Write a synthetic chest data set with reports, labels and ground truth."""
-    from radweave.cli.options import bar
+    from radweave.cli.options import bar, one_folder
     from radweave.core.devices import usable_cores
     from radweave.phantom.study import PhantomOptions, write_phantom_dataset
 
-    if (folder is None) == (out is None):
-        raise InputError("where to? give one folder", field="--out", got="none" if out is None else "two")
-    target = out or folder
-    assert target is not None
+    target = one_folder(folder, out)
     options = PhantomOptions(
         prevalence=prevalence.value,
         turnover=turnover.value,

@@ -22,6 +22,8 @@ from radweave.core.study import RESEARCH_ONLY
 
 Scores = Annotated[Path | None, typer.Option(help="evaluation.json of its test predictions, for the model card.")]
 
+MOST_WARNINGS = 10
+
 
 def explain(
     run: RunFolder,
@@ -48,6 +50,7 @@ def explain(
     if (data is None) != (study is None):
         raise InputError("--data and --study go together", field="--data" if data is None else "--study")
     with without_collection():
+        from radweave.core.json_files import read_json
         from radweave.engine.restore import restore
         from radweave.inference.explain import explain_files, explain_study
         from radweave.inference.predictor import Predictor
@@ -65,13 +68,19 @@ def explain(
             restored, predictor, images or [], out, threshold=threshold, force=force, overwrite=overwrite
         )
     typer.echo(f"page: {printable(page)}")
+    warnings = read_json(page.parent / "evidence.json")["warnings"]
+    for warning in warnings[:MOST_WARNINGS]:
+        typer.echo(f"warning: {printable(warning)}", err=True)
+    if len(warnings) > MOST_WARNINGS:
+        typer.echo(f"and {len(warnings) - MOST_WARNINGS} more, on the page", err=True)
     typer.echo(printable(predictor.drafts), err=True)
     typer.echo(RESEARCH_ONLY, err=True)
 
 
 def export(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
-    out: Annotated[Path, typer.Argument(help="The folder to write.")],
+    folder: Annotated[Path | None, typer.Argument(help="The same as --out.", metavar="[OUT]")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="The folder to write.")] = None,
     no_bank: Annotated[bool, typer.Option("--no-bank", help="Leave out all data of single training studies.")] = False,
     scores: Scores = None,
     form: Annotated[
@@ -87,22 +96,23 @@ def export(
     overwrite: Overwrite = False,
 ) -> None:
     """Write a trained run as one self-contained folder that opens on a machine without the data."""
-    from radweave.cli.options import console
+    from radweave.cli.options import console, one_folder
     from radweave.inference.export import export as export_run
     from radweave.inference.export import export_checkpoint, training_content
     from radweave.nn.decoding import chosen_options
 
     options = chosen_options(decoding or (), own_decoder=own_decoder)
+    place = one_folder(folder, out)
     if form == "run":
-        folder = export_run(run, out, overwrite=overwrite, bank=not no_bank, scores=scores, decoding=options)
+        written = export_run(run, place, overwrite=overwrite, bank=not no_bank, scores=scores, decoding=options)
     elif options:
         raise InputError("is for --as run: other programs have decoding options of their own", field="--set")
     else:
-        folder = export_checkpoint(run, out, form, overwrite=overwrite, scores=scores)
-    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    console.print(f"exported {size / 1e6:.1f} MB: {printable(folder)}")
+        written = export_checkpoint(run, place, form, overwrite=overwrite, scores=scores)
+    size = sum(path.stat().st_size for path in written.rglob("*") if path.is_file())
+    console.print(f"exported {size / 1e6:.1f} MB: {printable(written)}")
     if form == "run":
-        content = training_content(folder)
+        content = training_content(written)
         console.print(content.sentence, style="yellow" if content.studies else None)
         if content.studies and not no_bank:
             console.print("--no-bank leaves them out, where the method can do without")
@@ -110,7 +120,7 @@ def export(
             console.print("without them it drafts with the method's own decoder only, not by expected utility")
         for lost in content.without:
             console.print(f"lost: {printable(lost)}", style="yellow")
-    console.print(f"read {printable(folder / 'LICENSES.md')} before you pass it on", style="yellow")
+    console.print(f"read {printable(written / 'LICENSES.md')} before you pass it on", style="yellow")
 
 
 def push(

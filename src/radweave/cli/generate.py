@@ -195,9 +195,10 @@ def _refuse_contradictions(
 
 def _print_summary(result: BulkResult, out: Path, predictor: Predictor) -> None:
     """Print the result of a split, what drafted, and the warnings of its run."""
-    from radweave.cli.options import console
+    from radweave.cli.options import console, next_step
 
     console.print(f"{result.written} reports: {printable(out)}")
+    next_step("evaluate", out)
     console.print(printable(predictor.drafts))
     for warning in predictor.warnings:
         console.print(f"mind: {printable(warning)}", style="yellow")

@@ -72,14 +72,30 @@ RayWorkers = Annotated[
 
 
 def known_split(name: str) -> Split:
-    """The split of this name.
+    """The split of this name, by any of the words of data sets.
 
     Raises:
         InputError: naming the splits.
     """
-    if name not in SPLITS:
+    from radweave.data.importers.source import split_of
+
+    split = split_of(name)
+    if split is None:
         raise InputError("no such split", field="--split", got=name, expected=f"one of {', '.join(SPLITS)}")
-    return name
+    return split
+
+
+def one_folder(folder: Path | None, out: Path | None) -> Path:
+    """The folder to write, given as an argument or by ``--out``.
+
+    Raises:
+        InputError: for none, or both.
+    """
+    if (folder is None) == (out is None):
+        raise InputError("where to? give one folder", field="--out", got="none" if out is None else "two")
+    place = out or folder
+    assert place is not None
+    return place
 
 
 def comma_separated(text: str | None) -> tuple[str, ...]:

@@ -148,7 +148,7 @@ def config(
 
     What is printed is a file for 'radweave train --config FILE'.
     """
-    from radweave.core.config import explained_yaml
+    from radweave.core.config import explained_yaml, read_yaml
     from radweave.methods import resolve
     from radweave.methods.reference import all_fields
 
@@ -157,6 +157,8 @@ def config(
             raise InputError("is about all methods; give no other argument", field="--reference")
         typer.echo(all_fields(), nl=False)
         return
+    if method is None and file is not None:
+        method = read_yaml(file).get("method")
     if method is None:
         raise InputError("which method? see 'radweave methods'", field="METHOD")
     typer.echo(explained_yaml(resolve(method, preset, overrides or (), file)), nl=False)

@@ -67,6 +67,13 @@ class CannotWriteError(InputError):
     """Failure to write a file or folder: no permission, a read-only file system, a full disk."""
 
 
+def no_file(path: Path) -> str:
+    """Reason why a path that is no file cannot be read."""
+    if (path / "run.json").is_file():
+        return "is a run folder, not a file of drafts; 'radweave generate' writes one"
+    return "is a folder, not a file" if path.is_dir() else "file is missing"
+
+
 def printable(text: object) -> str:
     """Untrusted text, such as a file name, as one line without control characters.
 

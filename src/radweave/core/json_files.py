@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from radweave.core.errors import InputError
+from radweave.core.errors import InputError, no_file
 from radweave.core.storage import write_aside
 
 MAX_JSON_BYTES = 1 << 30
@@ -111,7 +111,7 @@ def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         InputError: for a missing file, bytes that are not UTF-8, a line that is not a JSON object.
     """
     if not path.is_file():
-        raise InputError("is a folder, not a file" if path.is_dir() else "file is missing", file=path)
+        raise InputError(no_file(path), file=path)
     with path.open("rb") as file:
         yield from parse_jsonl(file, path)
 

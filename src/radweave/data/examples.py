@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from radweave.core.errors import InputError
-from radweave.core.study import ImageRef, LabelState, Split, Study
+from radweave.core.study import SPLITS, ImageRef, LabelState, Split, Study
 from radweave.data.boxes import Window
 from radweave.data.cache.arrays import checksum
 from radweave.data.cache.images import PixelCache
@@ -159,7 +159,10 @@ def refuse_empty_splits(dataset: Dataset) -> None:
 
 
 def no_usable_study(dataset: Dataset, split: Split) -> InputError:
-    return InputError(f"the data set has no usable study in split '{split}'", file=dataset.path)
+    """The error for a split without a study that can be used."""
+    has_splits = any(dataset.card.counts.get(f"studies_{name}") for name in SPLITS)
+    advice = None if has_splits else "an import with --split 7:1:2"
+    return InputError(f"the data set has no usable study in split '{split}'", file=dataset.path, expected=advice)
 
 
 def refuse_leaks(dataset: Dataset, *others: Dataset, same_patients: bool = True) -> None:

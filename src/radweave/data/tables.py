@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, cast
 
-from radweave.core.errors import InputError
+from radweave.core.errors import InputError, no_file
 from radweave.core.json_files import read_json, read_jsonl
 
 ID = "study_id"
@@ -46,7 +46,7 @@ def text_encoding(path: Path) -> str:
         InputError: if the file is missing or holds NUL bytes, so that it is no text.
     """
     if not path.is_file():
-        raise InputError("is a folder, not a file" if path.is_dir() else "file is missing", file=path)
+        raise InputError(no_file(path), file=path)
     decoder = codecs.getincrementaldecoder("utf-8")()
     is_utf8, has_c1 = True, False
     with _open_bytes(path) as file:

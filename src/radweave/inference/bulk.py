@@ -21,7 +21,7 @@ from radweave.core.storage import write_text
 from radweave.core.study import RESEARCH_ONLY, Modality, Report, Split, View
 from radweave.data.cache.images import build_cache
 from radweave.data.dataset import Dataset
-from radweave.data.examples import PreparedSplit
+from radweave.data.examples import PreparedSplit, no_usable_study
 from radweave.data.loader import Example
 from radweave.data.targets import NO_CONTEXT
 from radweave.engine.distributed import Ranks
@@ -341,11 +341,13 @@ def generate_split(
     dataset = Dataset.open(dataset_path).aimed(run.experiment.data.target)
     with locked_output(out, ranks, overwrite=overwrite, kind=DRAFTS):
         data = run.experiment.data
+        if next(iter(dataset.studies(split)), None) is None:
+            raise no_usable_study(dataset, split)
         with ranks.first_goes_first():
             cache = build_cache(dataset, size=data.image_size, ct=data.ct, progress=images)
         prepared = prepare(dataset, split, run.experiment, run.tokenizer, cache, need_text=False)
         if not prepared.examples:
-            raise InputError(f"the data set has no usable study in split '{split}'", file=dataset_path)
+            raise no_usable_study(dataset, split)
         if at_test:
             with ranks.first_goes_first():
                 warning = vary(run, dataset, at_test)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Final
@@ -231,6 +231,13 @@ def _brighter_middle(square: NDArray[np.float64]) -> float:
 SAY = "state it with --view, in Python views="
 GUESSED = f"the file states no view; taken as {{view}} by a rule that was right in 99 % of IU X-Ray; {SAY}"
 UNDECIDED = f"the file states no view, and a rule does not tell; {SAY}"
+
+
+def without_advice(warnings: Iterable[str]) -> tuple[str, ...]:
+    """Warnings for readers of a page, who can state no view."""
+    return tuple(text.removesuffix(f"; {SAY}") for text in warnings)
+
+
 STATED = ("frontal", "lateral", "pa", "ap")
 """Views that a user can state."""
 

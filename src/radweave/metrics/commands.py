@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Self, get_args, overload
 
-from radweave.core.errors import InputError
+from radweave.core.errors import InputError, printable
 from radweave.core.escaping import csv_line
 from radweave.core.figures import can_draw
 from radweave.core.json_files import read_json_object, read_jsonl, write_json
@@ -242,7 +242,7 @@ def run_evaluate(request: EvaluateRequest) -> int:
     else:
         print_tables(tables if request.show_all else summary_tables(results))
         if not request.show_all:
-            print(MORE)
+            print(MORE if request.out is None else f"files: {printable(request.out)}; all tables: --all")
     unavailable = {
         key: score["unavailable"]
         for result in results.values()
@@ -380,7 +380,8 @@ def run_compare(request: CompareRequest) -> int:
     if request.floors and request.seeds:
         raise InputError("floors have no seeds", field="floors", got="with --seeds", expected="one of them")
     if len(request.runs) < 2 and not request.floors:
-        raise InputError("a comparison needs two runs", got=len(request.runs), expected="two, or one with --floors")
+        expected = "two files of drafts, or one with --floors"
+        raise InputError("a comparison needs two runs", got=len(request.runs), expected=expected)
     if request.phrases and (request.out is None or request.seeds):
         raise InputError("phrases are a page of single runs in the output folder", field="phrases", expected="--out")
     if request.images is not None and not request.phrases:
@@ -403,7 +404,7 @@ def run_compare(request: CompareRequest) -> int:
     else:
         print_tables(tables if request.show_all else comparison_summary(record, suite_of(request.suite)))
         if not request.show_all:
-            print(MORE)
+            print(MORE if request.out is None else f"files: {printable(request.out)}; all tables: --all")
     return _say_unmet(named, request, record["unavailable"])
 
 
@@ -488,6 +489,7 @@ def _over_studies(request: CompareRequest, models: Models) -> dict[str, Any]:
         "comparisons": [
             {"run": name, **asdict(difference)} for (name, _), difference in zip(compared, family, strict=True)
         ],
+        "drafts": {name: evaluation.drafts.decoder for name, evaluation in evaluations.items() if name in runs},
         "unavailable": _unavailable(evaluations.values()),
     }
     if request.judge and request.judge_limit != 0:
@@ -686,6 +688,8 @@ def run_label(request: LabelRequest) -> int:
         print(f"error: {error}", file=sys.stderr)
     if refused:
         print(f"{len(refused)} rows left out", file=sys.stderr)
+    if request.out is not None:
+        print(f"labels: {printable(request.out)}", file=sys.stderr)
     return len(refused)
 
 
@@ -699,6 +703,8 @@ def read_texts(
 ) -> Iterator[tuple[str, str]]:
     """Yield ``(study id, text)`` of the rows of a file; a row without an id field has its number.
 
+    A further row of a study, as of another view, with the same text or none is passed over.
+
     Args:
         path: ``.csv``, ``.tsv``, ``.json``, or JSON lines under any other name.
         text_field: the field of the text; found by name if not given.
@@ -709,26 +715,29 @@ def read_texts(
     Raises:
         InputError: for a file that cannot be read, and for a row where nobody takes what is ``refused``.
     """
-    used_ids: set[str] = set()
+    text_of: dict[str, str] = {}
     for number, (place, row) in enumerate(read_rows(path), start=1):
         if number == 1:
             text_field = field_of(row, text_field, known, "text", place)
             id_field = id_field or next((name for name in STUDY_FIELDS if name in row), "")
         try:
             study = str(place.get("line", number)) if not id_field else row.get(id_field)
-            yield _checked_id(study, id_field, used_ids, place), check_text(row.get(text_field), text_field, **place)
+            if row.get(text_field) in (None, "", text_of.get(str(study))) and str(study) in text_of:
+                continue
+            text = check_text(row.get(text_field), text_field, **place)
+            yield _checked_id(study, id_field, text_of, place), text
+            text_of[str(study)] = text
         except InputError as error:
             if refused is None:
                 raise
             refused.append(error)
 
 
-def _checked_id(study: Any, field: str, used_ids: set[str], place: dict[str, Any]) -> str:
+def _checked_id(study: Any, field: str, used: Container[str], place: dict[str, Any]) -> str:
     if not isinstance(study, (str, int)) or isinstance(study, bool) or str(study) == "":
         raise InputError("not a study id", field=field, got=type(study).__name__, **place)
-    if str(study) in used_ids:
+    if str(study) in used:
         raise InputError("study id comes twice", field=field, got=study, **place)
-    used_ids.add(str(study))
     return str(study)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from radweave.metrics.abnormal import FINDINGS
@@ -495,11 +495,11 @@ def _with_short_heads(record: Mapping[str, Any], run: str) -> TextTable:
 
 
 _TITLES = {
-    "CE_sided_findings_F1": "F1 of findings with a side",
-    "CE_with_prior_F1": "findings F1, with a prior",
-    "new_R": "new findings, recall",
-    "resolved_R": "resolved findings, recall",
-    "changed_F1": "changed findings, F1",
+    "CE_sided_findings_F1": "findings F1, sides",
+    "CE_with_prior_F1": "findings F1, prior",
+    "new_R": "new, recall",
+    "resolved_R": "resolved, recall",
+    "changed_F1": "changes, F1",
 }
 
 
@@ -508,7 +508,8 @@ def metric_title(key: str) -> str:
     if key in METRICS:
         return METRICS[key].name
     average, _, measure = key.removeprefix("CE_").partition("_")
-    return f"{measure} of all classes, {average}" if average in AVERAGES else _TITLES.get(key, key)
+    short = {"precision": "P", "recall": "R"}.get(measure, measure)
+    return f"all classes {short}, {average}" if average in AVERAGES else _TITLES.get(key, key)
 
 
 _SIGNIFICANT = 0.05
@@ -546,20 +547,31 @@ def _compared_studies(record: Mapping[str, Any], run: str) -> TextTable:
         p_values = (_p(row[name]) for name in ("p_randomisation", "p_holm"))
         values = (number(row["a"]), number(row["b"]), _signed(row["difference"]))
         rows.append((metric_title(row["metric"]), *values, interval, *p_values, _better(row)))
-        if row["note"]:
-            notes[f"{metric_title(row['metric'])}: {row['note']}"] = None
+    notes |= dict.fromkeys(_reasons(row for row in record["comparisons"] if row["run"] == run))
     resampling = record["resampling"]
     notes[
-        f"protocol {record['protocol']['name']} {record['protocol']['hash'][:8]}; {record['studies']} studies;"
+        f"protocol {_label(record['protocol'])}; {record['studies']} studies;"
         f" {resampling['resamples']} resamples, seed {resampling['seed']}; interval: paired bootstrap;"
         f" p: approximate randomisation, two-sided; Holm over {resampling['tests']} tests; {VERDICTS}"
     ] = None
     if resampling["tests"] >= _SIGNIFICANT * (resampling["resamples"] + 1):
         needed = math.ceil(resampling["tests"] / _SIGNIFICANT)
         notes[f"too few resamples for a verdict over {resampling['tests']} tests: give --resamples {needed}"] = None
+    decoders = {name: record["drafts"].get(name) for name in (record["baseline"], run)}
+    if len({decoder for decoder in decoders.values() if decoder}) > 1:
+        notes["mind: " + "; ".join(f"{name} drafts by {decoder}" for name, decoder in decoders.items())] = None
     notes |= dict.fromkeys(_not_compared(record))
     head = ("metric", record["baseline"], run, "difference", "95 %", "p", "p Holm", "verdict")
     return TextTable(f"{run} against {record['baseline']}", head, tuple(rows), tuple(notes))
+
+
+def _reasons(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Lines on undefined tests: the scores of each reason."""
+    titles: dict[str, list[str]] = {}
+    for row in rows:
+        if row["note"]:
+            titles.setdefault(row["note"], []).append(metric_title(row["metric"]))
+    return [f"{', '.join(names)}: {reason}" for reason, names in titles.items()]
 
 
 def _not_compared(record: Mapping[str, Any]) -> list[str]:
@@ -586,12 +598,12 @@ def _seeds(record: Mapping[str, Any]) -> TextTable:
     ]
     counts = " and ".join(str(len(group)) for group in record["seeds"])
     notes = [
-        f"protocol {record['protocol']['name']} {record['protocol']['hash'][:8]}; {record['studies']} studies;"
+        f"protocol {_label(record['protocol'])}; {record['studies']} studies;"
         f" {counts} seeds; {record['test']}; standard deviation with ddof {record['std_ddof']};"
         f" Holm over {record['tests']} tests; {VERDICTS}",
         "a test over seeds says nothing about other studies; compare two runs for that",
     ]
-    notes.extend(f"{metric_title(row['metric'])}: {row['note']}" for row in record["comparisons"] if row["note"])
+    notes.extend(_reasons(record["comparisons"]))
     notes.extend(_not_compared(record))
     return TextTable(
         f"{second} against {first} over seeds",

@@ -13,7 +13,7 @@ from radweave.metrics.records import ClinicalKey, Estimate, FloorScores, Json, S
 
 Verdict = Literal["above", "not above", "below"]
 MEANING = (
-    "floor: the best report that does not read the image; above: the whole interval is better than it; not above: the"
+    "floor: the best report made without the model; above: the whole interval is better than it; not above: the"
     " interval reaches it; 'compare --floors' tests pairs"
 )
 ABNORMAL = "CIDEr_abnormal"

@@ -148,13 +148,14 @@ def decoding_options(overrides: Sequence[str]) -> tuple[str, ...]:
 
 
 def chosen_options(options: Sequence[str], *, own_decoder: bool) -> tuple[str, ...]:
-    """Options of decoding, key=value; with ``own_decoder`` those by which the method's own decoder drafts.
+    """Options of decoding, key=value or decoding.key=value; with ``own_decoder`` those of the method's own decoder.
 
     Raises:
         InputError: with ``own_decoder``, if they choose the decoder too.
     """
+    options = tuple(option.removeprefix("decoding.") for option in options)
     if not own_decoder:
-        return tuple(options)
+        return options
     if sets_kind(options):
         raise InputError("the decoder is chosen twice", field="--own-decoder", expected="it, or --set kind=...")
     return (*options, OWN_DECODER)

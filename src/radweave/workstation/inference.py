@@ -169,7 +169,7 @@ class InferenceModel:
             return [report for one in examples for report in self._reports([one])]
 
     def _read(self, job: dict[str, Any]) -> _LoadedStudy:
-        from radweave.inference.pictures import SAY, UnlikeError, view_of
+        from radweave.inference.pictures import UnlikeError, view_of, without_advice
 
         # An override of the out-of-distribution check does not override checks of integrity.
         unlike = job.get("anyway") is not None
@@ -178,7 +178,7 @@ class InferenceModel:
             return self._of_dataset(job["dataset_study"], unlike=unlike, rest=rest)
         files = [Path(path) for path in job["files"]]
         images, read = self.predictor.read_views(files, force=rest)
-        warnings = tuple(text.removesuffix(f"; {SAY}") for text in read)  # a browser has no --view
+        warnings = without_advice(read)
         example = self.predictor.example(images, job["id"], force=unlike)
         views = [self._view(path.name, files.index(path), view_of(picture), picture) for path, picture in images]
         if job.get("prior") is None:

@@ -446,3 +446,31 @@ def test_other_tables_of_the_folder_are_named(source: Path, tmp_path: Path) -> N
     (source / "notes.csv").write_text("a,b\n1,2\n")
     dataset = import_dataset("folder", source, tmp_path / "out")
     assert any("others in the folder are not read: 1" in note for note in dataset.card.notes)
+
+
+def test_column_names_are_read_as_people_write_them(source: Path, tmp_path: Path) -> None:
+    write_table(
+        source,
+        "File Name,Patient ID,Study,Findings,Reader",
+        "a.png,p1,s1,Clear.,x",
+        "b.png,p1,s1,,x",
+        "sub/c.png,p2,s2,Effusion.,x",
+    )
+    dataset = import_dataset("folder", source, tmp_path / "out")
+    assert [(study.study_id, study.patient_id, len(study.images)) for study in dataset.studies()] == [
+        ("s1", "p1", 2),
+        ("s2", "p2", 1),
+    ]
+    assert "columns that are not read: Reader" in dataset.card.notes
+
+
+def test_a_missing_column_is_named_beside_those_of_the_table(source: Path, tmp_path: Path) -> None:
+    write_table(source, "picture,findings", "a.png,Clear.")
+    with pytest.raises(InputError, match="got picture, findings, expected one of image"):
+        import_dataset("folder", source, tmp_path / "out")
+
+
+def test_missing_images_are_looked_for_elsewhere(source: Path, tmp_path: Path) -> None:
+    write_table(source, "image,findings", "nowhere/a.png,Clear.")
+    with pytest.raises(InputError, match="--images FOLDER, if the images lie elsewhere"):
+        import_dataset("folder", source, tmp_path / "out")

@@ -72,7 +72,9 @@ def splitter(
             "no such split",
             field="split",
             got=split,
-            expected=", ".join(("source, test, train, val, none, valid-as-test", *named, "or a ratio such as 7:1:2")),
+            expected=", ".join(
+                ("source, test, train, val, none, valid-as-test", *named, "or three shares such as 7:1:2")
+            ),
         )
     by_patient = cut_patients({raw.patient_id for raw in included()}, parts, options.seed)
     return (lambda raw: by_patient[raw.patient_id]), f"{split} by patient, seed {options.seed}"
@@ -101,6 +103,7 @@ def _valid_as_test(included: Callable[[], Iterator[RawStudy]], provenance: str, 
     return assign, f"{provenance}; test is its validation part, val {share}"
 
 
+MISSING = "file is missing"
 LONGEST_TEXT = 100_000
 """Characters; the longest reports of the public sets have about a tenth of it."""
 
@@ -168,7 +171,9 @@ def build_dataset(
                 *((f"image: {reason}", count) for reason, count in sorted(problems.images.items())),
             )
             reasons = "; ".join(f"{count} x {reason}" for reason, count in counts)
-            raise InputError(f"no study could be taken over ({reasons or 'the source holds none'})", file=out.name)
+            elsewhere = "--images FOLDER, if the images lie elsewhere" if problems.images[MISSING] else None
+            reason = f"no study could be taken over ({reasons or 'the source holds none'})"
+            raise InputError(reason, file=out.name, expected=elsewhere)
         for reason, count in problems.studies.items():
             writer.leave_out(reason, count)
         for reason, count in problems.images.items():
@@ -371,7 +376,7 @@ def _verdict(image: RawImage, root: Path, verify: bool) -> Verdict:
         if not image.file.resolve().is_relative_to(root):
             reason = "path leads outside the source folder"
         elif not image.file.exists():
-            reason = "file is missing"
+            reason = MISSING
         elif image.file.is_dir() and image.modality == "xray":
             reason = "path is a folder"
         elif not image.file.is_dir() and not image.file.is_file():

@@ -10,12 +10,13 @@ without is the target as a whole.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from radweave.core.errors import InputError
+from radweave.core.errors import InputError, printable
 from radweave.core.json_files import read_jsonl
 from radweave.core.study import Modality, View
 from radweave.data.importers.build import SOURCE_SPLIT, VALID_AS_TEST
@@ -34,14 +35,14 @@ from radweave.data.tables import encoding_note, read_table
 from radweave.data.targets import Sections, has_headings, parse_sections, sections_for
 
 NAMES: Mapping[str, tuple[str, ...]] = {
-    "image": ("image", "images", "image_path", "path", "file", "filename", "volume"),
+    "image": ("image", "images", "image_path", "path", "file", "filename", "file_name", "volume"),
     "report": ("report", "text", "caption"),
     "findings": ("findings",),
     "impression": ("impression", "impressions"),
     "indication": ("indication", "history"),
     "comparison": ("comparison",),
     "technique": ("technique",),
-    "study_id": ("study_id", "id", "uid"),
+    "study_id": ("study_id", "study", "id", "uid"),
     "patient_id": ("patient_id", "subject_id", "patient"),
     "split": ("split",),
     "view": ("view", "views", "view_position", "viewposition", "projection"),
@@ -100,6 +101,8 @@ def open_source(source: Path, options: ImportOptions) -> Source:
         notes.append("no patient column: every study counts as a patient of its own, so patient leaks cannot be seen")
     if "split" not in columns and options.split in SOURCE_SPLIT:
         notes.append("no split column: studies have no split; a ratio such as 7:1:2 makes one")
+    if unread := [name for name in read.names if name not in columns.values()]:
+        notes.append(f"columns that are not read: {', '.join(map(printable, unread))}")
     provenance = f"column '{columns['split']}' of {table.name}" if "split" in columns else "none"
     return Source(
         "folder",
@@ -147,13 +150,13 @@ def _rows(table: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def _columns(names: Iterable[str]) -> dict[str, str]:
     """Column -> its name in the table, the first in ``NAMES`` if there are several."""
-    by_lower = {name.lower(): name for name in names}
+    by_lower = {re.sub(r"[\s-]+", "_", name.strip().lower()): name for name in reversed(list(names))}
     return {
         column: by_lower[alias] for column, aliases in NAMES.items() for alias in reversed(aliases) if alias in by_lower
     }
 
 
-def _require(table: Path, columns: Mapping[str, str], options: ImportOptions) -> None:
+def _require(table: Path, names: Iterable[str], columns: Mapping[str, str], options: ImportOptions) -> None:
     """Raise InputError if there is no image column, or none for the target's text."""
     if options.target == "regions":
         expected = "another target: a table has no texts by region"
@@ -165,17 +168,21 @@ def _require(table: Path, columns: Mapping[str, str], options: ImportOptions) ->
             continue
         if needed != "image" and ("report" in columns or options.keeps_without_text):
             continue
-        names = NAMES[needed] if needed == "image" else (*NAMES[needed], *NAMES["report"])
+        known = NAMES[needed] if needed == "image" else (*NAMES[needed], *NAMES["report"])
         other = next((name for name in SECTIONS if name in columns), None) if needed != "image" else None
         hint = f"; or --target {other}, which the table has" if other else ""
-        raise InputError("column is missing", file=table, field=needed, expected=f"one of {', '.join(names)}{hint}")
+        raise InputError(
+            "column is missing", file=table, field=needed, got=", ".join(map(printable, names)) or "none",
+            expected=f"one of {', '.join(known)}{hint}",
+        )  # fmt: skip
 
 
 @dataclass(slots=True)
 class _Table:
-    """Contents of a table: studies by id in order of first appearance, columns, invalid rows."""
+    """Contents of a table: studies by id in order of first appearance, all names, known columns, invalid rows."""
 
     studies: dict[str, _Gathered] = field(default_factory=dict)
+    names: dict[str, None] = field(default_factory=dict)
     columns: dict[str, str] = field(default_factory=dict)
     bad: list[tuple[int, str]] = field(default_factory=list)
 
@@ -187,8 +194,9 @@ def _gather(table: Path, options: ImportOptions) -> _Table:
     for line, row in _rows(table):
         columns = gathered.columns if is_csv and gathered.columns else _columns(row)
         if is_csv:
-            _require(table, columns, options)
+            _require(table, row, columns, options)
         gathered.columns |= columns
+        gathered.names |= dict.fromkeys(row)
         try:
             images = _image_cells(row, columns, options.separator)
             values = {name: _cell(row.get(columns[name])) for name in _SCALARS if name in columns}
@@ -204,7 +212,7 @@ def _gather(table: Path, options: ImportOptions) -> _Table:
             _add_row(table, line, gathered.studies[study_id], values, images)
     if not gathered.studies and not gathered.bad:
         raise InputError("the table holds no row", file=table)
-    _require(table, gathered.columns, options)
+    _require(table, gathered.names, gathered.columns, options)
     return gathered
 
 

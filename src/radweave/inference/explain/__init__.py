@@ -29,7 +29,7 @@ from radweave.engine.restore import Run
 from radweave.inference.bulk import draft_row, group_images
 from radweave.inference.explain.maps import RadiographSubject, ScanSubject, Subject
 from radweave.inference.explain.page import Explained, render
-from radweave.inference.pictures import Picture, model_input, read_scan, refuse_doubtful, view_of
+from radweave.inference.pictures import Picture, model_input, read_scan, refuse_doubtful, view_of, without_advice
 from radweave.inference.predictor import Predictor
 from radweave.io.images import read_radiograph
 from radweave.io.volumes import Volume
@@ -37,6 +37,7 @@ from radweave.labels import get_labeler
 from radweave.nn.decoding import DecodingConfig
 
 PAGE = "index.html"
+MOST_VIEWS = 32
 _FIELDS = ("study_id", "report", "evidence", "warnings", "notice")
 _OUTPUT = record_kind("an explanation", "evidence.json", _FIELDS, (PAGE, "*.png"))
 
@@ -58,8 +59,13 @@ def explain_files(
     """
     refuse_existing(out, overwrite=overwrite, kind=_OUTPUT)
     group = group_images(images, one_study=True, modality=predictor.modality)[0]
+    if predictor.modality == "xray" and len(group.images) > MOST_VIEWS:
+        raise InputError(
+            "more images than a study has: they are taken as views of one", got=len(group.images),
+            expected=f"at most {MOST_VIEWS}; 'radweave generate' drafts each file of a folder",
+        )  # fmt: skip
     views, warnings = predictor.read_views(group.images, force=force)
-    report = predictor.report_on(views, study_id=group.name, warnings=warnings, force=force)
+    report = predictor.report_on(views, study_id=group.name, warnings=without_advice(warnings), force=force)
     subjects = [
         subject_of(number, picture, view_of(picture), predictor) for number, (_, picture) in enumerate(views, start=1)
     ]

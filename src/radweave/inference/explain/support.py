@@ -517,7 +517,7 @@ def _flag(name: str, probability: float, state: LabelState, threshold: float) ->
     """Disagreement of the model's own probability and its draft, for the reader."""
     if name == NO_FINDING:
         if probability >= threshold and state is LabelState.BLANK:
-            return "probable, but the draft names something abnormal"
+            return "probable, but the draft does not read as normal"
         return "improbable, but the draft names no finding" if _no(probability, state, threshold) else None
     if probability >= threshold and state is LabelState.NEGATIVE:
         return "probable, but the draft denies it"
