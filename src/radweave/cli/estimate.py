@@ -44,6 +44,9 @@ def estimate(
 
 def print_memory(memory: Estimate) -> None:
     """Print parameters by part, memory of their training, and memory of the last stage."""
+    if not memory.parameters:
+        typer.echo("no network: nothing trains; time and memory grow with the training studies in use")
+        return
     for name, part in memory.parts.items():
         typer.echo(
             f"{name:18} {part.parameters:>15,} parameters, {part.trainable:>13,} train, GB: "
@@ -56,6 +59,7 @@ def print_memory(memory: Estimate) -> None:
     for name in NAMES:
         note = "  (vision encoder and language model)" if name == "activations" else ""
         typer.echo(f"{name.replace('_', ' '):18} {getattr(memory, name) / 1e9:>15.2f}{note}")
+    typer.echo("beside it: Python and torch, and the images of a batch")
 
 
 def show_dry_run(started: Started, to: Path | None, *, overwrite: bool, resume: bool) -> None:

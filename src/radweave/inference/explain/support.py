@@ -105,7 +105,7 @@ CHECKED_FROM = 0.5
 """The calibrated probability of what a sentence says below which it is not checked, whatever the threshold is."""
 _FINER = (
     r"segment|segmental|hil[aiu]r?|hilum|bihilar|perihilar|suprahilar|infrahilar|retrocardiac|subpleural|peripheral|"
-    r"central|costophrenic|cardiophrenic|fissures?|paratracheal|carina|diffuse|focal|anterior|posterior|medial|lateral|"
+    r"central|costophrenic|cardiophrenic|fissures?|paratracheal|carina|diffuse|anterior|posterior|medial|lateral|"
     r"tip|terminat\w+"
 )
 """Words for a place that no zone of a lung covers."""
