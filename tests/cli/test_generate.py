@@ -234,3 +234,13 @@ def test_a_report_about_a_scan_names_every_slice(toy_ct_run: Path, tmp_path: Pat
     assert done.returncode == 0, done.stderr
     (study,) = dcmread(tmp_path / "a.dcm").CurrentRequestedProcedureEvidenceSequence
     assert len(study.ReferencedSeriesSequence[0].ReferencedSOPSequence) == 24
+
+
+def test_files_refused_for_one_reason_are_counted(toy_run: Path, tmp_path: Path) -> None:
+    for number in range(8):
+        (tmp_path / f"{number}.png").write_text("no image")
+    done = radweave("generate", toy_run, tmp_path)
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 6
+    assert errors[-1].startswith("error: 3 more files: ")
+    assert "8 of 8 studies were refused" in done.stderr

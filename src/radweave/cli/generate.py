@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -134,11 +135,14 @@ def generate(
         )
         return
     groups = group_images(images or [], one_study=one_study, modality=predictor.modality, views=views)
-    rows = []
+    rows, refusals = [], Counter[str]()
     with locked_output(out, Ranks(), overwrite=overwrite, kind=DRAFTS) if out is not None else nullcontext():
         for result in generate_files(predictor, groups, force=force, context=context):
             rows.append(draft_row(result))
-            _print_result(result, text=out is None and not as_json, warnings=not as_json)
+            _print_result(result, refusals, text=out is None and not as_json, warnings=not as_json)
+        for reason, count in refusals.items():
+            if count > ALIKE_SHOWN:
+                print(f"error: {count - ALIKE_SHOWN} more files: {reason}", file=sys.stderr)
         _finish(rows, out, predictor, as_json=as_json)
 
 
@@ -216,10 +220,16 @@ def _print_summary(result: BulkResult, out: Path, predictor: Predictor) -> None:
         )
 
 
-def _print_result(result: Report | FileGroup, *, text: bool, warnings: bool) -> None:
-    """Print one draft, or the reason of its refusal."""
+ALIKE_SHOWN = 5
+
+
+def _print_result(result: Report | FileGroup, refusals: Counter[str], *, text: bool, warnings: bool) -> None:
+    """Print one draft, or the reason of its refusal; of those refused for one reason the first are printed."""
     if not isinstance(result, Report):
-        print(f"error: {result.refused}", file=sys.stderr)
+        reason = str(result.refused).partition(": ")[2]
+        refusals[reason] += 1
+        if refusals[reason] <= ALIKE_SHOWN:
+            print(f"error: {result.refused}", file=sys.stderr)
         return
     if text:
         typer.echo(f"{result.study_id}\n{result.text}\n")
