@@ -57,8 +57,10 @@ def train(
     from radweave.core.devices import use_device
     from radweave.data.dataset import Dataset
     from radweave.engine.board import open_board
+    from radweave.engine.plan import refuse_idle_epochs
     from radweave.engine.run_directory import read_started
     from radweave.engine.train import train as train_run
+    from radweave.methods import resolve
 
     _refuse_unknown_choices(parallel, log)
     if device is not None:
@@ -75,6 +77,8 @@ def train(
         passes = _epochs_of_all_stages(method, preset, epochs) if epochs else ()
         started = _new_run(method, dataset, out, preset, (*passes, *short, *(overrides or ())), config, dry_run)
         started = replace(started, start=start)
+        if any(".epochs=" in one for one in overrides or ()):
+            refuse_idle_epochs(resolve(method, preset, started.overrides, config))
     if dry_run:
         show_dry_run(started, started.out if dataset is None else out, overwrite=overwrite, resume=resume)
         return

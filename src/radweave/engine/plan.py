@@ -122,7 +122,6 @@ def refuse_unfit(experiment: Experiment, dataset: Dataset) -> None:
     Raises:
         InputError: naming the field and what was expected.
     """
-    refuse_idle_epochs(experiment)
     refuse_misfit(experiment, dataset)
     refuse_target_in_context(experiment.data.input_sections, dataset.card.target)
     refuse_missing_sections(experiment, dataset)
@@ -225,6 +224,8 @@ def refuse_unknown_sets(experiment: Experiment, dataset: Dataset) -> None:
 
 def refuse_idle_epochs(experiment: Experiment) -> None:
     """Refuse epochs of a stage that has nothing to learn by, as of a method without training.
+
+    A benchmark gives them to all of its methods.
 
     Raises:
         InputError: naming the field.

@@ -464,9 +464,9 @@ def test_column_names_are_read_as_people_write_them(source: Path, tmp_path: Path
     assert "columns that are not read: Reader" in dataset.card.notes
 
 
-def test_a_missing_column_is_named_beside_those_of_the_table(source: Path, tmp_path: Path) -> None:
+def test_a_missing_column_quotes_no_first_row(source: Path, tmp_path: Path) -> None:
     write_table(source, "picture,findings", "a.png,Clear.")
-    with pytest.raises(InputError, match="got picture, findings, expected one of image"):
+    with pytest.raises(InputError, match="got 2 others, expected one of image"):
         import_dataset("folder", source, tmp_path / "out")
 
 

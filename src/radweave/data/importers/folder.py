@@ -172,7 +172,8 @@ def _require(table: Path, names: Iterable[str], columns: Mapping[str, str], opti
         other = next((name for name in SECTIONS if name in columns), None) if needed != "image" else None
         hint = f"; or --target {other}, which the table has" if other else ""
         raise InputError(
-            "column is missing", file=table, field=needed, got=", ".join(map(printable, names)) or "none",
+            # A table without a head has a patient in its first row.
+            "column is missing", file=table, field=needed, got=f"{len(list(names))} others",
             expected=f"one of {', '.join(known)}{hint}",
         )  # fmt: skip
 
