@@ -230,9 +230,9 @@ def test_an_outlier_is_refused_by_name_and_accepted_with_force(predictor: Predic
     assert "--force" in str(caught.value)
     assert "wrongly" in str(caught.value)
     assert "95 % interval" in str(caught.value)
-    assert "phantoms alone" not in str(caught.value)
+    assert PHANTOMS_ONLY not in str(caught.value)
     of_phantoms = dataclasses.replace(predictor, warnings=(PHANTOMS_ONLY,))
-    with pytest.raises(UnlikeError, match="trained on synthetic phantoms alone"):
+    with pytest.raises(UnlikeError, match=PHANTOMS_ONLY):
         of_phantoms.report([own, hand])
     forced = predictor.report([own, hand], force=True)
     assert forced.evidence["familiarity"]["verdicts"] == ["familiar", "refused"]

@@ -202,7 +202,6 @@ def _print_summary(result: BulkResult, out: Path, predictor: Predictor) -> None:
     from radweave.cli.options import console, next_step
 
     console.print(f"{result.written} reports: {printable(out)}")
-    next_step("evaluate", out)
     console.print(printable(predictor.drafts))
     for warning in predictor.warnings:
         console.print(f"mind: {printable(warning)}", style="yellow")
@@ -218,6 +217,7 @@ def _print_summary(result: BulkResult, out: Path, predictor: Predictor) -> None:
         console.print(
             f"{result.compared} sentences compared with a study that was not given: taken out", style="yellow"
         )
+    next_step("evaluate", out)
 
 
 ALIKE_SHOWN = 5
@@ -226,7 +226,7 @@ ALIKE_SHOWN = 5
 def _print_result(result: Report | FileGroup, refusals: Counter[str], *, text: bool, warnings: bool) -> None:
     """Print one draft, or the reason of its refusal; of those refused for one reason the first are printed."""
     if not isinstance(result, Report):
-        reason = str(result.refused).partition(": ")[2]
+        reason = str(result.refused).partition(": ")[2] or str(result.refused)
         refusals[reason] += 1
         if refusals[reason] <= ALIKE_SHOWN:
             print(f"error: {result.refused}", file=sys.stderr)

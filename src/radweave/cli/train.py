@@ -77,7 +77,7 @@ def train(
         passes = _epochs_of_all_stages(method, preset, epochs) if epochs else ()
         started = _new_run(method, dataset, out, preset, (*passes, *short, *(overrides or ())), config, dry_run)
         started = replace(started, start=start)
-        if any(".epochs=" in one for one in overrides or ()):
+        if any(".epochs=" in one for one in overrides or ()):  # typed here: a benchmark's configuration may have them
             refuse_idle_epochs(resolve(method, preset, started.overrides, config))
     if dry_run:
         show_dry_run(started, started.out if dataset is None else out, overwrite=overwrite, resume=resume)

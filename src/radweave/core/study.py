@@ -19,6 +19,8 @@ from radweave.core.evidence import DraftEvidence
 
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
+MOST_VIEWS: Final = 32
+"""Images that a study of radiographs may have."""
 Modality = Literal["xray", "ct"]
 TargetText = Literal["findings", "impression", "findings+impression", "both", "regions"]
 """Target of training: ``findings+impression`` is one text, ``both`` has a heading over each section, ``regions`` is the

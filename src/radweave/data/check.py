@@ -124,11 +124,16 @@ def is_english(report: str) -> bool:
     return len(words) < _LEAST_WORDS or not _ENGLISH.isdisjoint(words)
 
 
+def is_telling(wrong: int, reports: int) -> bool:
+    """True if more reports are not English than data sets in English have."""
+    return wrong > _NOT_ENGLISH_SHARE * reports
+
+
 def not_english(reports: Iterable[str | None]) -> int:
-    """Number of the reports that are not English; 0 for a share that English data sets have."""
+    """Number of the reports that are not English; 0 where it is not telling."""
     judged = [is_english(report) for report in reports if report]
     wrong = len(judged) - sum(judged)
-    return wrong if wrong > _NOT_ENGLISH_SHARE * len(judged) else 0
+    return wrong if is_telling(wrong, len(judged)) else 0
 
 
 MOST_EXAMPLES = 10
@@ -369,7 +374,7 @@ class _Check:
         self._check_priors()
         self._compare_pictures()
         self._compare_texts()
-        if len(self.not_english) > _NOT_ENGLISH_SHARE * self.reports:
+        if is_telling(len(self.not_english), self.reports):
             for line in self.not_english:
                 self.warnings.add(NOT_ENGLISH, line)
         for split in SPLITS:

@@ -439,7 +439,7 @@ class Predictor:
         for name, judgement in zip(names, judge(self.ood, example), strict=False):
             if judgement.verdict is Verdict.REFUSED:
                 assert self.ood is not None
-                why = "; it was trained on synthetic phantoms alone" if PHANTOMS_ONLY in self.warnings else ""
+                why = f"; it was {PHANTOMS_ONLY}" if PHANTOMS_ONLY in self.warnings else ""
                 advice = "give --force (force=True) to report on it anyway"
                 raise UnlikeError(f"{_statement(self.ood, judgement)}{why}; {advice}", file=name)
 

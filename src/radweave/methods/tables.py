@@ -167,8 +167,8 @@ def read_tables(package: str) -> dict[str, Table]:
 NO_PAPER = "a table of our own: no paper prints these rows"
 
 
-def parts_table(method: str, ablations: Iterable[str], adds: str = "its parts") -> Table:
+def parts_table(method: str, ablations: Iterable[str], adds: str = "its parts add") -> Table:
     """A table of our own: the method as it is, and each of these ablations of it; ``full`` is the method."""
     rows = (Row(name, name) for name in ablations if name != "full")
-    title = f"{method}: what {adds} {'add' if adds.endswith('s') else 'adds'}"
+    title = f"{method}: what {adds}"
     return Table(title, (Row("full", headline=True), *rows), reference="full", note=NO_PAPER, kind="ours")

@@ -78,6 +78,12 @@ def _evaluation_files(folder: Path) -> tuple[str, ...] | None:
 UNAVAILABLE: Final = "unavailable: "
 MORE = "all tables: --all; files: --out FOLDER; for programs: --json"
 
+
+def _more(out: Path | None) -> str:
+    """A line on the rest of a result: its files, or the options that show it."""
+    return MORE if out is None else f"files: {printable(out)}; all tables: --all"
+
+
 _EVALUATION_OUTPUT = FolderKind("an evaluation", "evaluation.json", _evaluation_files)
 
 
@@ -242,7 +248,7 @@ def run_evaluate(request: EvaluateRequest) -> int:
     else:
         print_tables(tables if request.show_all else summary_tables(results))
         if not request.show_all:
-            print(MORE if request.out is None else f"files: {printable(request.out)}; all tables: --all")
+            print(_more(request.out))
     unavailable = {
         key: score["unavailable"]
         for result in results.values()
@@ -404,7 +410,7 @@ def run_compare(request: CompareRequest) -> int:
     else:
         print_tables(tables if request.show_all else comparison_summary(record, suite_of(request.suite)))
         if not request.show_all:
-            print(MORE if request.out is None else f"files: {printable(request.out)}; all tables: --all")
+            print(_more(request.out))
     return _say_unmet(named, request, record["unavailable"])
 
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field
 
 from radweave.core.errors import InputError
-from radweave.core.study import Record, Split
+from radweave.core.study import MOST_VIEWS, Record, Split
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -64,7 +64,7 @@ class Limits(Record):
     sentence_characters: int = Field(default=2_000, ge=1)
     draft_characters: int = Field(default=20_000, ge=1)
     images: int = Field(default=16, ge=1)
-    views: int = Field(default=32, ge=1)
+    views: int = Field(default=MOST_VIEWS, ge=1)
     kept_bytes: int = Field(default=4 << 30, ge=1)
     state_bytes: int | None = Field(default=None, ge=1)
     free_bytes: int = Field(default=256 << 20, ge=0)

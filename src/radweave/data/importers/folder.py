@@ -1,7 +1,7 @@
 """Plain folder: a CSV or JSON-lines table with paths and texts, and radiographs or volumes.
 
 Columns, by any of these names: ``image`` / ``images`` / ``path`` / ``file`` (needed), one of ``findings`` /
-``impression`` / ``report`` / ``text`` (needed unless studies without text are kept), ``study_id`` / ``id``,
+``impression`` / ``report`` / ``text`` (needed unless studies without text are kept), ``study_id`` / ``study`` / ``id``,
 ``patient_id`` / ``subject_id``, ``split``, ``view`` / ``views``, ``indication``, ``comparison``, ``technique``,
 ``study_time``. Several views of a study are several rows with the same study id, or one cell with a separator
 (``|`` by default); in JSON lines, a list. A ``report`` with headings such as "Findings:" is split into sections; one
@@ -11,7 +11,7 @@ without is the target as a whole.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 _SCALARS = tuple(name for name in NAMES if name not in ("image", "view", "study_id"))
 _VOLUME_SUFFIXES = (".nii", ".nii.gz", ".nrrd", ".mha", ".mhd")
 UNKNOWN_SPLIT = "unknown split (train, val or test; or --split 7:1:2)"
-_LONGEST_WORD = 24
+_LONGEST_WORD, _MOST_NAMED = 24, 20
 _SUFFIXES = (".csv", ".jsonl", ".tsv")
 _TABLE_NAMES = ("manifest.jsonl", "reports.csv", "metadata.csv", "data.csv", "reports.jsonl")
 
@@ -102,7 +102,8 @@ def open_source(source: Path, options: ImportOptions) -> Source:
     if "split" not in columns and options.split in SOURCE_SPLIT:
         notes.append("no split column: studies have no split; a ratio such as 7:1:2 makes one")
     if unread := [name for name in read.names if name not in columns.values()]:
-        notes.append(f"columns that are not read: {', '.join(map(printable, unread))}")
+        more = f" and {len(unread) - _MOST_NAMED} more" if len(unread) > _MOST_NAMED else ""
+        notes.append(f"columns that are not read: {', '.join(map(printable, unread[:_MOST_NAMED]))}{more}")
     provenance = f"column '{columns['split']}' of {table.name}" if "split" in columns else "none"
     return Source(
         "folder",
@@ -156,7 +157,7 @@ def _columns(names: Iterable[str]) -> dict[str, str]:
     }
 
 
-def _require(table: Path, names: Iterable[str], columns: Mapping[str, str], options: ImportOptions) -> None:
+def _require(table: Path, names: Collection[str], columns: Mapping[str, str], options: ImportOptions) -> None:
     """Raise InputError if there is no image column, or none for the target's text."""
     if options.target == "regions":
         expected = "another target: a table has no texts by region"
@@ -173,7 +174,7 @@ def _require(table: Path, names: Iterable[str], columns: Mapping[str, str], opti
         hint = f"; or --target {other}, which the table has" if other else ""
         raise InputError(
             # A table without a head has a patient in its first row.
-            "column is missing", file=table, field=needed, got=f"{len(list(names))} others",
+            "column is missing", file=table, field=needed, got=f"{len(names)} others",
             expected=f"one of {', '.join(known)}{hint}",
         )  # fmt: skip
 

@@ -19,7 +19,7 @@ from radweave.core.evidence import ViewEvidence
 from radweave.core.json_files import json_text
 from radweave.core.replacing import record_kind
 from radweave.core.storage import refuse_existing, write_folder, write_text
-from radweave.core.study import ImageRef, Report, Study, View
+from radweave.core.study import MOST_VIEWS, ImageRef, Report, Study, View
 from radweave.data.cache.images import PixelCache, refuse_modality
 from radweave.data.ct import CtPreprocessing, covered, preprocess_spaced, to_bytes
 from radweave.data.dataset import Dataset
@@ -37,7 +37,6 @@ from radweave.labels import get_labeler
 from radweave.nn.decoding import DecodingConfig
 
 PAGE = "index.html"
-MOST_VIEWS = 32
 _FIELDS = ("study_id", "report", "evidence", "warnings", "notice")
 _OUTPUT = record_kind("an explanation", "evidence.json", _FIELDS, (PAGE, "*.png"))
 

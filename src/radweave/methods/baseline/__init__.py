@@ -113,5 +113,5 @@ ABLATIONS: dict[str, list[str]] = {
 
 TABLES: dict[str, Table] = {
     "parts": parts_table("Baseline", (name for name in ABLATIONS if name not in (WITHOUT_PHANTOMS, WITH_INDICATION))),
-    "told": parts_table("Baseline", [WITH_INDICATION], adds="the indication"),
+    "told": parts_table("Baseline", [WITH_INDICATION], adds="the indication adds"),
 }

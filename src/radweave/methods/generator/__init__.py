@@ -132,5 +132,5 @@ ABLATIONS: dict[str, list[str]] = {
 
 TABLES: dict[str, Table] = {
     "parts": parts_table("Generator", (name for name in ABLATIONS if name != WITH_INDICATION)),
-    "told": parts_table("Generator", [WITH_INDICATION], adds="the indication"),
+    "told": parts_table("Generator", [WITH_INDICATION], adds="the indication adds"),
 }

@@ -60,5 +60,5 @@ ABLATIONS: dict[str, list[str]] = {
 
 TABLES: dict[str, Table] = {
     "parts": parts_table("Kernels", (name for name in ABLATIONS if name != WITH_INDICATION)),
-    "told": parts_table("Kernels", [WITH_INDICATION], adds="the indication"),
+    "told": parts_table("Kernels", [WITH_INDICATION], adds="the indication adds"),
 }
